@@ -104,7 +104,7 @@ def say_what_looks_alike(names: Sequence[str], what: str) -> None:
 
     Args:
         names: the different values of a column.
-        what: its name.
+        what: Name of the column.
     """
     plain: dict[str, str] = {}
     for name in names:

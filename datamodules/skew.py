@@ -223,7 +223,8 @@ class Colours(Skew):
     """Each cluster sees its images in a colour of its own: every channel is multiplied by a factor.
 
     Args:
-        factors: Of each cluster, one factor for each channel, 0 or more: `[[1, 0, 0], [0, 1, 0]]` shows red and green.
+        factors: Factors of each cluster, one factor for each channel, 0 or more: `[[1, 0, 0], [0, 1, 0]]` shows red
+            and green.
     """
 
     factors: Sequence[Sequence[float]] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))

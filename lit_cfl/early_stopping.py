@@ -75,7 +75,7 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
     """Raises InputError for a target that no accuracy reaches, such as 90 for 90 %.
 
     Args:
-        option: that gives the target, for the message.
+        option: Option that gives the target, for the message.
     """
     of_accuracy = any(metric == f"val/{mean}_{ACCURACY.name}" for mean in ("weighted", "mean", "worst10", "global"))
     if target is not None and ACCURACY in scores and of_accuracy and not 0 < target <= 1:

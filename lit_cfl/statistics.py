@@ -103,11 +103,11 @@ class Ranking:
     """Methods by their mean rank over data sets, and which of them the data sets tell apart.
 
     Args:
-        mean_ranks: of each method, 1 = best on every data set; the best method first. Methods that tie share the mean
-            of their ranks.
+        mean_ranks: Mean ranks of each method, 1 = best on every data set; the best method first. Methods that tie
+            share the mean of their ranks.
         data_sets: how many there are.
         statistic: Friedman's chi-square with k - 1 degrees of freedom, corrected for ties.
-        p_value: of the hypothesis that all methods are alike.
+        p_value: P value of the hypothesis that all methods are alike.
         critical_difference: Nemenyi's at 5 %: two methods whose mean ranks differ by more are told apart.
     """
 
@@ -143,7 +143,7 @@ def friedman(scores: Mapping[str, Mapping[str, float]], higher_is_better: bool =
     independent and are no further data sets.
 
     Args:
-        scores: of each method, by data set: `scores[data_set][method]`.
+        scores: Scores of each method, by data set: `scores[data_set][method]`.
         higher_is_better: False for losses and errors.
 
     Raises:

@@ -27,7 +27,7 @@ class _FullDisk(BaseException):
     """Ends a study whose disk is full. It is no Exception: Ray would take that for a trial's.
 
     Args:
-        reason: what could not be written.
+        reason: Reason why something could not be written.
     """
 
     def __init__(self, reason: str) -> None:
@@ -40,7 +40,7 @@ def stoppable(path: Path) -> Iterator[None]:
     """Lets signals, and a disk that runs full, wait for `stop_if_asked` within the block.
 
     Args:
-        path: of the study.
+        path: Path of the study.
 
     Raises:
         Interrupted: a signal came.
@@ -95,8 +95,8 @@ class StudyCallback(Callback):
     """Ends a study when it is asked to, and reports each trial that ends, in a line.
 
     Args:
-        space: of the trials.
-        metric: that they are judged by.
+        space: Space of the trials.
+        metric: Metric by which they are compared.
         before: how many were over when the study was resumed.
         total: how many there will be.
         say: prints a line.
@@ -154,9 +154,9 @@ def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
     """Says how a trial ended.
 
     Args:
-        told: what Ray Tune was told of it last.
-        metric: that it is judged by.
-        failed: whether its worker died once too often.
+        told: Last result that Ray Tune received.
+        metric: Metric by which it is judged.
+        failed: True if its worker died too often.
     """
     rounds = _rounds(told)
     if failed or told.get(ERROR):
@@ -170,7 +170,7 @@ class EndOfStudy(Stopper):
     """Ends a study once a trial that ran to its end is good enough, or finds the disk full.
 
     Args:
-        objective: of the study.
+        objective: Objective of the study.
         target: None = never.
         known: figures of trials that finished before the study was resumed.
     """

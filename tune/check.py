@@ -154,7 +154,7 @@ class PreparedStudy:
     Args:
         study: as given, with its seeds.
         space: parsed.
-        job: what its trials share.
+        job: Settings that the trials share.
         default: the base's experiment.
         rounds: T.
         first_clustering_round: no trial is stopped before it.

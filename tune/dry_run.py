@@ -18,10 +18,10 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     """Prints what a study would run: its trials, the base's size, and the time that the base's training suggests.
 
     Args:
-        console: to print on.
+        console: Console to print on.
         study: with its base whole.
         path: the study's directory, which is not made.
-        address: of a Ray cluster; None = this machine.
+        address: Address of a Ray cluster; None = this machine.
 
     Raises:
         InputError: the study cannot be run, or this machine lacks what a trial needs.

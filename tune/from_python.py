@@ -29,8 +29,8 @@ class StudyTables:
     Args:
         path: The study's directory, with `best.yaml`, `trials/` and `pictures/`.
         best: The row of the best trial, or None where no trial ran to its end.
-        importance: Of each parameter, highest first; empty with few trials.
-        gain: Of the best over the default setting on test data, over the new seeds; None where none were run.
+        importance: Importance of each parameter, highest first; empty with few trials.
+        gain: Gain of the best over the default setting on test data, over the new seeds; None where none were run.
     """
 
     path: Path
@@ -71,7 +71,7 @@ def tune(
         words: Further options, such as `["--limits.trials", "5"]`.
         study_dir: Where the files go; None = runs/<name>-<time>.
         resume: Directory of a study to continue, in place of `study`.
-        address: Of a Ray cluster; None = this machine.
+        address: Address of a Ray cluster; None = this machine.
         say: Called with each line that the command would print while the study runs.
 
     Raises:

@@ -27,7 +27,7 @@ def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objec
     """Computes each parameter's share in what made the best quarter of the trials the best, highest first; sum 1.
 
     Args:
-        rows: of trials that were trained; those that did not finish, and settings outside the space, are left out.
+        rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.
 
     Returns:
         nothing with fewer than eight trials, or where nothing mattered.
@@ -46,7 +46,7 @@ def build_study(rows: Sequence[Mapping[str, Any]], space: Space, objective: Obje
     """Makes a study of Optuna's of the trials that ran to their end and lie in the space, under their own numbers.
 
     Args:
-        rows: of trials, by number.
+        rows: Rows of trials by number.
 
     Returns:
         a study in which all other numbers are trials that failed.

@@ -21,7 +21,7 @@ class Objective:
     Args:
         metric: a `val/...` column of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
             says so.
-        scores: of the task.
+        scores: Scores of the task.
         second: a second objective beside it, `traffic/mib`, lower is better; None = none.
     """
 
@@ -89,7 +89,7 @@ class Objective:
         """Returns the best row that has the metric; ties go to lower traffic, then to the trial that was begun first.
 
         Args:
-            rows: of trials, by number.
+            rows: Rows of trials by number.
         """
         sign = 1.0 if self.mode == "min" else -1.0
         known = [row for row in rows if row.get(self.metric) is not None and isfinite(row[self.metric])]

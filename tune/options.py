@@ -48,7 +48,7 @@ class StudyRequest:
         study: with its base whole.
         study_dir: where its files go; None = runs/<name>-<time>.
         resume: a study directory to go on with, or None.
-        address: of a Ray cluster; None = this machine.
+        address: Address of a Ray cluster; None = this machine.
         dry_run: say what would run, and run nothing.
     """
 

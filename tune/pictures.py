@@ -25,9 +25,9 @@ def makers(
     """Lists the figures of a study by name; a maker returns None if its figure would be empty.
 
     Args:
-        rows: of the trials that were trained, by number.
+        rows: Rows of the trained trials by number.
         parameters: names of the values that a trial may have.
-        objective: that trials are judged by.
+        objective: Objective by which trials are compared.
         shares: each parameter's importance.
     """
     search = Search(rows, objective.metric, parameters, objective.best, TRAFFIC)
@@ -52,9 +52,9 @@ def draw(
 
     Args:
         path: the folder; what an earlier call drew is removed.
-        rows: of the trials that were trained, by number.
+        rows: Rows of the trained trials by number.
         parameters: names of the values that a trial may have.
-        objective: that trials are judged by.
+        objective: Objective by which trials are compared.
         shares: each parameter's importance.
         guard: receives what cannot be drawn.
     """

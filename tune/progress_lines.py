@@ -14,7 +14,7 @@ class ProgressLines:
 
     Args:
         say: prints a line.
-        seconds: of silence.
+        seconds: Seconds without output.
     """
 
     def __init__(self, say: Callable[[str], None], seconds: float = _SILENT_SECONDS) -> None:

@@ -31,7 +31,7 @@ class TrialRecord:
     Args:
         number: from 0, in the order in which trials were begun.
         origin: `default` (the base's own setting), `point` (the study's) or `search`.
-        values: of the setting, by `Parameter.key`.
+        values: Values of the setting by `Parameter.key`.
         repeats: number of the earlier trial with the same setting, whose result it has; None = it was trained.
         status: `running` also where a limit ended the study; such a trial goes on when the study is resumed.
         told: the last figures that it reported to Ray Tune.
@@ -61,7 +61,7 @@ def read_limit(path: Path) -> float | None:
     """Returns the limit, in minutes, that ended the process of a run; None where none did.
 
     Args:
-        path: that `too_long.txt` is in.
+        path: Folder that contains `too_long.txt`.
     """
     file = path / TOO_LONG
     limit, *where = file.read_text("utf-8").splitlines() if file.exists() else [""]

@@ -36,9 +36,9 @@ class Repeated:
 
     Args:
         seeds: which.
-        figures: by setting (`best`, `default`) and metric.
-        gain: of the best over the default on test data, seed by seed; positive = better.
-        failed: what could not be repeated, with the reason.
+        figures: Figures by setting (`best`, `default`) and metric.
+        gain: Gain of the best over the default on test data, seed by seed; positive = better.
+        failed: Settings that could not be repeated, with the reason.
     """
 
     seeds: list[int]
@@ -58,7 +58,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
 
     Args:
         best: row of the best trial, which may be the default setting itself.
-        path: of the study.
+        path: Path of the study.
     """
     study, job = prepared.study, prepared.job
     seeds = new_seeds(job.seeds, study.num_repeats)

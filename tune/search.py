@@ -42,7 +42,7 @@ def run_study(
 
     Args:
         resume: go on with what is there.
-        address: of a Ray cluster; None = this machine.
+        address: Address of a Ray cluster; None = this machine.
         say: told what happens, a line at a time.
 
     Raises:
@@ -92,8 +92,8 @@ def how_far(trials: Trials, rounds: int) -> str:
     """Says in a line how many trials are over, and which round those that run have told of.
 
     Args:
-        trials: of the study.
-        rounds: of a whole trial.
+        trials: Trials of the study.
+        rounds: Rounds of a whole trial.
     """
     live = dict(trials.live)  # another thread may change it
     running = [f"{number:04} round {int(told.get(ROUNDS, 0))} of {rounds}" for number, told in sorted(live.items())]

@@ -55,11 +55,11 @@ class Parameter:
     """An option that is searched.
 
     Args:
-        option: its dotted name, as on the command line of `lit-cfl run`.
-        distribution: of its values; those of a choice are plain, see `as_plain`.
+        option: Dotted name of the option, as on the command line of `lit-cfl run`.
+        distribution: Distribution of the values; those of a choice are plain, see `as_plain`.
         algorithm: the algorithm that it belongs to, where a study chooses among several; else empty.
         when: it matters only where each of these other parameters, by `key`, has one of the values.
-        grid: whether all of its values are tried, one after another.
+        grid: Try all values, one after another.
     """
 
     option: str
@@ -87,7 +87,7 @@ class Space:
 
     Args:
         parameters: one or more, unless there are several algorithms; what one depends on comes before it.
-        algorithms: what a study chooses among: by name, options that it sets; empty = the base's algorithm alone.
+        algorithms: Algorithms to choose among: the options that each sets, by name; empty = the base's algorithm alone.
     """
 
     parameters: tuple[Parameter, ...]
@@ -116,7 +116,7 @@ class Space:
         """Returns the parameters that matter at a point: those of its algorithm whose conditions hold.
 
         Args:
-            values: by `Parameter.key`, and `algorithm` where there are several.
+            values: Values by `Parameter.key`, and `algorithm` if there are several.
         """
         kept: dict[str, Any] = {}
         for p in self.of(str(values.get("algorithm", ""))):
@@ -163,7 +163,7 @@ class Space:
         """Writes one point of the space as options of `lit-cfl run`.
 
         Args:
-            values: by `Parameter.key`, and `algorithm` where there are several; what does not matter is left out.
+            values: Values by `Parameter.key`, and `algorithm` if there are several; irrelevant ones are left out.
         """
         name = str(values.get("algorithm", ""))
         chosen = ["--algorithm", name] if name else []

@@ -73,19 +73,19 @@ class Study:
 
     Args:
         base: the experiment: a file, the name of a packaged configuration, or the experiment itself.
-        space: what is searched: dotted names of options, each with one of uniform, loguniform, quniform, randint,
-            choice, grid.
-        name: of the study, and of its directory.
+        space: Search space: dotted names of options, each with one of uniform, loguniform, quniform, randint, choice,
+            grid.
+        name: Name of the study and of its directory.
         points: settings of the user's own that are tried right after the base's, each with a value for all that matters
             at it; None = none.
         metric: a `val/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
         second_metric: `traffic/mib` = search for all settings that none beats in both; None = one objective.
-        seeds: of every trial; None = the base's.
-        search_seed: of the search itself.
+        seeds: Seeds of every trial; None = the base's.
+        search_seed: Search seed of the search itself.
         searcher: A sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
         scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial), in the same way; None = ASHA on
             rounds; none with a second metric.
-        resources: what each trial holds.
+        resources: Resources of each trial.
         limits: when the study ends.
         num_repeats: new seeds on which the best trial and the default setting are trained at the end, 0 or more.
     """

@@ -103,13 +103,13 @@ class StudyResult:
     """What a study leaves.
 
     Args:
-        path: its directory.
-        rows: of `trials.csv`.
+        path: Directory of the study.
+        rows: Rows of `trials.csv`.
         best: the best of the trials that ran their full budget, or None.
-        importance: of each parameter, highest first; empty with few trials.
+        importance: Importance of each parameter, highest first; empty with few trials.
         repeated: figures of the best and of the default on new seeds, or None.
         to_upload: how to upload what W&B keeps offline, or None.
-        objective: that the trials were judged by.
+        objective: Objective by which the trials were compared.
     """
 
     path: Path
@@ -131,8 +131,8 @@ class StudyFiles:
 
     Args:
         prepared: the study.
-        trials: its trials so far.
-        path: its directory.
+        trials: Trials so far.
+        path: Directory of the study.
     """
 
     prepared: PreparedStudy

@@ -137,7 +137,7 @@ def why_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
     """Says why a round lacks the metric.
 
     Args:
-        row: of `metrics.csv`, or a summary.
+        row: Row of `metrics.csv`, or a summary.
     """
     metric, usual = objective.metric, objective.usual
     if row.get(usual) is not None and objective.is_global:

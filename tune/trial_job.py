@@ -65,16 +65,16 @@ class TrialJob:
     """What all trials of a study share.
 
     Args:
-        study: its name.
+        study: Name of the study.
         base: the experiment.
-        space: what is searched.
-        seeds: of every trial.
-        objective: what is reported.
-        folder: of the trials' directories.
+        space: Search space.
+        seeds: Seeds of every trial.
+        objective: Reported objective.
+        folder: Folder of the trials' directories.
         threads: PyTorch's, in each trial, unless the base says otherwise.
-        watched: whether a scheduler wants to know of every round.
-        minutes: that a trial may take; None = no limit.
-        data: of the base, already loaded; None = each trial loads its own.
+        watched: True if a scheduler needs every round's result.
+        minutes: Time limit of a trial in minutes; None = no limit.
+        data: Data of the base, already loaded; None = each trial loads its own.
         gpus: share of a GPU that a trial has, see `Resources`.
     """
 

@@ -36,8 +36,8 @@ class GivenSetting:
 
     Args:
         origin: `default` or `point`.
-        values: by `Parameter.key`.
-        inside: whether it lies in the space, so that the searcher can be told of it.
+        values: Values by `Parameter.key`.
+        inside: True if the setting is in the space, so that the searcher can learn from it.
     """
 
     origin: str
@@ -50,12 +50,12 @@ class Trials:
     """The trials of a study. A setting that was begun before is not trained again: its result is answered.
 
     Args:
-        folder: of the trials' directories.
+        folder: Folder of the trials' directories.
         first: settings that come before the searcher's: the default, then the points of the study.
         searcher: asked for all others, and told of every result.
         limit: how many are trained.
         concurrent: how many at the same time; None = any number.
-        study_id: of the study, which its records name.
+        study_id: Study id of the study, which its records name.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ class Trials:
         """Takes up the trials of a study that is resumed. One that a smaller limit of its time ended goes on.
 
         Args:
-            minutes: that a trial may take; None = no limit.
+            minutes: Time limit of a trial in minutes; None = no limit.
 
         Raises:
             InputError: they are damaged, or too many.
@@ -198,7 +198,7 @@ class Trials:
 
         Args:
             told: the last figures.
-            died: its worker did, once too often.
+            died: True if the worker died too often.
         """
         last = {**self._live.pop(number, {}), **told}
         if died and not last.get(ERROR):

@@ -24,7 +24,7 @@ class Comparison:
     """Names what is compared.
 
     Args:
-        name: of the experiment.
+        name: Name of the experiment.
         experiments: one an algorithm, by its name, under one plan; the others are compared with the first.
         seeds: each algorithm runs once under each.
         target: a test figure of the task's first score; None = one that all runs reach.

@@ -19,7 +19,7 @@ class ComparedAlgorithm:
     """Describes one algorithm of a comparison.
 
     Args:
-        name: of its folder, its options and its row of the table.
+        name: Name of the entry's folder, options and row of the table.
         section: class and arguments, as under `algorithm:` in a configuration.
         words: further options, as `--algorithm.<option> VALUE`.
         code: folders of the user's own classes.
@@ -80,8 +80,8 @@ def require_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str], op
     """Refuses a name of an algorithm that is an option of experiments, and options of an algorithm that is not there.
 
     Args:
-        entries: of the comparison.
-        words: that belong to none of them.
+        entries: Entries of the comparison.
+        words: Words that belong to no entry.
         options: dotted names of the options of experiments.
     """
     names = [entry.name for entry in entries]

@@ -71,8 +71,8 @@ def compare(
 
     Args:
         config: An experiment's file, the name of a packaged configuration, or its content.
-        algorithms: What to compare, `[NAME=]WHAT` each, as after `--algorithms`; differences are to the first.
-        seeds: In place of the experiment's.
+        algorithms: Algorithms to compare, `[NAME=]WHAT` each, as after `--algorithms`; differences are to the first.
+        seeds: Seeds that replace the experiment's.
         words: Further options, such as `["--rounds", "50", "--IFCA.num_clusters", "4"]`.
         compare_dir: Where the files go; None = runs/<name>-compare-<time>.
         resume: Directory of a comparison to continue, in place of `config`, `algorithms`, `seeds` and `words`.

@@ -70,8 +70,8 @@ def one_by_one(
     """Runs the jobs in this process. Yields each and why it failed.
 
     Args:
-        jobs: to run, in this order.
-        rounds: of each algorithm, by its name.
+        jobs: Jobs to run, in this order.
+        rounds: Rounds of each algorithm, by its name.
         display: shows their progress.
         check: called before each client; may raise to end the comparison.
     """

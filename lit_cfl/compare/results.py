@@ -83,7 +83,7 @@ class Results:
         rows: a row an algorithm, with `COLUMNS`.
         notes: sentences that belong under the table.
         curves: test figures of each algorithm's finished runs by round, in the rounds that all of them have.
-        score: that is compared, the first of the task.
+        score: Score to compare, the task's first.
     """
 
     runs: Sequence[Row]
@@ -163,9 +163,9 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
     Rounds in which clients without a model are not scored do not count.
 
     Args:
-        rows: of `metrics.csv`.
+        rows: Rows of `metrics.csv`.
         target: None = nobody asks.
-        scores: of the task.
+        scores: Scores of the task.
     """
     column = main_column(scores, "test")
     for row in rows if target is not None else ():

@@ -25,7 +25,7 @@ def run_many(
     core or a GPU.
 
     Args:
-        experiments: By the folder of their runs; its last part is the name that is shown.
+        experiments: Experiments by the folder of their runs, whose last part is the displayed name.
         num_cpus: Cores to use; None = all.
         ended: Called in this process with the directory of each run that has ended without an error. What it returns
             is shown.
@@ -80,9 +80,9 @@ def run_jobs(
     """Runs all jobs, also after one that fails.
 
     Args:
-        jobs: To run.
-        rounds: Of the jobs, by their names.
-        plan: Of every run.
+        jobs: Jobs to run.
+        rounds: Rounds of the jobs by name.
+        plan: Plan of every run.
         num_cpus: Cores to use; None = all.
         display: Shows their progress.
         check: Called between jobs and while they run; may raise to end them all.

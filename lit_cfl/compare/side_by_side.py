@@ -39,11 +39,11 @@ def side_by_side(
     """Runs the jobs in Ray, which is started and ended here unless it runs. Yields each and why it failed.
 
     Args:
-        jobs: to run, in this order.
-        rounds: of each algorithm, by its name.
+        jobs: Jobs to run, in this order.
+        rounds: Rounds of each algorithm, by its name.
         display: shows their progress.
         check: called twice a second; may raise to end the comparison.
-        plan: of every run.
+        plan: Plan of every run.
         at_once: how many run at the same time.
     """
     share = _connected(jobs[0].path, Plan(device=plan.device, threads=plan.threads, workers=at_once))
@@ -85,7 +85,7 @@ class ActivityFile:
     """Writes what a worker does at the moment into a file that the driver reads.
 
     Args:
-        path: of the file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:

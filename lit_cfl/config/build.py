@@ -69,7 +69,8 @@ def build_experiment(config: Mapping[str, Any]) -> ConfiguredExperiment:
     """Builds an experiment. The one place that makes objects of a configuration.
 
     Args:
-        config: Its options, with `code` and `tiny` as in `ConfiguredExperiment`. What is left out has its default.
+        config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. What is left out has its
+            default.
 
     Raises:
         InputError: an object cannot be made.

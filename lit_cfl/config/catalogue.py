@@ -26,7 +26,7 @@ class CatalogueEntry:
 
     Args:
         name: short class name, or the configuration's name for `--config`.
-        line: what it is, in one line.
+        line: Description in one line.
         paper: the citation in its class variable `paper`, or an empty string.
         config: name of a configuration that uses it, or an empty string.
     """

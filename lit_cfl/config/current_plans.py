@@ -16,10 +16,10 @@ def current_plans(
     """Returns contents of files without plans of earlier versions, and texts for the words that name changed files.
 
     Args:
-        contents: by file.
-        words: of the command line.
+        contents: Contents by file.
+        words: Words of the command line.
         recorded: the run directory that is opened or resumed.
-        own_plan: whether the plan that it recorded counts.
+        own_plan: Keep the recorded plan.
 
     Raises:
         InputError: such a plan is asked for.

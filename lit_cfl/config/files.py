@@ -57,7 +57,7 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
     """Lists where the user's own files are looked for: where the recorded run had them, beside the YAML file, and here.
 
     Args:
-        arguments: of the command; `--config` names files.
+        arguments: Arguments of the command; `--config` names files.
         opened: a directory that is opened: its configuration names the folders of code, but it never holds any itself.
 
     Returns:
@@ -122,7 +122,7 @@ def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
 
     Args:
         options: a part of a configuration.
-        names: of the options that hold paths.
+        names: Names of the options that hold paths.
     """
     if isinstance(options, list):
         return [with_absolute_paths(part, names) for part in options]

@@ -35,9 +35,9 @@ class Option:
     """An option of a class.
 
     Args:
-        kind: Its type; `Any` if none is written.
-        required: Whether it has no default.
-        typed: Whether a type is written.
+        kind: Type of the option; `Any` if none is written.
+        required: True if the option has no default.
+        typed: True if a type is written.
     """
 
     kind: Any
@@ -55,8 +55,8 @@ def explain(
 
     Args:
         error: The parser's own error, which is quoted where nothing else is found.
-        contents: Of the files, in order.
-        words: Of the command line, with lists as YAML writes them.
+        contents: Contents of the files, in order.
+        words: Words of the command line, with lists as YAML writes them.
         tree: The options that there are, as far as source files say.
         options: Those of the command, by their names.
     """

@@ -53,7 +53,7 @@ def config_path(name: str) -> str:
     """Returns the path of a configuration.
 
     Args:
-        name: of a file, or of a configuration that comes with the package, such as `quickstart`.
+        name: Name of a file, or of a configuration that comes with the package, such as `quickstart`.
 
     Raises:
         InputError: there is neither.

@@ -19,7 +19,7 @@ class IndexedOption:
     """An option as its class declares it.
 
     Args:
-        annotation: its type, as written in the source; empty = none is.
+        annotation: Type as written in the source; empty = none.
         module: whose names the annotation uses.
     """
 
@@ -52,8 +52,8 @@ class IndexedClass:
     """A class in a source file.
 
     Args:
-        module: that defines it.
-        name: of the class.
+        module: Module that defines the class.
+        name: Name of the class.
     """
 
     module: str

@@ -103,9 +103,9 @@ class UnknownOption:
 
     Args:
         option: as given.
-        part: of its dotted name, the one that is unknown.
+        part: Unknown part of the dotted name.
         owner: the class or the group that lacks it; empty = the command.
-        known: what the owner has.
+        known: Options that the owner has.
     """
 
     option: str
@@ -211,8 +211,8 @@ def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence
     """Makes the tree of `lit-cfl run`.
 
     Args:
-        contents: of its files, in order.
-        words: of its command line, which count more.
+        contents: Contents of the experiment's files, in order.
+        words: Words of the command line, which take precedence.
         own: options of the command.
     """
     return OptionTree(IndexedClass("lit_cfl.experiment", "Experiment"), own, _chosen(contents, words))
@@ -293,7 +293,7 @@ def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = N
 
     Args:
         tree: with the classes that are chosen.
-        called: what the message calls an option, where that is not its own name.
+        called: Name of the option in the message, if not its own.
 
     Raises:
         InputError: it names the nearest class.

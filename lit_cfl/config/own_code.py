@@ -96,7 +96,7 @@ def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[
     """Warns in one notice which classes of the user's own are loaded when a directory is opened, and from where.
 
     Args:
-        directory: that is opened.
+        directory: Directory to open.
         parts: folders in it that hold a `config.yaml`, perhaps itself.
         folders: where classes are looked for, after what Python has.
 

@@ -44,9 +44,9 @@ class RunRequest:
     """What a command line asks for.
 
     Args:
-        experiment: to run.
+        experiment: Experiment to run.
         options: the command's own options.
-        notices: what the user should know before it starts.
+        notices: Notices to show before the start.
     """
 
     experiment: ConfiguredExperiment
@@ -60,7 +60,7 @@ class DataRequest:
 
     Args:
         module: the data module.
-        name: of the experiment.
+        name: Name of the experiment.
         seed: the first of the experiment's.
         out: a folder for the files, or None.
     """
@@ -103,7 +103,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
 
     Args:
         prog: the command.
-        ignored: of `task`, `algorithm` and `baseline`, those that may be anything, or missing.
+        ignored: Which of `task`, `algorithm` and `baseline` may be anything, or missing.
     """
     parser = CommandParser(
         prog=prog,
@@ -167,7 +167,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
 
     Args:
         recorded: the run directory that is opened or resumed.
-        own_plan: whether the plan that it recorded counts.
+        own_plan: Keep the recorded plan.
     """
     parser = experiment_parser(prog)
     read = _read(parser, arguments, recorded, own_plan)

@@ -19,7 +19,7 @@ def with_lists(words: Sequence[str], look_up: LookUp) -> list[str]:
     """Writes lists as YAML does, and negative numbers behind `=`, for the parser would take them for options.
 
     Args:
-        words: of a command line.
+        words: Words of a command line.
         look_up: finds an option by its dotted name.
     """
     found: list[str] = []

@@ -20,8 +20,8 @@ def read_untyped(read: Namespace, words: Sequence[str]) -> None:
     """Replaces, in what the parser has read, the values of options of a command line that have no type.
 
     Args:
-        read: by the parser; it is changed.
-        words: of the command line.
+        read: Values read by the parser, changed in place.
+        words: Words of the command line.
     """
     for option, value in given_options(words):
         found = _owner(read, option.replace(".init_args", ""))

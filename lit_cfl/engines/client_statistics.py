@@ -31,8 +31,8 @@ def statistics_of(
         function, module: see `LocalWork.map`; the module is shared by all clients.
         clients: ids int64 `[n]`.
         examples: the pool, where it is held.
-        dtype, device: of the inputs.
-        seed, round: what a function that draws from the global generators draws belongs to them and to the client.
+        dtype, device: Type and device of the inputs.
+        seed, round: Seed and round, which with the client seed the global generators for functions that draw.
 
     Raises:
         InputError: it returns something else than tensors.

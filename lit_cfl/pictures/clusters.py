@@ -29,7 +29,7 @@ def memberships(
         cluster: int `[R, clients]`, -1 = none.
         true_cluster: int `[clients]`, -1 = unknown.
         match: the number whose colour each cluster takes.
-        most_rounds: that are drawn.
+        most_rounds: Most rounds to draw.
     """
     numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
     if not cluster.size or not 1 < len(numbers) <= _MOST_CLUSTERS:
@@ -87,7 +87,7 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
         values: the score of each client, float `[n]`, nan without test data.
         cluster: int `[n]`, -1 = none.
         match: the number whose colour each cluster takes.
-        score: that the values are of.
+        score: Score of the values.
     """
     values, cluster = values[np.isfinite(values)], cluster[np.isfinite(values)]
     if not len(values):

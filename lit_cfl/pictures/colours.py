@@ -79,7 +79,7 @@ def cluster_styles(
         found: numbers of found clusters; -1 = not assigned.
         match: the number whose colour each takes; see `matched`. One that is not in it keeps its own.
         true: numbers of true clusters; -1 = unknown.
-        size: of markers.
+        size: Size of markers.
     """
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
     taken = {number: match.get(number, number) for number in numbers}

@@ -25,7 +25,7 @@ class Means:
     """A metric of a group of runs over the rounds.
 
     Args:
-        rounds: that every run of the group has.
+        rounds: Rounds that every run of the group has.
         mean: over the seeds.
         deviation: over the seeds; empty with one.
     """
@@ -40,7 +40,7 @@ class Means:
 
         Args:
             runs: rows of `metrics.csv` of each.
-            column: of these rows.
+            column: Column of these rows.
         """
         found = [{int(row["round"]): known(row.get(column)) for row in rows} for rows in runs]
         rounds = sorted(set.intersection(*map(set, found))) if found else []
@@ -75,11 +75,11 @@ def over_rounds(
     """Draws a metric of groups over the rounds; None if no group knows it in two rounds.
 
     Args:
-        column: its name in `metrics.csv`.
+        column: Name of the column in `metrics.csv`.
         title: the heading.
         axis: name of the vertical axis.
         meaning: a sentence for the caption.
-        groups: by name.
+        groups: Groups by name.
         score: the task's main one.
     """
     drawn = {name: one for name, one in groups.items() if one.rounds}
@@ -216,7 +216,7 @@ def mean_curves(
     Args:
         curves: for each algorithm the test figures of its runs by round.
         target: drawn as a thin line.
-        score: what the figures are.
+        score: Score that the figures show.
     """
     groups = {name: Means.over_seeds(curve) for name, curve in curves.items() if curve}
     styles = line_styles(list(curves))

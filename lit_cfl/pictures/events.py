@@ -20,7 +20,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
     """Draws when each cluster was split off from which; None if no cluster has a parent.
 
     Args:
-        rows: of `clusters.csv`.
+        rows: Rows of `clusters.csv`.
         match: the number whose colour each cluster takes.
     """
     parents: dict[int, int] = {}
@@ -76,7 +76,7 @@ def layers(rows: Sequence[Row]) -> Figure | None:
     """Draws how well each layer separates the clients, by silhouette and by gap; None if no layers were compared.
 
     Args:
-        rows: of `layers.csv`.
+        rows: Rows of `layers.csv`.
     """
     rows = [row for row in rows if {"layer", "cluster", "silhouette", "gap", "chosen"} <= row.keys()]
     if not rows:

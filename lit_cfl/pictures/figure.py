@@ -22,10 +22,10 @@ class Table:
     """A table.
 
     Args:
-        title: its caption.
+        title: Caption of the table.
         head: names of its columns.
         rows: with a cell for each column; None = blank.
-        folded: whether it is shown on demand.
+        folded: Show the table on demand only.
         note: a sentence below it.
     """
 
@@ -41,14 +41,14 @@ class Figure:
     """A figure.
 
     Args:
-        name: of its file, and its anchor on a page.
-        title: its heading.
+        name: Name of the file, and anchor on a page.
+        title: Heading of the figure.
         rows: rows of panels; None = an empty place.
         caption: the text below it.
-        alt: what can be seen on it, for those who cannot.
+        alt: Text alternative that describes the figure.
         styles: looks of the names in its panels; the legend has their order.
-        table: its values; None = they are read off the panels.
-        height: of a panel in inches.
+        table: Table of the values; None = taken from the panels.
+        height: Height of a panel, inches.
         frames: states of its only panel by their names, of which `rows` has the last; empty = it has one state.
         total: the rounds that there are; None = the panels show all.
     """
@@ -79,8 +79,8 @@ def draw(figure: Figure, titled: bool = False) -> Drawn:
     """Draws a figure in the width of a paper's column.
 
     Args:
-        figure: that is drawn, in its last state.
-        titled: whether its heading stands above it.
+        figure: Figure to draw.
+        titled: Draw the heading above the figure.
     """
     drawn = draw_panels(figure.rows, figure.styles, COLUMN, figure.height)
     if titled:

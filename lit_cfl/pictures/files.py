@@ -18,10 +18,10 @@ def write_figure(
     """Writes a figure into a file of each format, and returns them.
 
     Args:
-        figure: that is drawn.
+        figure: Figure to draw.
         path: without the ending; its folder is made.
-        formats: of the files.
-        titled: whether its heading stands above it.
+        formats: Formats of the files.
+        titled: Draw the heading above the figure.
         dpi: dots per inch of a PNG, and of cells in a PDF; None = 240.
 
     Raises:

@@ -26,7 +26,7 @@ class PictureFolder:
 
     Args:
         path: the folder; made with the first picture.
-        formats: of each picture; empty = nothing is drawn.
+        formats: File formats of each picture; empty = no pictures.
     """
 
     def __init__(self, path: Path, formats: Sequence[Format]) -> None:

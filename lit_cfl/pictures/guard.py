@@ -30,7 +30,7 @@ class DrawingGuard:
         """Draws a picture; returns None if that failed.
 
         Args:
-            name: of the picture, for people.
+            name: Display name of the picture.
             draw: draws it, and perhaps writes it.
         """
         try:

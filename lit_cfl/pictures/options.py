@@ -13,7 +13,7 @@ class Pictures:
     """Chooses the files of a run's pictures; `docs/results.md` names them.
 
     Args:
-        formats: of each picture, `png`, `pdf` or both; an empty list draws nothing. W&B shows the PNG.
+        formats: File formats of each picture: `png`, `pdf` or both; an empty list draws nothing. W&B shows the PNG.
     """
 
     formats: list[Format] = field(default_factory=lambda: ["png"])

@@ -89,11 +89,11 @@ class Style:
     """How the lines or points of a name look.
 
     Args:
-        colour: of all of them.
-        line: of lines.
-        marker, size, alpha: of points.
-        label: in the legend; empty = the name.
-        named: whether it is in the legend.
+        colour: Colour of all points and lines.
+        line: Style of lines.
+        marker, size, alpha: Marker, size and opacity of points.
+        label: Label in the legend; empty = the name.
+        named: Show in the legend.
     """
 
     colour: str
@@ -110,8 +110,8 @@ class Curve:
     """A line with a band.
 
     Args:
-        name: that its style and the legend go by.
-        x, y: its points.
+        name: Name by which its style and the legend entry are found.
+        x, y: Coordinates of the points.
         low, high: edges of the band; empty = none.
         notes: the value of each point in words, for a page and its table; empty = the numbers.
     """
@@ -134,10 +134,10 @@ class Points:
     """Points of one look.
 
     Args:
-        name: that its style and the legend go by.
+        name: Name by which its style and the legend entry are found.
         x, y: their places.
         labels: beside them; empty = none.
-        notes: what is known of each, by name, for a page and its table; None = not known; empty = nothing.
+        notes: Facts about each point by name, for a page and its table; None = unknown; empty = none.
     """
 
     name: str
@@ -152,10 +152,10 @@ class Bars:
     """Upright bars of one look.
 
     Args:
-        name: that its style and the legend go by.
+        name: Name by which its style and the legend entry are found.
         x: their left edges.
-        width: of all of them.
-        height: of each.
+        width: Width of all bars.
+        height: Height of each bar.
         base: where each begins; empty = at 0.
     """
 
@@ -171,10 +171,11 @@ class HeatMap:
     """Square of coloured values.
 
     Args:
-        values: its rows, the first above; nan = no colour.
+        values: Rows of values, the first on top; nan = no colour.
         low, high: the range of the colours.
-        label: of the colours.
-        groups: of the rows and columns, equal ones side by side: lines divide them, and they are named at the side.
+        label: Label of the colour bar.
+        groups: Groups of the rows and columns, equal ones adjacent; lines divide them, and labels at the side name
+            them.
     """
 
     values: np.ndarray
@@ -190,9 +191,9 @@ class Cells:
 
     Args:
         places: int `[rows, columns]`, places in `names`.
-        names: that styles and the legend go by.
-        edges: of the columns on the axis, `[columns + 1]`.
-        marks: of the names, in short; they stand beside long stretches of the last column.
+        names: Names by which styles and legend entries are found.
+        edges: Edges of the columns on the axis, `[columns + 1]`.
+        marks: Short forms of the names, shown next to long stretches of the last column.
         side: int `[rows]`, places of a narrow column on the left; None = there is none.
         side_name: below the narrow column.
     """
@@ -220,14 +221,14 @@ class Panel:
     Args:
         title: above it.
         x, y: names of the axes.
-        curves, points, bars: what it shows.
-        limits: of the vertical axis; None = as drawn.
+        curves, points, bars: Contents of the panel.
+        limits: Limits of the vertical axis; None = automatic.
         diagonal: half the width of a band around equal values, drawn with its middle; None = none.
         logarithmic: both axes.
         log_x: the horizontal axis alone.
         x_ticks, y_ticks: names of places on the axes; empty = numbers.
-        matrix: in place of curves, points and bars; the matrices of a row share one bar of colours.
-        cells: in place of curves, points and bars.
+        matrix: Matrix instead of curves, points and bars; the matrices of a row share one colour bar.
+        cells: Cells instead of curves, points and bars.
         bare: neither numbers nor a grid: the axes of a map mean nothing.
     """
 
@@ -263,9 +264,9 @@ def draw_panels(
 
     Args:
         grid: rows of panels; None = an empty place.
-        styles: of the names of curves and points; the legend has their order.
-        width: of the figure in inches.
-        height: of a panel in inches.
+        styles: Styles by name of curve and points, in the legend's order.
+        width: Width of the figure, inches.
+        height: Height of a panel, inches.
     """
     panels = [panel for row in grid for panel in row if panel is not None]
     names = {name for panel in panels for name in panel.names}

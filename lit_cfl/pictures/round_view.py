@@ -16,12 +16,12 @@ class RoundView:
     """Shows a run as it is after a round, also while the run goes on.
 
     Args:
-        algorithm: its name.
+        algorithm: Name of the algorithm.
         score: the task's main one.
-        round: that was evaluated.
-        last: whether the run ends here.
+        round: Evaluated round.
+        last: True if the run ends here.
         memberships: gives the content of `memberships.npz` up to here.
-        cluster, true_cluster: of the clients that were scored, `[n]`; -1 = unknown.
+        cluster, true_cluster: Cluster and true cluster of the scored clients, `[n]`; -1 = unknown.
         values: their test score, nan without test data; empty where nobody has any.
         clusters: the rows of `clusters.csv` of this round.
         metrics: the file `metrics.csv`, and how many bytes it has now.

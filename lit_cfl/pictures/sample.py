@@ -12,7 +12,7 @@ def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
     """Draws clients so that each cluster has its share, at least one client; the same ones in each figure.
 
     Args:
-        clusters: of the clients, int `[n]`.
+        clusters: Clusters of the clients, int `[n]`.
         most: clients that are drawn; all if there are no more.
 
     Returns:

@@ -28,8 +28,8 @@ class Search:
     """Trials of a search.
 
     Args:
-        rows: of the trials that were trained, by number: `trial_id`, `status`, values by parameter, metrics.
-        metric: that trials are judged by.
+        rows: Rows of the trained trials by number: `trial_id`, `status`, values by parameter, metrics.
+        metric: Metric by which trials are compared.
         parameters: names of the values that a trial may have.
         best: finds the best of some rows, or None.
         traffic: the column of MiB.
@@ -96,7 +96,7 @@ def importance(shares: Mapping[str, float], method: str) -> Figure | None:
     """Draws the importance of parameters, the highest above; None if it is not known.
 
     Args:
-        shares: of each parameter.
+        shares: Share of each parameter.
         method: how they were found.
     """
     if not shares:

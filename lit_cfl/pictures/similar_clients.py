@@ -18,9 +18,9 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
     """Draws the similarity of pairs of clients, a state for each round; None if no pair was compared.
 
     Args:
-        snapshots: by round, one or more.
+        snapshots: Snapshots by round, one or more.
         skipped: rounds with a snapshot that are not among these.
-        most_clients: in a matrix; of more a sample is drawn.
+        most_clients: Most clients in a matrix; of more, a sample is drawn.
     """
     chosen = {number: sample(one["cluster"], most_clients) for number, one in snapshots.items()}
     values = {number: one["similarity"][np.ix_(*2 * [chosen[number]])] for number, one in snapshots.items()}
@@ -98,11 +98,11 @@ def client_map(
     """Draws the compared clients in two dimensions, by found cluster and, if any is known, by true cluster.
 
     Args:
-        round: of the snapshot.
-        snapshot: of one client or more.
+        round: Round of the snapshot.
+        snapshot: Snapshot of one client or more.
         match: the number whose colour each found cluster takes.
         about: gives what else is known of a client, by name; None = not known.
-        most_clients: that are drawn.
+        most_clients: Most clients to draw.
     """
     plane = snapshot["projection"].astype(float)
     shown = sample(snapshot["cluster"], most_clients)

@@ -17,8 +17,8 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
     """Reads directories and makes their page.
 
     Args:
-        paths: of runs, comparisons and studies.
-        command: that makes the page again.
+        paths: Paths of runs, comparisons and studies.
+        command: Command that regenerates the page.
 
     Raises:
         InputError: a directory holds nothing of ours, or runs cannot be compared.

@@ -13,7 +13,7 @@ class Text:
     """A paragraph.
 
     Args:
-        text: of the paragraph.
+        text: Text of the paragraph.
     """
 
     text: str
@@ -25,8 +25,8 @@ class Code:
 
     Args:
         text: the lines.
-        title: what they are.
-        folded: whether they are shown on demand.
+        title: Title of the figures.
+        folded: Show on demand only.
     """
 
     text: str
@@ -42,8 +42,8 @@ class Section:
     """A part of the page with a heading.
 
     Args:
-        title: its heading.
-        blocks: in order.
+        title: Heading.
+        blocks: Blocks in order.
         parts: smaller sections inside it.
     """
 
@@ -63,10 +63,10 @@ class Page:
     """A whole page.
 
     Args:
-        title: its heading.
-        lines: that sum it up, below the title.
-        problems: what is missing, damaged or not over, in sentences.
-        sections: in order.
+        title: Heading.
+        lines: Summary lines below the title.
+        problems: Sentences about anything missing, damaged or unfinished.
+        sections: Sections in order.
     """
 
     title: str

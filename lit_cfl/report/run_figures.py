@@ -25,9 +25,9 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
 
     Args:
         run: the files.
-        name: of the run, that names of figures begin with.
+        name: Name of the run, with which names of figures begin.
         score: the main one.
-        runs: that share the page.
+        runs: Runs that share the page.
     """
     moved, found = _rows_of(run, "shift"), _rows_of(run, "migrations")
     last = int(run.rows[-1]["round"]) if run.rows else 0

@@ -36,12 +36,12 @@ class RunFiles:
         path: the run directory.
         config: content of `config.yaml`; empty where it cannot be read.
         summary: content of `summary.json`; None = the run is not over, or it is damaged.
-        rows: of `metrics.csv`.
+        rows: Rows of `metrics.csv`.
         tables: rows of the other tables by name, without `.csv`.
         environment: content of `environment.json`.
-        running: whether a process works on it now.
-        over: whether it has ended.
-        problems: what is missing or damaged, in sentences; more may come while files are read.
+        running: True if a process is working on the run.
+        over: True if the run has finished.
+        problems: Sentences about missing or damaged files; more may be added while files are read.
     """
 
     path: Path

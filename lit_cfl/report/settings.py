@@ -20,7 +20,7 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
 
     Args:
         groups: all groups of the page.
-        command: that makes the page again.
+        command: Command that regenerates the page.
     """
     blocks: list[Block] = []
     differing = _differing(groups)

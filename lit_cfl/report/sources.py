@@ -29,7 +29,7 @@ class Group:
     Args:
         name: for people; differs from all other groups on the page.
         runs: one or more, by seed.
-        path: of the directory that holds them.
+        path: Path of the directory that holds them.
     """
 
     name: str
@@ -65,10 +65,10 @@ class ReportSource:
     """A directory, and what it holds.
 
     Args:
-        path: of it.
-        kind: what it is.
-        groups: its runs; of a study none.
-        problems: what is missing or damaged beside the files of runs, in sentences.
+        path: Path of the source.
+        kind: Kind of the source.
+        groups: Runs of the source; none for a study.
+        problems: Sentences about anything missing or damaged apart from the files of runs.
     """
 
     path: Path

@@ -39,12 +39,12 @@ class SavedStudy:
     """What the directory of a study holds.
 
     Args:
-        path: of it.
-        content: of `study.yaml`.
-        space: that is searched; None where it cannot be read.
-        objective: that trials are judged by.
-        rows: of the trials, by number: status, values of the setting, and figures.
-        problems: what is missing or damaged, in sentences.
+        path: Path of the study.
+        content: Content of `study.yaml`.
+        space: Search space; None if it cannot be read.
+        objective: Objective by which trials are compared.
+        rows: Rows of the trials by number: status, values of the setting, and figures.
+        problems: Sentences about anything missing or damaged.
     """
 
     path: Path

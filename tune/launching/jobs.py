@@ -52,7 +52,7 @@ class Jobs:
     """The jobs of a cluster.
 
     Args:
-        address: of its dashboard, http://HOST:8265.
+        address: Address of its dashboard, http://HOST:8265.
 
     Raises:
         InputError: no Ray cluster answers there, or not to us.

@@ -106,12 +106,12 @@ class LaunchRequest:
     """A run or a study that a job of the cluster runs.
 
     Args:
-        command: of `lit-cfl`.
-        name: of the experiment or the study.
-        config: its whole configuration: it needs no other file.
+        command: Command of `lit-cfl`.
+        name: Name of the experiment or the study.
+        config: Complete configuration, which needs no other file.
         files: the user's, that go along.
         words: further words of the command.
-        notices: what the user should know.
+        notices: Notices for the user.
     """
 
     command: Literal["run", "tune"]

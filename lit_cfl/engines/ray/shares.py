@@ -115,9 +115,9 @@ class StatisticShare:
     """Clients on whose examples one worker runs a function; the model, if any, is the row that is sent along.
 
     Args:
-        function: of the user's.
+        function: Function of the user.
         clients: ids, int64 `[n]`.
-        with_model: whether the function gets a module.
+        with_model: True if the function receives a module.
         round: the round.
         held: their data.
     """

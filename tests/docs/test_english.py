@@ -1,0 +1,80 @@
+"""The words of sources and pages: arguments are described by noun phrases, and our own idioms stay out."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("lit_cfl", "tune", "datamodules")
+    for path in (ROOT / folder).rglob("*.py")
+    if "web" not in path.parts
+)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_ARGUMENT = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.+)$")
+_FRAGMENT = re.compile(r"(of|that|in|by|to|its|whether|what)\b", re.IGNORECASE)
+IDIOMS = {
+    r"\banew\b": "again, from scratch",
+    r"\b(is|are) none of\b": "is not one of",
+    r"\bto and fro\b": "back and forth",
+    r"\bmend(s|ed)?\b": "fix",
+    r"(µs|ms|[Mm]icroseconds) a client-step": "per client-step",
+    r"\bgo(es)? on on\b": "continues on",
+}
+
+
+def described_arguments(docstring: str) -> Iterator[tuple[str, str]]:
+    """Yields each argument under `Args:`, and the beginning of its description."""
+    _, _, rest = docstring.partition("Args:\n")
+    for line in rest.splitlines():
+        if line and not line.startswith(" "):
+            break
+        if found := _ARGUMENT.match(line):
+            yield found[1], found[2]
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            yield getattr(node, "name", path.stem), ast.get_docstring(node) or ""
+
+
+def test_arguments_are_described_by_noun_phrases():
+    seen, fragments = 0, []
+    for path in SOURCES:
+        for name, docstring in docstrings(path):
+            for argument, text in described_arguments(docstring):
+                seen += 1
+                if _FRAGMENT.match(text):
+                    fragments.append(f"{path.relative_to(ROOT)}: {name}: {argument}: {text}")
+    assert seen > 1_000
+    assert not fragments, "\n".join(fragments)
+
+
+@pytest.mark.parametrize(
+    ("docstring", "expected"),
+    [
+        (
+            "Trains.\n\nArgs:\n    rows: of it.\n        more.\n    a, b: Numbers.\n\nReturns:\n    c: to do.\n",
+            ["of it.", "Numbers."],
+        ),
+        ("Trains.", []),
+    ],
+)
+def test_only_the_first_line_of_an_argument_is_read(docstring: str, expected: list[str]):
+    assert [text for _, text in described_arguments(docstring)] == expected
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_pages_and_sources_use_the_usual_words(idiom: str):
+    """The right column of the table says what to write."""
+    found = []
+    for path in (*SOURCES, *PAGES):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(idiom, re.sub(r"`[^`]*`", "", line)):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}; write {IDIOMS[idiom]}")
+    assert not found, "\n".join(found)
