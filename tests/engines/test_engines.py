@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
+from ragged import LOCAL, PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -343,6 +343,15 @@ class Picky(Classification):
         if len(batch[1]) == 7:  # the second batch of client 2
             raise ValueError("seven is a crowd")
         return super().losses(batch)
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
+def test_mini_batches_of_a_client_differ_between_rounds_and_are_a_rounds_own(plan: str):
+    engine = build_engine(task(lambda: MCLR(SHAPE, 10)), PLANS[plan], 5, LOCAL)
+    start, client = engine.initial(0)[None], torch.tensor([3])
+    first, second, again = (engine.at(number, ragged_data()).fit(start, client).rows for number in (0, 1, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(second, again)
 
 
 @pytest.mark.parametrize("plan", ["trainer", "plain loop"])
