@@ -32,11 +32,13 @@ class EvaluationPlan:
             changes and costs is dropped; a number: the assigned ones of a fixed sample of so many clients.
         fine_tune: Also score each client after it has trained its model for so long on its own examples, which is then
             dropped (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
+        per_client: Also write the scores of each client in each evaluated round into `client_rounds.parquet`.
     """
 
     every: int = 1
     clients: Literal["assigned", "all"] | int = "assigned"
     fine_tune: Budget | None = None
+    per_client: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1:

@@ -21,7 +21,14 @@ _DECIDES = (
 )
 _SINCE = ("server", "shared")  # decides, too, but recorded runs do not know it: it counts where it is given
 # Defaults of options that recorded runs do not know, and how these trained: they leave a key as it was.
-_ADDED = {"starting_weights": "net", "last_batch": "keep", "lr_schedule": None, "fine_tune": None, "scores": None}
+_ADDED = {
+    "starting_weights": "net",
+    "last_batch": "keep",
+    "lr_schedule": None,
+    "fine_tune": None,
+    "scores": None,
+    "per_client": False,
+}
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",

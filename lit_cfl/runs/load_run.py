@@ -25,6 +25,7 @@ from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
+from lit_cfl.runs.client_rounds import read_parts
 from lit_cfl.runs.resume import (
     disagreements,
     require_agreement,
@@ -116,6 +117,11 @@ class SavedRun:
     def clients(self) -> "DataFrame":
         """`clients.csv`: a row for each client, in their order; blanks are nan."""
         return _frame(self._written_at_the_end("clients.csv"))
+
+    @property
+    def client_rounds(self) -> "DataFrame":
+        """`client_rounds.parquet` up to the round that was saved: a row for each evaluated round and client."""
+        return read_parts(self.path, self.round)
 
     @property
     def memberships(self) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from lit_cfl.local_work import LocalCosts
 from lit_cfl.metric_names import RATE, Row
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
+from lit_cfl.runs.client_rounds import columns_of
 from lit_cfl.runs.final_files import write_end
 from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
 from lit_cfl.runs.rows import cluster_rows, costs_row, membership_arrays, shift_rows, snapshot, traffic_row
@@ -129,6 +130,8 @@ class Recorder:
         self._set_latest(r, evaluation)
         self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
         self.directory.clusters.append(self._clusters)
+        if self.experiment.evaluation.per_client:
+            self.directory.write_client_round(r.number, columns_of(r.number, evaluation))
         mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
         row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
         rates = self.engine.rates(r.index)

@@ -21,6 +21,7 @@ _ADDED_OPTIONS = {
     "local.last_batch": "keep",
     "local.lr_schedule": None,
     "evaluation.fine_tune": None,
+    "evaluation.per_client": False,
     "server": None,
     "shared": None,
     "task.init_args.scores": None,

@@ -22,6 +22,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import save_partition
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns
+from lit_cfl.runs.client_rounds import drop_parts, part_name, write_part
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import read_run_id, require_unused, write_config
@@ -107,6 +108,7 @@ class RunDirectory:
         for table in self._tables:
             table.start()
         self.rows, self.digests = [], {}
+        drop_parts(self.path)
         self._write_partition(data)
 
     def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> None:
@@ -181,6 +183,7 @@ class RunDirectory:
 
     def _restore(self, saved: Mapping[str, Any], data: FederatedData) -> None:
         self.digests = dict(saved["digests"])
+        drop_parts(self.path, self.digests)
         for table in self._tables:
             table.cut_back(saved["tables"][table.path.name])
         self.rows = read_table(self.metrics.path)
@@ -226,6 +229,7 @@ class RunDirectory:
         """Removes the files made so far, `config.yaml` first and `environment.json` last."""
         snapshots = (file for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
         config, *others = (self.path / name for name in self._names())
+        drop_parts(self.path)
         for path in (config, *snapshots, *others):
             with name_write_errors(path):
                 path.unlink(missing_ok=True)
@@ -278,6 +282,11 @@ class RunDirectory:
         name = f"snapshots/{round}.npz"
         self.write_arrays(name, arrays)
         self._note(name)
+
+    def write_client_round(self, round: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Writes the scores of all clients in a round; the checkpoints from now on name the file with its digest."""
+        write_part(self.path / part_name(round), columns)
+        self._note(part_name(round))
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes a compressed `.npz`."""

@@ -1,0 +1,78 @@
+"""Writes the scores of each client in each evaluated round, a Parquet file a round in one folder, and reads them back."""
+
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import Evaluation
+from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FOLDER = "client_rounds.parquet"  # what pandas and others read as one table
+
+
+def require_parquet() -> None:
+    """Raises InputError where pyarrow, which writes Parquet, is not installed."""
+    try:
+        import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError("evaluation.per_client needs pyarrow: pip install pyarrow") from error
+
+
+def part_name(round: int) -> str:
+    """Names the file of a round within the run directory."""
+    return f"{FOLDER}/{round:08d}.parquet"
+
+
+def columns_of(round: int, evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """Returns the columns of a round `[n]`, a row for each client that was scored on test data; nan = undefined."""
+    test = evaluation.scores.get("test")
+    clients, cluster = evaluation.clients, evaluation.index
+    found: dict[str, Any] = {"round": np.full(len(clients), round), "client": clients.numpy()}
+    found["cluster"] = cluster.numpy()
+    if test is None:
+        return found | {"n": np.zeros(len(clients), dtype=np.int64)}
+    scores = {score.name: test.of_clients(k).numpy() for k, score in enumerate(test.scores)}
+    return found | {"n": test.count.numpy(), "loss": (test.loss / test.count).numpy()} | scores
+
+
+def write_part(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes a Parquet file whole."""
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    with name_write_errors(path.parent):
+        path.parent.mkdir(exist_ok=True)
+    table = pyarrow.table(dict(columns))
+    write_atomically(path, lambda file: parquet.write_table(table, file))
+
+
+def drop_parts(path: Path, kept: Collection[str] = ()) -> None:
+    """Removes the files of all rounds but the kept ones from a run directory.
+
+    Args:
+        path: Run directory.
+        kept: Names as `part_name` gives them.
+    """
+    for file in path.glob(f"{FOLDER}/*.parquet"):
+        if f"{FOLDER}/{file.name}" not in kept:
+            with name_write_errors(file):
+                file.unlink(missing_ok=True)
+
+
+def read_parts(path: Path, last: int) -> "DataFrame":
+    """Reads the rows of a run directory up to a round, in order.
+
+    Raises:
+        InputError: The run has none.
+    """
+    from pandas import concat, read_parquet
+
+    files = sorted(file for file in path.glob(f"{FOLDER}/*.parquet") if int(file.stem) <= last)
+    if not files:
+        raise InputError(f"{path} has no {FOLDER}; run it with evaluation.per_client: true")
+    return concat([read_parquet(file) for file in files], ignore_index=True)
