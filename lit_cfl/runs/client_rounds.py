@@ -1,4 +1,4 @@
-"""Writes the scores of each client in each evaluated round, a Parquet file a round in one folder, and reads them back."""
+"""Writes and reads the scores of each client in each evaluated round: a Parquet file per round in one folder."""
 
 from collections.abc import Collection, Mapping
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The scores of each client in each round: the same figures as in the other files, and after a resume as without one."""
+"""The scores of each client in each round: the figures of the other files, and after a resume the same files."""
 
 from pathlib import Path
 
