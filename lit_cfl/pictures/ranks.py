@@ -16,7 +16,7 @@ def rank_diagram(ranking: Ranking) -> Figure:
     """Builds the diagram as data: a row for each method, the best above; below them a line for each group.
 
     Args:
-        ranking: Of `lit_cfl.statistics.friedman`.
+        ranking: Ranks that `lit_cfl.statistics.friedman` returned.
     """
     names, ranks = list(ranking.mean_ranks), list(ranking.mean_ranks.values())
     rows = [float(-k) for k in range(len(names))]

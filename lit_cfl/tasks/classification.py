@@ -71,7 +71,7 @@ class Classification(Task):
     def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
         """Computes the cross-entropy `[n]`, and whether the largest output is the label `[n]`, in one pass.
 
-        The outputs follow where a score is of sets; the second is left out where accuracy is none of the scores then.
+        The outputs follow where a score is of sets; the second is left out if accuracy is not among the scores.
         """
         outputs, scores = self(batch[0]), scores_of(self)
         of_sets = len(per_example(scores)) < len(scores)

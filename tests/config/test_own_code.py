@@ -42,7 +42,8 @@ def unpack(page: str) -> list[str]:
     for name, code in NAMED.findall(text):
         Path(name).write_text(code)
     for code in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
-        Path(re.search(r"^name: (\w+)", code, flags=re.MULTILINE)[1] + ".yaml").write_text(code)
+        if name := re.search(r"^name: (\w+)", code, flags=re.MULTILINE):  # others are parts of a file
+            Path(f"{name[1]}.yaml").write_text(code)
     return [line for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL) for line in block.splitlines()]
 
 
