@@ -17,7 +17,7 @@ from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.local_work import Budget
-from lit_cfl.scores import CLASSIFIER, Score, Scores, SetScore
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, Scores, SetScore, per_example
 from lit_cfl.seeds import generator
 from lit_cfl.set_predictions import SetPredictions
 
@@ -33,18 +33,30 @@ class EvaluationPlan:
         fine_tune: Also score each client after it has trained its model for so long on its own examples, which is then
             dropped (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
         per_client: Also write the scores of each client in each evaluated round into `client_rounds.parquet`.
+        class_counts: There, too, each client's test examples of each class, and how many of them are right.
     """
 
     every: int = 1
     clients: Literal["assigned", "all"] | int = "assigned"
     fine_tune: Budget | None = None
     per_client: bool = False
+    class_counts: bool = False
 
     def __post_init__(self) -> None:
+        if self.class_counts and not self.per_client:
+            raise InputError("evaluation.class_counts is true, but evaluation.per_client is false; set both or none")
         if self.every < 1:
             raise InputError(f"evaluation.every is {self.every}; it must be 1 or more")
         if self.clients not in ("assigned", "all") and not (isinstance(self.clients, int) and self.clients >= 1):
             raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
+
+    def require_accuracy(self, scores: Scores, num_labels: int) -> None:
+        """Raises InputError where examples of classes are to be counted that are not there, or are not classified."""
+        if self.class_counts and (not num_labels or ACCURACY not in scores):
+            raise InputError(
+                "evaluation.class_counts is true, but the task has no classes or no score accuracy; add accuracy to "
+                "task.scores, or leave class_counts out"
+            )
 
     def require_clients(self, clients: int) -> None:
         """Raises InputError where more clients are to be scored than there are."""
@@ -74,6 +86,8 @@ class SplitScores:
         weights: Sums of the weights, float64 `[scores, n]`. Of a score of sets, `sums` are the clients' own values, 0
             where they are undefined, and `weights` whether they are defined.
         predictions: Outputs and labels of the clients; None if no score is of sets.
+        by_class: Examples of each class of each client, and how many are right, float64 `[2, n, classes]`; None unless
+            asked for.
     """
 
     scores: Scores
@@ -82,6 +96,7 @@ class SplitScores:
     sums: Tensor
     weights: Tensor
     predictions: SetPredictions | None = None
+    by_class: Tensor | None = None
 
     def of_clients(self, number: int = 0) -> Tensor:
         """Returns one of the scores for each client, float64 `[n]`; nan without examples."""
@@ -121,7 +136,13 @@ class SplitScores:
 
 
 def score_clients(
-    engine: Engine, models: Tensor, index: Tensor, clients: Tensor, data: FederatedData, split: Split
+    engine: Engine,
+    models: Tensor,
+    index: Tensor,
+    clients: Tensor,
+    data: FederatedData,
+    split: Split,
+    class_counts: bool = False,
 ) -> SplitScores:
     """Scores clients with their models; an example that clients of one model share is run once.
 
@@ -155,7 +176,14 @@ def score_clients(
         predictions = SetPredictions(found.outputs, labels, where.split(held.sizes.tolist()), list_of)
     both = [_sums_of(score, means, predictions) for score in engine.scores]
     sums, weights = (torch.stack(parts) for parts in zip(*both, strict=True))
-    return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights, predictions)
+    by_class = None
+    if class_counts:
+        right = values[per_example(engine.scores).index(ACCURACY)][where]
+        classes, labels = data.examples.num_labels, data.examples.targets(asked % views).cpu()[where]
+        cells, size = held.owners * classes + labels, len(held) * classes
+        both = [torch.bincount(cells, weights, size) for weights in (torch.ones_like(right), right)]
+        by_class = torch.stack(both).view(2, len(held), classes)[:, list_of]
+    return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights, predictions, by_class)
 
 
 def _sums_of(
@@ -252,7 +280,8 @@ def evaluate(
     for split, name in NAMES.items():
         if not len(clients) or not data.split(split).sizes.any():
             continue
-        scores[split] = score_clients(engine, served.models, index, clients, data, split)
+        counted = plan.class_counts and split == "test"
+        scores[split] = score_clients(engine, served.models, index, clients, data, split, counted)
         metrics |= scores[split].metrics(name)
         if "global" in served.extra:
             row, everyone = served.extra["global"][None], torch.zeros_like(index)

@@ -184,6 +184,7 @@ class Experiment:
                 algorithm.check(engine.at(0, data))
                 say_what_is_unheeded(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)
+        self.evaluation.require_accuracy(engine.scores, data.examples.num_labels)
         if (tuned := self.evaluation.fine_tune) is not None:
             engine.require_variance(data.population, tuned, per_client(tuned.length, data.population), data)
         if self.stop is not None:

@@ -28,6 +28,7 @@ _ADDED = {
     "fine_tune": None,
     "scores": None,
     "per_client": False,
+    "class_counts": False,
 }
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",

@@ -39,7 +39,11 @@ def columns_of(round: int, evaluation: Evaluation) -> dict[str, np.ndarray]:
     if test is None:
         return found | {"n": np.zeros(len(clients), dtype=np.int64)}
     scores = {score.name: test.of_clients(k).numpy() for k, score in enumerate(test.scores)}
-    return found | {"n": test.count.numpy(), "loss": (test.loss / test.count).numpy()} | scores
+    found |= {"n": test.count.numpy(), "loss": (test.loss / test.count).numpy()} | scores
+    if test.by_class is not None:
+        for name, counts in zip(("n", "right"), test.by_class, strict=True):
+            found |= {f"{name}_{label}": column.long().numpy() for label, column in enumerate(counts.T)}
+    return found
 
 
 def write_part(path: Path, columns: Mapping[str, np.ndarray]) -> None:

@@ -22,6 +22,7 @@ _ADDED_OPTIONS = {
     "local.lr_schedule": None,
     "evaluation.fine_tune": None,
     "evaluation.per_client": False,
+    "evaluation.class_counts": False,
     "server": None,
     "shared": None,
     "task.init_args.scores": None,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from digits_experiment import digits
 
 from lit_cfl import Experiment, load_run, run
@@ -11,6 +12,7 @@ from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.runs.run import RunCallbacks
+from lit_cfl.scores import Score
 from lit_cfl.storage import read_table
 
 ALWAYS = CheckpointPlan(every_seconds=0)
@@ -69,3 +71,24 @@ def test_a_part_that_was_changed_is_noticed(tmp_path: Path):
     (path / "client_rounds.parquet" / "00000002.parquet").write_bytes(b"")
     with pytest.raises(InputError, match=r"00000002\.parquet was changed, damaged or lost"):
         run(experiment(rounds=3), path, mode="resume")
+
+
+def test_counts_of_classes_add_up_to_the_accuracy_and_to_the_labels_of_each_client(tmp_path: Path):
+    plan = EvaluationPlan(per_client=True, class_counts=True)
+    made = experiment(evaluation=plan, rounds=2)
+    table = pd.read_parquet(run(made, tmp_path / "run").path / "client_rounds.parquet")
+    counts, right = (table[[f"{name}_{k}" for k in range(10)]] for name in ("n", "right"))
+    assert (counts.sum(axis=1) == table["n"]).all()
+    assert (right.to_numpy() <= counts.to_numpy()).all()
+    assert (right.sum(axis=1) / table["n"]).tolist() == pytest.approx(table["accuracy"].tolist())
+    data = made.prepare(3).data
+    for client, row in zip(table["client"], counts.to_numpy(), strict=True):
+        labels = data.examples.targets(data.test[client])
+        assert row.tolist() == torch.bincount(labels, minlength=10).tolist()
+
+
+def test_counts_of_classes_need_the_file_and_the_accuracy():
+    with pytest.raises(InputError, match=r"class_counts is true, but evaluation\.per_client is false"):
+        EvaluationPlan(class_counts=True)
+    with pytest.raises(InputError, match="the task has no classes or no score accuracy"):
+        EvaluationPlan(per_client=True, class_counts=True).require_accuracy((Score("mae"),), 10)
