@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.pooled import PooledDataModule, side_by_side
 from lit_cfl.datamodules.skew import (
+    Blurs,
+    Brightnesses,
+    FreeRotations,
     LabelPermutations,
     LabelShifts,
+    LabelSwaps,
     NoiseLevels,
     Rotations,
     Skew,
@@ -129,6 +134,9 @@ def test_product_of_skews_is_as_frequent_in_every_combination():
         ([Rotations()], "feature"),
         ([NoiseLevels()], "feature"),
         ([Rotations(), NoiseLevels()], "feature"),
+        ([FreeRotations((0, 20)), Blurs()], "feature"),
+        ([Brightnesses()], "feature"),
+        ([LabelSwaps(((), (0, 1)))], "label"),
         ([LabelShifts((0, 1))], "label"),
         ([LabelPermutations(2)], "label"),
         ([Rotations(), LabelShifts((0, 1))], "other"),
@@ -138,6 +146,11 @@ def test_product_of_skews_is_as_frequent_in_every_combination():
 )
 def test_data_say_what_skew_they_have(skew: Sequence[Skew], name: str):
     assert Squares(IID(8, 0.2), skew).federated(0).skew == name
+
+
+def test_partitions_of_other_looks_are_others():
+    hashes = [partition_hash(Squares(IID(8, 0.2), skew).federated(0)) for skew in ([], [Blurs([1.0])], [Blurs([2.0])])]
+    assert len(set(hashes)) == 3
 
 
 def test_without_copies_clusters_share_one_pool():
