@@ -1,6 +1,7 @@
 """Figures of clusters: memberships over the rounds, and scores of their clients."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from lit_cfl.scores import ACCURACY, Score
 MOST_ROUNDS = 400  # in a figure of memberships
 _MOST_CLUSTERS = 250
 _MOST_BINS = 30
+_HEAT = (  # viridis
+    *("#440154", "#482878", "#3e4a89", "#31688e", "#26828e"),
+    *("#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"),
+)
 
 
 def memberships(
@@ -60,6 +65,46 @@ def memberships(
         f"{int(changed.any(0).sum())} changed cluster on the way.",
         cluster_styles(numbers, match, truths),
         _moves(cluster, rounds, true_cluster, order),
+        height=2.6,
+    )
+
+
+def client_scores(
+    rounds: np.ndarray, values: np.ndarray, cluster: np.ndarray, score: Score, most_rounds: int = MOST_ROUNDS
+) -> Figure | None:
+    """Draws the score of each client over the rounds as a heat map; None unless two rounds and two values are known.
+
+    Args:
+        rounds: Evaluated rounds, int `[R]`, ascending.
+        values: Scores, float `[R, clients]`, nan = not scored or undefined.
+        cluster: Clusters in the last round, int `[clients]`, -1 = none; rows are in their order.
+        score: Score that the values are of.
+        most_rounds: Rounds that are drawn at most.
+    """
+    finite = values[np.isfinite(values)]
+    if len(rounds) < 2 or len(np.unique(finite)) < 2:
+        return None
+    low, high = (0.0, 1.0) if score == ACCURACY else (float(finite.min()), float(finite.max()))
+    shown, kept = sample(cluster), thin(len(rounds), most_rounds)
+    means = np.array([one[np.isfinite(one)].mean() if np.isfinite(one).any() else np.inf for one in values[:, shown].T])
+    order = shown[np.lexsort((means, cluster[shown]))]
+    steps = len(_HEAT)
+    places = np.floor((values[kept][:, order].T - low) / (high - low) * steps).clip(0, steps - 1)
+    borders = [f"{low + k * (high - low) / steps:.3g}" for k in range(steps + 1)]
+    names = [*(f"{a} to {b}" for a, b in pairwise(borders)), "not known"]
+    cells = Cells(np.where(np.isfinite(places), places, steps).astype(int), names, _edges(rounds[kept]))
+    last = values[-1][np.isfinite(values[-1])]
+    at_the_end = f" At the end {last.min():.3g} to {last.max():.3g}." if len(last) else ""
+    fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
+    return Figure(
+        "client-scores",
+        f"{score.title.capitalize()} of the clients over the rounds",
+        [[Panel("", "round", "clients, by cluster", cells=cells)]],
+        f"A row is a client, a colour its test {score.title}; clients are in the order of their clusters at the end, and "
+        f"in each cluster of their means over the rounds.{describe_sample(len(order), len(cluster))}{fewer}",
+        f"Heat map, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: test {score.title} of "
+        f"{len(cluster)} clients.{at_the_end}",
+        {name: Style(colour) for name, colour in zip(names, (*_HEAT, "#e6e6e6"), strict=True)},
         height=2.6,
     )
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.clusters import MOST_ROUNDS, histogram, memberships
+from lit_cfl.pictures.clusters import MOST_ROUNDS, client_scores, histogram, memberships
 from lit_cfl.pictures.events import layers, shifts, splits
 from lit_cfl.pictures.figure import Figure, known, thin
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Note
 from lit_cfl.pictures.sample import MOST_CLIENTS
 from lit_cfl.pictures.similar_clients import MOST_COMPARED, client_map, similarity
-from lit_cfl.report.run_files import RunFiles
+from lit_cfl.report.run_files import RunFiles, attempt
+from lit_cfl.runs.client_rounds import FOLDER, read_parts
 from lit_cfl.scores import Score
 
 _MOST_FRAMES = 8  # matrices, all runs of a page together; one at least of each
@@ -33,6 +34,7 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
     last = int(run.rows[-1]["round"]) if run.rows else 0
     makers: dict[str, Callable[[], Figure | None]] = {
         "memberships": lambda: _memberships(run, max(40, MOST_ROUNDS // runs)),
+        "scores over the rounds": lambda: _client_scores(run, score, max(40, MOST_ROUNDS // runs)),
         "similarity": lambda: _similarity(run, runs),
         "map": lambda: _client_map(run, score, max(_FEWEST, min(MOST_CLIENTS, _CLIENTS // runs))),
         "scores of the clients": lambda: _histogram(run, score),
@@ -55,6 +57,21 @@ def _memberships(run: RunFiles, most_rounds: int) -> Figure | None:
     if found is None:
         return None
     return memberships(found["rounds"], found["cluster"], found["true_cluster"], run.match, most_rounds)
+
+
+def _client_scores(run: RunFiles, score: Score, most_rounds: int) -> Figure | None:
+    if not run.rows or not (run.path / FOLDER).is_dir():
+        return None
+    table = attempt(run.problems, run.path / FOLDER, lambda: read_parts(run.path, int(run.rows[-1]["round"])))
+    if table is None or score.name not in table:
+        return None
+    rounds, row = np.unique(table["round"], return_inverse=True)
+    clients, column = np.unique(table["client"], return_inverse=True)
+    values = np.full((len(rounds), len(clients)), np.nan)
+    values[row, column] = table[score.name]
+    cluster = np.full(len(clients), -1)
+    cluster[column] = table["cluster"]  # the last round's, since rows are in the order of the rounds
+    return client_scores(rounds, values, cluster, score, most_rounds)
 
 
 def _similarity(run: RunFiles, runs: int) -> Figure | None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import Evaluation
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from lit_cfl.evaluation import Evaluation  # a page that reads the files needs no engine
 
 FOLDER = "client_rounds.parquet"  # what pandas and others read as one table
 
@@ -30,7 +31,7 @@ def part_name(round: int) -> str:
     return f"{FOLDER}/{round:08d}.parquet"
 
 
-def columns_of(round: int, evaluation: Evaluation) -> dict[str, np.ndarray]:
+def columns_of(round: int, evaluation: "Evaluation") -> dict[str, np.ndarray]:
     """Returns the columns of a round `[n]`, a row for each client that was scored on test data; nan = undefined."""
     test = evaluation.scores.get("test")
     clients, cluster = evaluation.clients, evaluation.index

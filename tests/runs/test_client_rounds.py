@@ -11,8 +11,10 @@ from lit_cfl import Experiment, load_run, run
 from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import CheckpointPlan
+from lit_cfl.report.run_figures import figures_of
+from lit_cfl.report.run_files import read_run
 from lit_cfl.runs.run import RunCallbacks
-from lit_cfl.scores import Score
+from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage import read_table
 
 ALWAYS = CheckpointPlan(every_seconds=0)
@@ -92,3 +94,15 @@ def test_counts_of_classes_need_the_file_and_the_accuracy():
         EvaluationPlan(class_counts=True)
     with pytest.raises(InputError, match="the task has no classes or no score accuracy"):
         EvaluationPlan(per_client=True, class_counts=True).require_accuracy((Score("mae"),), 10)
+
+
+def test_the_heat_map_has_a_row_a_client_and_a_column_a_round(tmp_path: Path):
+    path = run(experiment(), tmp_path / "run").path
+    (figure,) = [one for one in figures_of(read_run(path), "x", ACCURACY, 1) if one.name == "x-client-scores"]
+    cells = figure.rows[0][0].cells
+    table = pd.read_parquet(path / "client_rounds.parquet")
+    wide = table.pivot(index="client", columns="round", values="accuracy")
+    assert cells.places.shape == wide.shape
+    tenths = [[10 if pd.isna(value) else min(9, int(value * 10)) for value in row] for row in wide.to_numpy()]
+    assert sorted(cells.places.tolist()) == sorted(tenths)
+    assert list(cells.names)[-1] == "not known"
