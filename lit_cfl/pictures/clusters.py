@@ -100,8 +100,8 @@ def client_scores(
         "client-scores",
         f"{score.title.capitalize()} of the clients over the rounds",
         [[Panel("", "round", "clients, by cluster", cells=cells)]],
-        f"A row is a client, a colour its test {score.title}; clients are in the order of their clusters at the end, and "
-        f"in each cluster of their means over the rounds.{describe_sample(len(order), len(cluster))}{fewer}",
+        f"A row is a client, a colour its test {score.title}; clients are in the order of their clusters at the end, "
+        f"and in each cluster of their means over the rounds.{describe_sample(len(order), len(cluster))}{fewer}",
         f"Heat map, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: test {score.title} of "
         f"{len(cluster)} clients.{at_the_end}",
         {name: Style(colour) for name, colour in zip(names, (*_HEAT, "#e6e6e6"), strict=True)},
