@@ -181,8 +181,8 @@ def score_clients(
         right = values[per_example(engine.scores).index(ACCURACY)][where]
         classes, labels = data.examples.num_labels, data.examples.targets(asked % views).cpu()[where]
         cells, size = held.owners * classes + labels, len(held) * classes
-        both = [torch.bincount(cells, weights, size) for weights in (torch.ones_like(right), right)]
-        by_class = torch.stack(both).view(2, len(held), classes)[:, list_of]
+        counts = [torch.bincount(cells, each, size) for each in (torch.ones_like(right), right)]
+        by_class = torch.stack(counts).view(2, len(held), classes)[:, list_of]
     return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights, predictions, by_class)
 
 

@@ -395,6 +395,7 @@ def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engin
     assert sent == {"ScoreShare": 4, "LossShare": 2, "GradientShare": 2}
 
 
+@pytest.mark.ray
 def test_outputs_for_scores_of_sets_are_those_of_this_process(cluster: None, monkeypatch: pytest.MonkeyPatch):
     def make() -> Classification:
         return Classification(MCLR([5], 3), partial(torch.optim.SGD, lr=0.1), scores=["accuracy", "auroc"])
