@@ -29,7 +29,7 @@ class WithBuffers(QuadraticWork):
         rng = torch.Generator().manual_seed(7)
         centers = torch.randn(CLIENTS, COLUMNS, generator=rng, dtype=torch.float64)
         centers[:, 0] += 8 * (1.0 - 2.0 * (torch.arange(CLIENTS) % 2).double())
-        super().__init__(centers, torch.arange(1, CLIENTS + 1), 0.2, steps=3)
+        super().__init__(centers, torch.arange(1, CLIENTS + 1), 0.2, steps=3, true_clusters=torch.arange(CLIENTS) % 2)
         buffer = Slot("norm.mean", "norm", "batchnorm1d", torch.Size([2]), COLUMNS, COLUMNS + 2, is_buffer=True)
         self.layout, self.noted = ParameterLayout((*self.layout.slots, buffer)), noted
 

@@ -96,7 +96,7 @@ def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[obje
         (("--data.skew", "Rotatoins", "--data.skew.degrees", "[0]"), "(did you mean Rotations?)"),
         (("--data.skew", "[Rotations, LabelShfts]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),
         (("--data.skew", "[{class_path: LabelShfts}]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),
-        (("--data.skew", "SwapAll"), "skew: 'SwapAll' is not known. Known: LabelPermutations, LabelShifts"),
+        (("--data.skew", "SwapAll"), "skew: 'SwapAll' is not known. Known: Blurs, Brightnesses, Colours,"),
         (("--data.skew", "LabelShifts", "--data.skew.shits", "[0]"), "has no option 'shits' (did you mean shifts?)"),
         (("--data.skew", "LabelShifts", "--data.skew.shifts", "[0, x]"), "data.skew.shifts: 'x' is not a whole number"),
         (("--data.skew", "LabelShifts", "--data.skew.shifts", "3.5"), "data.skew.shifts: '3.5' is not a whole number"),

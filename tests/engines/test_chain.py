@@ -18,6 +18,8 @@ from lit_cfl.engines.chain import loop as chain_loop
 from lit_cfl.engines.chain.groups import pad
 from lit_cfl.engines.chain.inputs import dual_pays
 from lit_cfl.engines.chain.loop import ChainLoop
+from lit_cfl.engines.chain.parts import Activation, ChainLayer
+from lit_cfl.engines.chain.passes import Arithmetic, run_forward
 from lit_cfl.engines.chain.scorer import ChainScorer
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.local_training import LocalTraining
@@ -331,3 +333,12 @@ def test_shapes_are_rungs_of_a_fixed_ladder():
         2, 2, 3, 4, 5, 8, 10, 16, 20, 64, 80, 640,
     ]  # fmt: skip
     assert pad(torch.tensor([3, 5, 7, 9, 13, 17]), 2).tolist() == [3, 6, 8, 12, 16, 24]
+
+
+def test_an_activation_in_front_of_all_layers_leaves_the_examples_as_they_are():
+    examples, weight = torch.tensor([[[-1.0, 2.0]]]), torch.tensor([[[1.0, 3.0]]])
+    outputs, _ = run_forward(
+        (Activation("relu"), ChainLayer("w", None, 2, 1)), {"w": weight}, examples, None, Arithmetic()
+    )
+    assert outputs.tolist() == [[[6.0]]]
+    assert examples.tolist() == [[[-1.0, 2.0]]]
