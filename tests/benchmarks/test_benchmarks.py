@@ -54,12 +54,23 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     rows = json.loads(out.read_text())["rows"]
     parity = [row for row in rows if row["part"] == "parity"]
     assert [(row["net"], row["what"]) for row in parity] == [
-        (net, what) for net in ("MCLR", "LSTM") for what in ("stack", "loop", "trainer", "losses", "gradients")
+        (net, f"{what}, {precision}")
+        for precision in ("32-true", "64-true")
+        for net, chain in (("MCLR", True), ("LSTM", False))
+        for what in (
+            *["chain"] * chain,
+            "stack",
+            "loop",
+            "trainer",
+            "losses",
+            *["gradients, chain"] * chain,
+            "gradients, stack",
+        )
     ]
     assert all(0 <= row["result"] < 1e-4 for row in parity)
-    assert [row["note"] for row in rows if row["part"] == "deterministic"] == ["the same bits"] * 2
+    assert [row["note"] for row in rows if row["part"] == "deterministic"] == ["the same bits"] * 3
     assert all(row["result"] > 0 for row in rows if row["part"] in ("host", "evaluation"))
-    assert len(table) == 2 + len(rows) == 2 + 16
+    assert len(table) == 2 + len(rows)
 
 
 def test_gpu_benchmark_says_what_failed_and_what_came_too_late(monkeypatch: pytest.MonkeyPatch):
