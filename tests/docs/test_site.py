@@ -52,8 +52,11 @@ def test_api_reference_has_every_public_name(site: Path):
     for module, names in modules:
         text = (site / "api" / f"{module}.html").read_text()
         shown = set(re.findall(r"<h2 id=\"?[\w.]*?(\w+)\"? ", text))
-        packages = {other.rpartition(".")[2] for other, _ in modules if other.rpartition(".")[0] == module}
-        assert set() < set(re.findall(r"`([A-Za-z]\w*)`", names)) <= shown | packages, module  # they have pages
+        listed = set(re.findall(r"`([A-Za-z]\w*)`", names))
+        # `lit_cfl.compare` and `lit_cfl.tune` are packages that can be called: docs/compare.md and search.md have them
+        called = {name for name in listed if module == "lit_cfl" and (ROOT / "lit_cfl" / name).is_dir()}
+        assert called == ({"compare", "tune"} if module == "lit_cfl" else set())
+        assert set() < listed <= shown | called, module
 
 
 @pytest.mark.browser
