@@ -16,8 +16,11 @@ __all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalCosts", "LocalWo
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
 # models before [K, d], the means of their clients [K, d], whose weights are [K] in all -> models after [K, d]
 MeanHook = Callable[[Tensor, Tensor, Tensor], Tensor]
-Statistic = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # what a client sends of its data
-ClientFunction = Callable[..., Statistic]  # of inputs [n, ...], labels [n], and a module where a model is sent along
+Statistic = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+"""What a client sends of its data."""
+
+ClientFunction = Callable[..., Statistic]
+"""A function of a client's inputs `[n, ...]` and labels `[n]`, and of a module if a model is sent along."""
 
 
 if TYPE_CHECKING:
