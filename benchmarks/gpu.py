@@ -105,7 +105,7 @@ class Case:
         return self.epochs * -(-self.images // BATCH)
 
     def engine(self, way: str, device: str, precision: str = "32-true", lanes: int | None = None) -> Engine:
-        plan = Plan(way, device, precision, rows_mib=8192, lanes=lanes or self.clients)  # type: ignore[arg-type]  # ways and precisions are plain words here
+        plan = Plan(way, device, precision, rows_mib=8192, lanes=lanes or self.clients)
         return Engine(self.task, plan, 0, LocalTraining(self.epochs, BATCH, on_divergence="skip"))
 
 
@@ -125,7 +125,7 @@ class Bench:
     def __init__(self, device: str, until: float) -> None:
         self.device, self.until, self.on_gpu = device, until, device != "cpu"
         small = {} if self.on_gpu else {"clients": 4, "images": 20, "epochs": 1}
-        self.cases = {name: replace(case, **small) for name, case in CASES.items()}  # type: ignore[arg-type]  # numbers by name
+        self.cases = {name: replace(case, **small) for name, case in CASES.items()}
         if not self.on_gpu:
             self.cases = {name: self.cases[name] for name in ("MCLR", "LSTM")}
 
@@ -176,7 +176,7 @@ class Bench:
 
     def chain(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
-            set_up_torch(Plan("chain", self.device, precision), False)  # type: ignore[arg-type]  # as above
+            set_up_torch(Plan("chain", self.device, precision), False)
             for name, case in self.cases.items():
                 for clients in (case.clients, 4 * case.clients) if case.is_chain else ():
                     for epochs in (case.epochs, 1):
@@ -185,7 +185,7 @@ class Bench:
 
     def graphs(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
-            set_up_torch(Plan("stack", self.device, precision), False)  # type: ignore[arg-type]  # as above
+            set_up_torch(Plan("stack", self.device, precision), False)
             for name, case in self.cases.items():
                 yield self.figure(name, case, "stack", precision)
         set_up_torch(Plan("stack", self.device), False)
@@ -198,19 +198,19 @@ class Bench:
     def figure(
         self, name: str, case: Case, way: str, precision: str = "32-true", clients: int = 0, captured: bool = True
     ) -> Row:
-        engine, clients = case.engine(way, self.device, precision), clients or case.clients  # type: ignore[arg-type]  # as above
+        engine, clients = case.engine(way, self.device, precision), clients or case.clients
         if not captured and isinstance(engine.loop, StackLoop):
             engine.loop._captured = None
         seconds = self.seconds(self.fit(case, engine, clients))
         what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients, {case.epochs} epoch(s)"
-        return row(name, what, 1e6 * seconds / (clients * case.steps), "us a client-step")
+        return row(name, what, 1e6 * seconds / (clients * case.steps), "us per client-step")
 
     def evaluation(self) -> Iterator[Row]:
         for name, case in self.cases.items():
             engine, data = case.engine(case.ways[0] if case.is_chain else "loop", self.device), case.data(case.clients)
             models, index = torch.stack([engine.initial(number) for number in range(4)]), data.train.entries
             seconds = self.seconds(partial(engine.losses_of_all, models, index, data))
-            yield row(name, "losses of 4", 1e6 * seconds / len(index) / 4, "us an example")
+            yield row(name, "losses of 4", 1e6 * seconds / len(index) / 4, "us per example")
 
     def memory(self) -> Iterator[Row]:
         for name, case in self.cases.items() if self.on_gpu else ():
@@ -222,7 +222,7 @@ class Bench:
             each = (torch.cuda.max_memory_allocated() - before) / case.clients
             estimate = StackLoop.cost(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH).num_bytes
             note = f"{each / estimate:.2f} times the estimate"
-            yield row(name, "stack", each / 2**20, "MiB a client") | {"note": note}
+            yield row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
 
     def refused(self) -> Iterator[Row]:
         case = replace(self.cases["MCLR"], kind=OfANumber, clients=4, epochs=1)
@@ -249,10 +249,10 @@ class Bench:
             engine = case.engine("stack", self.device)
             fit = self.fit(case, engine, case.clients)
             fit()
-            yield row("MCLR", f"draws, {epochs} epoch(s)", self.draws(case, engine), "us a client")
+            yield row("MCLR", f"draws, {epochs} epoch(s)", self.draws(case, engine), "us per client")
             engine.loop._captured = lambda lanes, work: None  # steps that do nothing
             each = 1e6 * self.seconds(fit) / case.clients
-            yield row("MCLR", f"{epochs} epoch(s)", each, "us a client")
+            yield row("MCLR", f"{epochs} epoch(s)", each, "us per client")
 
     def draws(self, case: Case, engine: Engine) -> float:
         everyone, data = torch.arange(case.clients), case.data(case.clients)

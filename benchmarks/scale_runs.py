@@ -12,7 +12,7 @@ longest by its options. CFL, AdaCFL and LayerCFL train everyone in each round.
 
 Round and evaluation are those of the second round, in seconds of the process's CPU time, as the whole run is; wall
 seconds of the run are a column of their own. `growth` is the CPU time of the whole run over that of the row before, of
-the same algorithm. `--largest` adds a run of FedAvg with so many clients; 0 = none. A run that is refused, or takes
+the same algorithm. `--largest` adds a run of FedAvg with that many; 0 = none. A run that is refused, or takes
 longer than `--limit` seconds, has a row that says so. Rows that `--out` holds already are not run again, so that a long
 table can be made piece by piece. `load` is the machine's, over the last minute of a row.
 """
@@ -48,19 +48,17 @@ from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Tracking
 
 COLUMNS = (
-    *(
-        "algorithm",
-        "clients",
-        "round s",
-        "evaluation s",
-        "run s",
-        "wall s",
-        "growth",
-        "peak MiB",
-        "files",
-        "load",
-        "note",
-    ),
+    "algorithm",
+    "clients",
+    "round s",
+    "evaluation s",
+    "run s",
+    "wall s",
+    "growth",
+    "peak MiB",
+    "files",
+    "load",
+    "note",
 )
 
 
@@ -104,7 +102,7 @@ def evaluation_times() -> list[tuple[float, float]]:
         times.append((begun, process_time()))
         return row
 
-    Recorder._add_row = timed  # type: ignore[method-assign]  # only to take its time: a run reports no such clock
+    Recorder._add_row = timed  # only to take its time: a run reports no such clock
     return times
 
 

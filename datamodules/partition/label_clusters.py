@@ -178,6 +178,6 @@ def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
 
 
 def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
-    """Says whether there are so many examples; for the arguments see `count_taken`."""
+    """Checks that enough examples exist; for the arguments see `count_taken`."""
     own, others = count_taken(there, members, beta, size)
     return bool(((own + others).sum(0) <= there).all())

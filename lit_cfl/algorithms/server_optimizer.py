@@ -4,9 +4,9 @@ arXiv:2003.00295, Algorithm 2: the server takes a step of an optimizer along wha
 Delta = mean - model. Here the optimizer is one of PyTorch's and its gradient is -Delta.
 
 The state of the optimizer (momentum, sums of squares, number of steps) belongs to a cluster's model:
-* a cluster that nobody trained takes no step, and its state stays as it is;
+* a cluster that nobody trained takes no step, and its state is unchanged;
 * clients that migrate change no state;
-* a cluster that goes on from another one's model (a part after a split, the larger of merged clusters) goes on with the
+* a cluster that starts from another one's model (a part after a split, the larger of merged clusters) takes over the
   state of that one;
 * a cluster whose model is new (a mean of merged clusters, a newcomer's) starts without one.
 """
@@ -81,7 +81,7 @@ class _Served(Algorithm):
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         step = _ServerStep(self.make_optimizer, state, work.layout.num_parameters)
         hooked = HookedWork(work, step)
-        after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]
+        after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_taken(self, "server", hooked, step.taken)
         if len(after.models) != len(step.models):  # otherwise they keep their numbers, also where they were mixed
             step.align(after.models, step.models)
@@ -89,7 +89,7 @@ class _Served(Algorithm):
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         step = _ServerStep(self.make_optimizer, state, work.layout.num_parameters)
-        after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]
+        after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]  # as above
         step.align(after.models, state.models)
         return self._state(after, step.state, step.known), info
 

@@ -57,12 +57,12 @@ class _Sharing(Algorithm):
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         shared = _SharedMean(shared_columns(work.layout, self.patterns), state.models)
         hooked = _SharingWork(work, shared)
-        after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]
+        after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_taken(self, "shared", hooked, shared.taken)
         return replace(after, models=shared.written(after.models)), info
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]
+        after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]  # as above
         return self._with_common(after, state.models, work), info
 
     def _with_common(self, state: State, models: Tensor, work: LocalWork) -> State:

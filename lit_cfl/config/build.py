@@ -154,13 +154,13 @@ def instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
     def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return kind(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # whatever a class of the user's raises
             raised.append((kind, error))
             raise
 
     try:
         built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
-    except Exception as error:
+    except Exception as error:  # the parser wraps it in errors of many kinds
         if not raised:
             raise InputError(str(error)) from error
         kind, cause = raised[-1]

@@ -86,7 +86,7 @@ class CommandParser(ArgumentParser):
             prog = f"{CommandParser._command} {of[1]} {of[2]}"
         super().__init__(*positional, prog=prog, description=description, **options)
 
-    def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # passed on
+    def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # whatever jsonargparse takes
         if self.prog.startswith("lit-cfl "):  # and not within such a help
             CommandParser._command = self.prog
         return super().parse_args(*positional, **options)

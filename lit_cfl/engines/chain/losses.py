@@ -10,7 +10,7 @@ _MANY = 32  # labels: with fewer, PyTorch's softmax takes up to three times as l
 
 
 def targets_of(loss: Loss, labels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Brings labels into the form that `losses_and_slopes` reads: int64 `[N, 1]`, or numbers `[N, outputs]`."""
+    """Brings labels into the form that `compute_losses` reads: int64 `[N, 1]`, or numbers `[N, outputs]`."""
     flat = labels.reshape(len(labels), -1)
     return flat if loss.kind == "cross-entropy" else flat.to(dtype)
 

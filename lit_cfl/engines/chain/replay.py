@@ -9,7 +9,7 @@ _LAUNCHED = 2  # steps that are taken before the capture, so that libraries have
 
 
 class StepCapture:
-    """Makes the graphs of a run, one after the other: each goes on with the memory of the one before.
+    """Makes the graphs of a run, one after the other: each reuses the memory of the one before.
 
     Args:
         device: `cuda:<i>`.

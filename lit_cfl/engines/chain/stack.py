@@ -60,17 +60,10 @@ class Stack:
         fixed = {name: tensor.expand(len(clients), -1, -1) for name, tensor in examples.fixed.items()}
         self._tensors, self._prox = self._trained | fixed, work.prox
         starts = (work.sizes.cumsum(0) - work.sizes)[clients].to(device)
-        whole = lay_out(work, group, examples, starts, training.chain.draws_masks)
-        self._inputs, self._dual, steps = examples.inputs, None, len(whole.rows)
+        self._inputs, self._dual = examples.inputs, None
         if in_dual:
-            self._dual = self._in_dual_form(in_dual, starts, work.sizes[clients].to(device), steps)
-            left, pulled = self._dual.shares()
-            whole = whole._replace(left=left, pulled=pulled)
-        if not training.is_plain:
-            numbers = torch.arange(1, steps + 1)
-            corrections = training.optimizer.corrections(numbers).T.contiguous()
-            whole = whole._replace(corrections=corrections.to(device), first=(numbers == 1).to(device))
-        self._tables = StepTables(whole, group.width)
+            self._dual = self._in_dual_form(in_dual, starts, work.sizes[clients].to(device), max(group.steps))
+        self._tables = self._make_tables(lay_out(work, group, examples, starts, training.chain.draws_masks))
         self._ends = torch.tensor(group.steps, device=device)
         self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
         parameters = tuple(self._trained[name] for name in training.names if name not in in_dual)
@@ -101,6 +94,17 @@ class Stack:
         weight = names[0]
         return DualLayer(rules[0], examples, self._starts[weight], centers.get(weight), steps, bias)
 
+    def _make_tables(self, whole: Step) -> StepTables:
+        """Adds to the mini-batches what the dual form and the optimizer read in each step."""
+        if self._dual is not None:
+            left, pulled = self._dual.shares()
+            whole = whole._replace(left=left, pulled=pulled)
+        if not self._training.is_plain:
+            numbers, device = torch.arange(1, len(whole.rows) + 1), whole.rows.device
+            corrections = self._training.optimizer.corrections(numbers).T.contiguous()
+            whole = whole._replace(corrections=corrections.to(device), first=(numbers == 1).to(device))
+        return StepTables(whole, self._group.width)
+
     def train(self, rows: Tensor, losses: Tensor, ended: Callable[[int], None]) -> None:
         """Trains the clients.
 
@@ -116,19 +120,17 @@ class Stack:
     def _train_stretch(self, spans: list[Span], rows: Tensor, ended: Callable[[int], None]) -> None:
         """Takes steps of the first clients, with one number of lanes.
 
-        Lanes of clients that have ended go on, and nobody reads their numbers.
+        Lanes of clients that have ended continue, and nobody reads their numbers.
         """
         steps, busy = range(spans[0].steps.start, spans[-1].steps.stop), spans[0].busy
         lanes = max(busy, self._least)
         tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
         take = partial(self._step, lanes=lanes, tensors=tensors, update=self._update(lanes))
         losses = self._tables.whole.shares.new_empty(len(steps), lanes, self._group.width, 1)
-        capture = self._capture if len(steps) >= FEWEST else None
-        advance = (
-            self._launch_steps(take, steps, losses)
-            if capture is None
-            else self._replay_steps(capture, take, steps, losses)
-        )
+        if self._capture is None or len(steps) < FEWEST:
+            advance = self._launch_steps(take, steps, losses)
+        else:
+            advance = self._replay_steps(self._capture, take, steps, losses)
         for span in spans:
             advance(len(span.steps))
             self._save(rows, span.steps.stop, slice(span.following, span.busy))
@@ -148,7 +150,9 @@ class Stack:
 
         return advance
 
-    def _replay_steps(self, capture: StepCapture, take: TakeStep, steps: range, losses: Tensor) -> ReplayedStep:
+    def _replay_steps(
+        self, capture: StepCapture, take: TakeStep, steps: range, losses: Tensor
+    ) -> Callable[[int], None]:
         number = torch.full((1,), steps.start, device=losses.device)
 
         def step() -> None:

@@ -87,7 +87,8 @@ class Update(ABC):
     def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         """Takes the gradient of a layer: by its outputs `[clients, B, h]`; and its inputs `[clients, B, d]`."""
 
-    def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:  # noqa: B027  # plain SGD has nothing left to do
+    @abstractmethod
+    def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:
         """Ends a step; all layers have their gradients.
 
         Args:
@@ -119,6 +120,9 @@ class PlainUpdate(Update):
             bias.sub_(slopes.sum(1, keepdim=True), alpha=rule.rate)
             if self.centers is not None:
                 bias.add_(self.centers[layer.bias], alpha=rule.pull)
+
+    def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:
+        """Does nothing: all layers have changed already."""
 
 
 class OptimizerUpdate(Update):
