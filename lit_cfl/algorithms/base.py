@@ -129,6 +129,21 @@ class Algorithm(ABC):
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Finds a model for clients `[n]` from their present data: cold start, migration, newcomers. May train."""
 
+    def place_unlabelled(
+        self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[State, Info]:
+        """Finds a model for clients `[n]` by the inputs of their data alone, for newcomers without labels; optional.
+
+        `work` shows no labels: those that `map` passes on are zeros, and `label_counts` has no columns.
+
+        Raises:
+            InputError: the algorithm's rule for newcomers needs more than inputs.
+        """
+        raise InputError(
+            f"{type(self).__name__} cannot place clients without labels: its rule for newcomers needs more than their "
+            "inputs; leave out --unlabelled, or run an algorithm that goes by inputs alone, such as FLUX"
+        )
+
     @abstractmethod
     def serve(self, state: State, clients: Tensor) -> Assignment:
         """Looks up the model of each client, int64 `[n]`; does no work."""

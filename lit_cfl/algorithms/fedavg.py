@@ -69,5 +69,10 @@ class FedAvg(Algorithm):
     ) -> tuple[FedAvgState, Info]:
         return state, Info(down=len(clients))  # everyone uses the one model
 
+    def place_unlabelled(
+        self, state: FedAvgState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedAvgState, Info]:
+        return self.place(state, clients, work, rng)
+
     def serve(self, state: FedAvgState, clients: Tensor) -> Assignment:
         return Assignment(state.models, torch.zeros(len(clients), dtype=torch.int64))

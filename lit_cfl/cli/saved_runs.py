@@ -17,7 +17,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
     given, rest = _run_and_data("evaluate", "Scores the models of a run.", arguments)
     saved, console = load_run(given.run_dir), new_console()
     if rest:
-        placed = saved.assign(_other_data(saved, rest))
+        placed = saved.assign(_other_data(saved, rest, unlabelled=False))
         if placed.test is None:
             raise InputError("none of these clients could be placed and has test data: nothing to score")
         score_table(console, {"test, newcomers": placed.test})
@@ -41,7 +41,7 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
             "say which clients are new: --data NAME, or options of the run's own, such as --data.num_clients 8"
         )
     saved = load_run(given.run_dir)
-    placed = saved.assign(_other_data(saved, rest))
+    placed = saved.assign(_other_data(saved, rest, given.unlabelled), unlabelled=given.unlabelled)
     assignment_table(new_console(), saved.path, placed, saved.experiment.algorithm.closeness)
     return 0
 
@@ -60,10 +60,17 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
         "--data.newcomers to the run, or another source here.",
     )
     parser.add_argument("run_dir", help="directory of a run (of one seed)")
+    if command == "assign":
+        parser.add_argument(
+            "--unlabelled",
+            action="store_true",
+            help="go by the inputs alone: the clients have no labels, or these serve for scores alone "
+            "(FLUX, and others whose rule needs no labels)",
+        )
     return parser.parse_known_args(arguments)
 
 
-def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
+def _other_data(saved: SavedRun, options: Sequence[str], unlabelled: bool) -> FederatedData:
     """Builds the data that these options describe, on top of the run's own; all their clients count as newcomers."""
     wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
     if wrong:
@@ -72,7 +79,10 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     data = request.experiment.data.federated(saved.experiment.seeds[0])
     mine, theirs = saved.prepared.data.examples, data.examples
-    if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:
+    without = theirs.label_kind == "none" != mine.label_kind
+    if without and not unlabelled:
+        raise InputError("these clients have no labels; give labels, or place them by their inputs with --unlabelled")
+    if mine.input_shape != theirs.input_shape or (mine.num_labels != theirs.num_labels and not without):
         raise InputError(
             f"the run's examples have shape {mine.input_shape} and {mine.num_labels} labels, "
             f"these {theirs.input_shape} and {theirs.num_labels}: its models cannot take them"

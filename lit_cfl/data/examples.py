@@ -183,6 +183,12 @@ class Examples:
                     "alike, such as by a ClassLabel with the same names"
                 )
 
+    def without_labels(self) -> "Examples":
+        """Returns the same inputs without labels: zeros, of which no view makes others."""
+        views = tuple(replace(view, label_map=None) for view in self.views)
+        labels = torch.zeros(len(self), dtype=torch.int64, device=self.labels.device)
+        return replace(self, labels=labels, num_labels=0, label_names=(), views=views)
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input as it is handed out, without the batch dimension."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -160,11 +160,17 @@ class SavedRun:
             raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
         return self.prepared.engine.module(models[cluster]).eval()
 
-    def assign(self, data: FederatedData) -> PlacedNewcomers:
+    def assign(self, data: FederatedData, *, unlabelled: bool = False) -> PlacedNewcomers:
         """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data.
 
+        Args:
+            data: Clients to place.
+            unlabelled: Go by the inputs alone: the clients have no labels, or these are hidden until the models are
+                scored.
+
         Raises:
-            InputError: token ids stand for other words than in the run.
+            InputError: token ids stand for other words than in the run, or the algorithm cannot place clients without
+                labels.
         """
         data = with_tokens_for(data, lambda: self.prepared.engine.template)
         mine, theirs = self.prepared.data.examples, data.examples
@@ -185,11 +191,13 @@ class SavedRun:
         clients = torch.arange(known, data.num_clients)
         index = self.round - 1  # see `Round`
         rng = generator(engine.seed, "assign", index)
-        state, info = algorithm.place(self.state, clients, engine.at(index, data), rng)
+        shown = replace(data, examples=data.examples.without_labels()) if unlabelled else data
+        place = algorithm.place_unlabelled if unlabelled else algorithm.place
+        state, info = place(self.state, clients, engine.at(index, shown), rng)
         found = algorithm.serve(state, clients)
         placed = found.index >= 0
         test = None
-        if placed.any() and data.test.sizes.any():
+        if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
             test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
         told = placed & (truth >= 0)
         agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}

@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
       has data, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
       map in the state), alike in any order and every time;
+    * `place_unlabelled`, if it has one, does the same and asks for no fit, gradient or loss;
     * a round without clients, clients without data, and fits that are read in chunks all work;
     * scores are named in `score_columns`, tables in `tables`, and traffic is not negative.
 
@@ -52,13 +53,16 @@ def check_algorithm(algorithm: Algorithm) -> None:
         _ignores_order,
         _serves,
         _places,
+        _places_unlabelled,
         _bears_emptiness,
         _reads_chunks,
     ):
         check(algorithm)
 
 
-def _work(algorithm: Algorithm, clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
+def _work(
+    algorithm: Algorithm, clients: int = _CLIENTS, kind: type[QuadraticWork] = QuadraticWork, **options: Any
+) -> QuadraticWork:
     """Makes clients around two opposite points, of unequal sizes; who sees the truth is shown the two."""
     rng = torch.Generator().manual_seed(7)
     side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
@@ -68,7 +72,7 @@ def _work(algorithm: Algorithm, clients: int = _CLIENTS, **options: Any) -> Quad
     sizes = labels.sum(1)
     settings: dict[str, Any] = {"label_counts": labels, "steps": 3} | options
     settings["true_clusters"] = torch.arange(clients) % 2 if algorithm.sees_truth else None
-    return QuadraticWork(centers, sizes, 0.2, **settings)
+    return kind(centers, sizes, 0.2, **settings)
 
 
 def _cohort(round: int, algorithm: Algorithm) -> Tensor:
@@ -211,26 +215,48 @@ def _serves(algorithm: Algorithm) -> None:
 
 
 def _places(algorithm: Algorithm) -> None:
-    more = _work(algorithm, _CLIENTS + 3)
+    _check_place(algorithm, "place", _work(algorithm, _CLIENTS + 3))
+
+
+def _places_unlabelled(algorithm: Algorithm) -> None:
+    if type(algorithm).place_unlabelled is not Algorithm.place_unlabelled:
+        _check_place(algorithm, "place_unlabelled", _work(algorithm, _CLIENTS + 3, kind=_Unlabelled))
+
+
+class _Unlabelled(QuadraticWork):
+    """Clients of whom nobody knows the labels, so that they cannot train."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.label_counts = self.label_counts[:, :0]
+
+    def fit(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise RuntimeError("clients without labels cannot train, and have no gradients and no losses")
+
+    gradients = losses = fit
+
+
+def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
+    place = getattr(algorithm, name)
     for state in _states(algorithm, _work(algorithm)):
-        with _in_words(algorithm, "place of nobody"):
-            algorithm.place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
+        with _in_words(algorithm, f"{name} of nobody"):
+            place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
             unseen = int(clients[0]) >= _CLIENTS
             who = "clients never seen" if unseen else "its clients"
             ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
-            with _in_words(algorithm, f"place of {who}, the ids {ids},"):
-                answer = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
+            with _in_words(algorithm, f"{name} of {who}, the ids {ids},"):
+                answer = place(state, clients, more.at(_ROUNDS), generator(3, "place"))
             with _as_broken_rule():
-                placed, _ = check_answer(algorithm, "place", answer, partial(_num_models, algorithm))
+                placed, _ = check_answer(algorithm, name, answer, partial(_num_models, algorithm))
             with _in_words(algorithm, f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
-            assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")
+            assert (index >= 0).all(), _say(algorithm, f"after {name}, serve gives {who} no model")
             torch.manual_seed(int(clients[0]))  # the global generator must not matter
             work = more.at(_ROUNDS)
-            again, _ = algorithm.place(state, clients.flip(0), work, generator(3, "place"))
+            again, _ = place(state, clients.flip(0), work, generator(3, "place"))
             alike = _difference(index, algorithm.serve(again, clients).index) == 0
-            assert alike, _say(algorithm, f"place gives {who} another model the second time, in another order")
+            assert alike, _say(algorithm, f"{name} gives {who} another model the second time, in another order")
 
 
 def _bears_emptiness(algorithm: Algorithm) -> None:

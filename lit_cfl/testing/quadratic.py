@@ -30,8 +30,8 @@ class QuadraticWork:
     lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step, on all
     of a client's examples.
 
-    To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them; the module of a
-    model w returns `inputs - w`.
+    To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them (zeros, n_i of
+    them, where these have no columns); the module of a model w returns `inputs - w`.
 
     Args:
         centers: c_i, float64 `[clients, d]`.
@@ -148,7 +148,8 @@ class QuadraticWork:
         if not self.num_examples[client]:
             return None
         counts = self.label_counts[client]
-        labels = torch.arange(len(counts)).repeat_interleave(counts)
+        unlabelled = torch.zeros(int(self.num_examples[client]), dtype=torch.int64)
+        labels = torch.arange(len(counts)).repeat_interleave(counts) if len(counts) else unlabelled
         inputs = self.centers[client].repeat(len(labels), 1)
         with torch.no_grad():
             return keep_statistic(function(inputs, labels, *more), client)

@@ -131,6 +131,16 @@ class KnowsNobodyBeyondItsLength(FedGroup):
         return replace(state, index=index), Info()
 
 
+class TrainsWithoutLabels(FedGroup):
+    def place_unlabelled(self, state, clients, work, rng):
+        return self.place(state, clients, work, rng)
+
+
+class ServesNobodyWithoutLabels(FedGroup):
+    def place_unlabelled(self, state, clients, work, rng):
+        return state, Info()
+
+
 class CannotStart(FedAvg):
     def init(self, work, rng):
         raise KeyError("w_0")
@@ -249,6 +259,8 @@ def test_fit_read_twice_and_empty_mean_do_not_pass():
             r"place of clients never seen, the ids \[14, 12\], of which init "
             "knew only 0 to 11, raises IndexError: index 14 is out of bounds",
         ),
+        (TrainsWithoutLabels(), r"place_unlabelled of nobody raises RuntimeError: clients without labels cannot train"),
+        (ServesNobodyWithoutLabels(), "after place_unlabelled, serve gives clients never seen no model"),
         (CannotStart(), "init raises KeyError: 'w_0'"),
         (CannotServe(), "serve raises TypeError: "),
     ],

@@ -58,6 +58,14 @@ def test_label_map_stands_in_for_the_labels():
     assert examples.targets(ids(5, 4, 3, 1)).tolist() == [0, 1, 2, 2]
 
 
+def test_without_labels_the_inputs_are_the_same_and_no_view_gives_labels():
+    whole = pool((View(1), View(1, (2, 0, 1))))
+    hidden = whole.without_labels()
+    assert torch.equal(hidden.batch(ids(0, 4))[0], whole.batch(ids(0, 4))[0])
+    assert hidden.batch(ids(0, 4))[1].tolist() == [0, 0]
+    assert hidden.label_kind == "none"
+
+
 def test_bytes_stay_bytes_in_the_pool_and_are_scaled_when_handed_out():
     examples = pool(scale=0.25)
     images, labels = examples.batch(ids(1))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning import Trainer
@@ -201,6 +202,40 @@ def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "newcomer  cluster  closeness  next best" in out
     assert f"load_run('{path}').module(<cluster>)" in out
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("averaged") / "run"
+    words = ["--algorithm", "FedAvg", "--baseline", "null", "--rounds", "1", "--quiet"]
+    assert main(["run", "--config", "quickstart", *words, "--run_dir", str(path)]) == 0
+    return path
+
+
+def test_newcomers_with_hidden_labels_are_scored_by_them(averaged: Path):
+    saved, data = load_run(averaged), Digits(4, partition_seed=9).federated(0)
+    hidden = saved.assign(data, unlabelled=True)
+    assert hidden.assignment.index.tolist() == [0] * 4
+    assert torch.equal(hidden.test.of_clients(), saved.assign(data).test.of_clients())
+
+
+def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_path: Path, capsys):
+    np.savez(tmp_path / "new.npz", x=np.ones((20, 1, 8, 8), np.float32), client=np.arange(20) // 10)
+    words = ["assign", str(averaged), "--data", "ArrayData", "--data.source", str(tmp_path / "new.npz")]
+    assert main([*words, "--unlabelled"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines()[1:3]] == [["0", "(0)", "0"], ["1", "(1)", "0"]]
+    assert "weighted" not in out  # the heading of scores
+    assert main(words) == 2
+    assert "these clients have no labels; give labels, or place them by their inputs with --unlabelled" in (
+        capsys.readouterr().err
+    )
+
+
+def test_algorithm_whose_rule_needs_labels_refuses_clients_without(path: Path, capsys):
+    assert main(["assign", str(path), "--data.num_clients", "4", "--unlabelled"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: FedGroup cannot place clients without labels: its rule for newcomers needs more")
 
 
 def test_texts_of_another_vocabulary_are_refused(path: Path):
