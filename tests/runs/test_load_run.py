@@ -235,7 +235,9 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
 def test_algorithm_whose_rule_needs_labels_refuses_clients_without(path: Path, capsys):
     assert main(["assign", str(path), "--data.num_clients", "4", "--unlabelled"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("lit-cfl: error: FedGroup cannot place clients without labels: its rule for newcomers needs more")
+    assert line.startswith(
+        "lit-cfl: error: FedGroup cannot place clients without labels: its rule for newcomers needs more"
+    )
 
 
 def test_texts_of_another_vocabulary_are_refused(path: Path):
