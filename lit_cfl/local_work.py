@@ -245,8 +245,9 @@ class LocalWork(Protocol):
         centers: Tensor | None = None,
         center: Tensor | int = 0,
         budget: Budget | None = None,
+        weights: Tensor | None = None,
     ) -> Fitted:
-        """Trains clients, each from the model it is given.
+        """Trains clients, each from the model it is given. A client may be named several times, with several models.
 
         Args:
             models: `[K, d]`.
@@ -256,6 +257,9 @@ class LocalWork(Protocol):
             prox: adds prox/2 * |w - center|^2 to each client's loss; 0 or more.
             centers: `[C, d]`, needed where `prox` is not 0; client k is drawn to `centers[center[k]]`.
             budget: None = the run's.
+            weights: Factor of the loss of each training example, 0 or more, client by client as `example_losses` lists
+                them `[sum of n_i]`; None = 1. A mini-batch still divides by its number of examples, and what the task
+                adds to each loss, such as `kernel_l2`, keeps the factor 1. `Fitted.losses` are those with the factors.
         """
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
@@ -268,6 +272,17 @@ class LocalWork(Protocol):
             models: `[K, d]`.
             clients: ids int64 `[n]`.
             penalised: add to each model's losses what the task adds in training, such as `kernel_l2`.
+        """
+
+    def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
+        """Computes each model's loss on each training example of the clients, float64 `[K, sum of n_i]`.
+
+        Examples are listed client by client, always in the same order within a client. They stay with the clients: an
+        algorithm computes with them what each client would.
+
+        Args:
+            models: `[K, d]`.
+            clients: ids int64 `[n]`.
         """
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:

@@ -406,7 +406,9 @@ class Engine:
         inputs, labels = (sent(part, device) for part in gathered)
         models, start = rows_on(device, dtype, work.models, work.start)
         batches = work.batches.on(device)
-        work = replace(work, inputs=inputs, labels=labels, models=models, start=start, batches=batches)
+        weights = None if work.weights is None else sent(work.weights.to(dtype), device)
+        own = {"inputs": inputs, "labels": labels, "models": models, "start": start}
+        work = replace(work, **own, batches=batches, weights=weights)
         if not work.prox:
             return work
         if work.centers is None:

@@ -104,6 +104,7 @@ class ClientWork:
         centers: Tensor | None = None,
         center: Tensor | int = 0,
         budget: Budget | None = None,
+        weights: Tensor | None = None,
     ) -> Fitted:
         budget = budget or self.budget
         request = FitRequest(
@@ -117,6 +118,7 @@ class ClientWork:
             budget,
             per_client(budget.length, clients),
             self.engine.rates(self.round),
+            None if weights is None else weights.split(self.data.num_examples[clients].tolist()),
         )
         self._count(budget, request.lengths, clients)
         return self.engine.fit(request, self.round, self.data)
@@ -145,15 +147,24 @@ class ClientWork:
         return found
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        sums = torch.zeros(len(clients), len(models), dtype=torch.float64)
+        for owners, losses in self._losses_in_parts(models, clients):
+            sums.index_add_(0, owners, losses.T)
+        means = sums / self.data.num_examples[clients][:, None]  # 0 / 0 is nan: no data
+        return means + self.engine.penalties(models) if penalised else means
+
+    def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
+        none = torch.empty(len(models), 0, dtype=torch.float64)
+        return torch.cat([none, *(losses for _, losses in self._losses_in_parts(models, clients))], dim=1)
+
+    def _losses_in_parts(self, models: Tensor, clients: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the losses `[K, m]` of some training examples after the other, with their owners' positions `[m]`."""
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
         self.costs.scored += int(index.sizes.sum()) * len(models)
-        sums = torch.zeros(len(clients), len(models), dtype=torch.float64)
         with note_on_error(lambda: f"in round {self.round + 1}, in losses on the clients {join_ids(clients.tolist())}"):
             for owners, entries in zip(*self._parts(index, len(models)), strict=True):
-                sums.index_add_(0, owners, self.engine.losses_of_all(models, entries, self.data).T)
-        means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
-        return means + self.engine.penalties(models) if penalised else means
+                yield owners, self.engine.losses_of_all(models, entries, self.data)
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         found = self.engine.statistics(function, clients, model, self.round, self.data)

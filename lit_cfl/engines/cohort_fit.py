@@ -48,6 +48,7 @@ class CohortFit:
         seeds: Seed of the global generators for each client, for modules that draw random numbers; None if the way
             trains no such modules (`ClientLoop.seeds_global_generators`).
         rates: learning rates of the optimizer's parameter groups; None = the optimizer's own.
+        weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
     """
 
     clients: Tensor
@@ -65,6 +66,7 @@ class CohortFit:
     keys: Tensor | None
     seeds: list[int] | None = None
     rates: Rates | None = None
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.clients)

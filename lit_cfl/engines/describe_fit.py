@@ -75,6 +75,7 @@ class FitDescriber:
             keys,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
             request.rates,
+            request.weights_at(positions),
         )
 
     def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from lightning import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
@@ -85,3 +86,8 @@ class FitRequest:
     budget: Budget
     lengths: Tensor  # [n], of the budget
     rates: Rates | None = None  # learning rates of the round; None = the optimizer's
+    weights: Sequence[Tensor] | None = None  # Factors of the losses of each client's examples [n]; None = 1
+
+    def weights_at(self, positions: Tensor) -> Tensor | None:
+        """Returns the factors of these clients' examples, one client after the other, or None."""
+        return None if self.weights is None else torch.cat([self.weights[k] for k in positions.tolist()])

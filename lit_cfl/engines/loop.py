@@ -15,7 +15,7 @@ from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
 from lit_cfl.engines.steps import clipped, pulled_to
-from lit_cfl.engines.task_protocol import Batch, losses_of
+from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
@@ -65,7 +65,8 @@ class PlainLoop(ClientLoop):
             batches = work.batches.lists(mine)
             keys = None if work.keys is None else work.keys[mine].tolist()
             examples = work.inputs[own], work.labels[own]
-            loss = self._train(optimizer, examples, batches, keys, work.prox, center)
+            weights = None if work.weights is None else work.weights[own]
+            loss = self._train(optimizer, examples, batches, keys, work.prox, center, weights)
             losses[client] = float(loss) / sum(map(len, batches))
             rows[client] = self.layout.read(self._module, rows.dtype, rows.device)
             ended(client + 1)
@@ -79,6 +80,7 @@ class PlainLoop(ClientLoop):
         keys: list[int] | None,
         prox: float,
         center: Tensor | None,
+        weights: Tensor | None,
     ) -> Tensor:
         """Trains one client, whose model is in the module before and after. Returns the sum of its losses."""
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
@@ -91,7 +93,8 @@ class PlainLoop(ClientLoop):
         for step, chosen in enumerate(batches):
             if keys is not None:
                 set_key(self._module, keys[step])
-            gradients, loss = self._gradients(examples[0][chosen], examples[1][chosen])
+            own = None if weights is None else weights[chosen]
+            gradients, loss = self._gradients(examples[0][chosen], examples[1][chosen], own)
             if centers is not None:
                 gradients = pulled_to(centers, prox, gradients, stacked)
             if self.local.gradient_clip is not None:
@@ -102,24 +105,26 @@ class PlainLoop(ClientLoop):
             total += loss.double() * len(chosen)
         return total
 
-    def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
+    def _gradients(self, inputs: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensors, Tensor]:
         """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
-        total, parts = len(labels), [(inputs, labels)]
+        total, count = len(labels), 1
         if total > _PART and self._on_cpu and not self._whole:
             count = ceil(total / _PART)
-            parts = list(zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True))
-        gradients, loss = self._share(parts[0], total)
-        for part in parts[1:]:
-            others, other = self._share(part, total)
-            gradients, loss = [g + o for g, o in zip(gradients, others, strict=True)], loss + other
+        batches = zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True)
+        of_parts = [None] * count if weights is None else weights.tensor_split(count)
+        (first, factors), *others = zip(batches, of_parts, strict=True)
+        gradients, loss = self._share(first, factors, total)
+        for part, factors in others:
+            more, other = self._share(part, factors, total)
+            gradients, loss = [g + o for g, o in zip(gradients, more, strict=True)], loss + other
         return tuple(gradient[None] for gradient in gradients), loss
 
-    def _share(self, part: Batch, total: int) -> tuple[list[Tensor], Tensor]:
+    def _share(self, part: Batch, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:
         """Computes what a part adds to the gradients of the mean loss of so many examples, and to this loss."""
         dtype = self.plan.autocast
         with torch.enable_grad():
             with nullcontext() if dtype is None else torch.autocast(part[1].device.type, dtype):
-                loss = losses_of(self._module, part).mean()
+                loss = weighted_losses_of(self._module, part, weights).mean()
                 loss = loss if len(part[1]) == total else loss * (len(part[1]) / total)
             found = torch.autograd.grad(loss, self._parameters)
         return list(found), loss.detach()

@@ -16,7 +16,7 @@ from lit_cfl.engines.batch_norm import PRESENT, find_stacked_norms
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.stacked.convolutions import UnfoldedConvolutions
-from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.task_protocol import Batch, weighted
 from lit_cfl.parameters import ParameterLayout
 
 _NO_EXAMPLE = -1
@@ -58,6 +58,7 @@ class LaneWork:
         losses: where the sums of the losses over each batch are kept `[steps, lanes]`.
         prox: 0-d tensor; None = no proximal term.
         centers: Proximal centres, each tensor of a model `[lanes, *shape]`.
+        weights: Factor of the loss of each example of the pool `[N]`; None = 1.
     """
 
     inputs: Tensor
@@ -70,6 +71,7 @@ class LaneWork:
     losses: Tensor
     prox: Tensor | None = None
     centers: Tensors | None = None
+    weights: Tensor | None = None
 
     @property
     def tables(self) -> Tensors:
@@ -124,7 +126,8 @@ class Steps:
         chosen = torch.where(present, index, own).clamp(min=0)
         parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
         batch = work.inputs[chosen], work.labels[chosen]
-        gradients, sums, updated = self.gradients(parameters, buffers, batch, present, keys)
+        factors = None if work.weights is None else work.weights[chosen]
+        gradients, sums, updated = self.gradients(parameters, buffers, batch, present, keys, factors)
         if work.prox is not None and work.centers is not None:
             gradients = pulled_to(work.centers, work.prox, gradients, parameters)
         if self._clip is not None:
@@ -137,28 +140,45 @@ class Steps:
         work.at.add_(1)
 
     def gradients(
-        self, parameters: Tensors, buffers: Tensors, batch: Batch, present: Tensor, keys: Tensor
+        self,
+        parameters: Tensors,
+        buffers: Tensors,
+        batch: Batch,
+        present: Tensor,
+        keys: Tensor,
+        factors: Tensor | None = None,
     ) -> tuple[Tensors, Tensor, Tensors]:
-        """Computes the gradients of each lane's mean loss, its sum of losses `[lanes]`, and the buffers afterwards."""
+        """Computes the gradients of each lane's mean loss, its sum of losses `[lanes]`, and the buffers afterwards.
+
+        Args:
+            factors: Factors of the losses `[lanes, B]`; None = 1.
+        """
         weights = present.to(parameters[0].dtype)
         weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
 
         def total(parameters: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
-            losses, updated = vmap(self._lane)((*parameters, *buffers), batch[0], batch[1], keys, present)
+            given = (*parameters, *buffers), batch[0], batch[1], keys, present
+            losses, updated = vmap(self._lane)(*given, *(() if factors is None else (factors,)))
             return (losses * weights).sum(), (torch.where(present, losses.detach(), 0.0).sum(1), updated)
 
         gradients, (sums, updated) = grad(total, has_aux=True)(parameters)
         return gradients, sums, updated if self._norms else buffers
 
     def _lane(
-        self, rows: Tensors, inputs: Tensor, labels: Tensor, key: Tensor, present: Tensor
+        self,
+        rows: Tensors,
+        inputs: Tensor,
+        labels: Tensor,
+        key: Tensor,
+        present: Tensor,
+        factors: Tensor | None = None,
     ) -> tuple[Tensor, Tensors]:
         """Computes the losses of one client's batch `[B]`, and its buffers afterwards where there are BatchNorms."""
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
         given = dict.fromkeys((f"{name}.{PRESENT}" for name in self._norms), present)
         autocast = torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None)
         with autocast, UnfoldedConvolutions():
-            losses: Tensor = functional_call(self._losses, tensors | given, ((inputs, labels),))
+            losses: Tensor = functional_call(self._losses, tensors | given, ((inputs, labels), factors))
         for name, layer in self._norms.items():
             if layer.updated is not None:
                 tensors[f"{name}.running_mean"], tensors[f"{name}.running_var"] = layer.updated
@@ -173,9 +193,9 @@ class _Losses(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, factors: Tensor | None) -> Tensor:
         losses: Tensor = self.module.losses(batch)  # type: ignore[operator]  # the engine has checked that it is there
-        return losses
+        return losses if factors is None else weighted(self.module, losses, factors)
 
 
 def pulled_to(centers: Tensors, prox: Tensor | float, gradients: Tensors, parameters: Tensors) -> Tensors:

@@ -37,6 +37,24 @@ def losses_of(module: LightningModule, batch: Batch) -> Tensor:
     return losses
 
 
+def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | None) -> Tensor:
+    """Computes the losses `[n]`, each times its weight; what the module adds to each loss keeps the factor 1.
+
+    Args:
+        weights: `[n]`; None = 1.
+    """
+    losses = losses_of(module, batch)
+    return losses if weights is None else weighted(module, losses, weights)
+
+
+def weighted(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
+    """Multiplies losses of a module by weights, all but its `penalty`; see `weighted_losses_of`."""
+    products = losses * weights
+    if not hasattr(module, "penalty"):
+        return products
+    return products + (1 - weights) * cast(Callable[[], Tensor], module.penalty)()
+
+
 def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
     """Computes what `losses_of` does. Raises InputError where no gradient can be taken of it."""
     losses = losses_of(module, batch)

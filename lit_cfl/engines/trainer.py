@@ -24,13 +24,19 @@ from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.plan import Precision
+from lit_cfl.engines.stacked.stackable import reasons_for_trainer
+from lit_cfl.engines.task_protocol import weighted_losses_of
 from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.errors import InputError
+
+_CHECKED = 8  # examples that a module is checked with
 
 
 class TrainerLoop(ClientLoop):
     """Trains one client after the other with `lightning.Trainer`, each with a module of its own."""
 
     name, seeds_global_generators, reports_every_loss = "trainer", True, False
+    _reasons: list[str] | None = None  # against weighted examples, once they are known
 
     @classmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
@@ -56,6 +62,11 @@ class TrainerLoop(ClientLoop):
         """Returns the trained row `[d]`, and the mean loss per example (None = not reported)."""
         first, steps, start = work.first_steps[client], int(work.steps[client]), work.starts[client]
         module, record = self._module(work.models[work.start[client]]), _LossRecord()
+        tensors = [work.inputs, work.labels]
+        if work.weights is not None:
+            self._require_losses(work)
+            _weigh_steps(module)
+            tensors.append(work.weights)
         callbacks: list[Callback] = [record]
         if work.keys is not None:
             callbacks.append(_Keys(work.keys[first : first + steps].tolist()))
@@ -65,13 +76,26 @@ class TrainerLoop(ClientLoop):
             callbacks.append(_RoundRates(work.rates))
         own = slice(start, start + int(work.sizes[client]))
         batches = _Epochs(work.batches.lists(slice(first, first + steps)), int(work.epoch_steps[client]))
-        loader = DataLoader(TensorDataset(work.inputs[own], work.labels[own]), sampler=batches, batch_size=None)
+        examples = TensorDataset(*(tensor[own] for tensor in tensors))
+        loader = DataLoader(examples, sampler=batches, batch_size=None)
         trainer = Trainer(
             **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callbacks
         )
         with seed_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
             trainer.fit(module, loader)
         return self.layout.read(module, self.plan.dtype, self.plan.device), record.mean
+
+    def _require_losses(self, work: CohortFit) -> None:
+        """Raises InputError where a mini-batch of weighted examples is not all that a step of the module depends on."""
+        if self._reasons is None:
+            some = work.inputs[:_CHECKED].float().cpu() if work.inputs.is_floating_point() else work.inputs[:_CHECKED]
+            batch = some.cpu(), work.labels[:_CHECKED].cpu()
+            self._reasons = reasons_for_trainer(self._template, self.layout, batch)
+        if self._reasons:
+            raise InputError(
+                f"the algorithm weighs examples, which takes a task that trains by the mean of its `losses` and one "
+                f"plain optimizer, but: {'; '.join(self._reasons)}; choose another task or algorithm"
+            )
 
     def _module(self, row: Tensor) -> LightningModule:
         module = self.copied(self.plan.dtype)
@@ -101,6 +125,15 @@ class TrainerLoop(ClientLoop):
             "enable_model_summary": False,
             "plugins": LightningEnvironment(),  # a fit is ours alone, inside a SLURM job, too
         }
+
+
+def _weigh_steps(module: LightningModule) -> None:
+    """Makes a module train on the weighted mean of its losses, with the weights behind inputs and labels."""
+
+    def training_step(batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
+        return weighted_losses_of(module, batch[:2], batch[2]).mean()
+
+    module.training_step = training_step  # type: ignore[method-assign,assignment]  # of this copy alone
 
 
 class _Epochs:

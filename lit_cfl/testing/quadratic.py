@@ -28,7 +28,7 @@ class QuadraticWork:
 
     One step of size eta with the proximal term mu/2 |w - z|^2 moves w to w - eta (w - c_i + mu (w - z)), so E steps
     lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step, on all
-    of a client's examples.
+    of a client's examples. Each of these has the loss F_i, so weights of examples with the mean q make it q F_i.
 
     To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them (zeros, n_i of
     them, where these have no columns); the module of a model w returns `inputs - w`.
@@ -106,17 +106,19 @@ class QuadraticWork:
         centers: Tensor | None = None,
         center: Tensor | int = 0,
         budget: Budget | None = None,
+        weights: Tensor | None = None,
     ) -> Fitted:
         begin = models[per_client(start, clients)]
         anchor = begin if centers is None else centers[per_client(center, clients)]
         own = self.centers[clients]
         steps = per_client(self.steps if budget is None else budget.length, clients)[:, None]
-        resting = (own + prox * anchor) / (1 + prox)
-        end = resting + (1 - self.learning_rate * (1 + prox)) ** steps.to(own.dtype) * (begin - resting)
+        share = 1.0 if weights is None else self._mean_weights(weights, clients).to(own.dtype)[:, None]
+        resting = (share * own + prox * anchor) / (share + prox)
+        end = resting + (1 - self.learning_rate * (share + prox)) ** steps.to(own.dtype) * (begin - resting)
         trained = (self.num_examples[clients] > 0) & (steps[:, 0] > 0)
         end = torch.where(trained[:, None], end, begin)
         self._count(steps[:, 0], clients)
-        losses = torch.where(trained, self._loss(begin, own), float("nan"))
+        losses = torch.where(trained, (share * self._loss(begin, own)[:, None])[:, 0], float("nan"))
 
         def chunks() -> Iterator[Chunk]:
             size = self.chunk_size or max(len(clients), 1)
@@ -127,6 +129,13 @@ class QuadraticWork:
         held = self.chunk_size is None or len(clients) <= self.chunk_size
         return Fitted(chunks(), self.num_examples[clients], held=held)
 
+    def _mean_weights(self, weights: Tensor, clients: Tensor) -> Tensor:
+        """Computes the mean weight of each client's examples `[n]`, float64, above 0; 1 without examples."""
+        sizes = self.num_examples[clients]
+        sums = torch.zeros(len(clients), dtype=torch.float64)
+        sums.index_add_(0, torch.arange(len(clients)).repeat_interleave(sizes), weights.double())
+        return torch.where(sizes > 0, sums / sizes, 1.0).clamp(min=torch.finfo(self.centers.dtype).tiny)
+
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         rows = model - self.centers[clients]
         self._count(torch.ones_like(clients), clients)
@@ -136,6 +145,9 @@ class QuadraticWork:
         self.costs.scored += int(self.num_examples[clients].sum()) * len(models)
         plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
         return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
+
+    def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
+        return self.losses(models, clients).T.double().repeat_interleave(self.num_examples[clients], dim=1)
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         more = () if model is None else (_Difference(model),)

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from lit_cfl.engines import loop
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.task_protocol import Batch, losses_of
+from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
 
 FULL = LocalTraining(epochs=3, batch_size="full")
 DATA = ragged_data((3, 8, 16, 17, 9, 20))
@@ -24,11 +24,11 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many examples there were in each batch whose losses the loop asked for, in parts of at most 8."""
     sizes = []
 
-    def counted(module: torch.nn.Module, batch: Batch) -> Tensor:
+    def counted(module: torch.nn.Module, batch: Batch, weights: Tensor | None) -> Tensor:
         sizes.append(len(batch[1]))
-        return losses_of(module, batch)
+        return weighted_losses_of(module, batch, weights)
 
-    monkeypatch.setattr(loop, "losses_of", counted)
+    monkeypatch.setattr(loop, "weighted_losses_of", counted)
     monkeypatch.setattr(loop, "_PART", 8)
     return sizes
 

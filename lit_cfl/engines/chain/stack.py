@@ -144,8 +144,9 @@ class Stack:
             nonlocal start
             for stop in (*range(start + _KEPT, start + times, _KEPT), start + times):
                 found = [take(step) for step in islice(each, stop - start)]
-                targets = self._tables.whole.targets[steps.start + start : steps.start + stop, : losses.shape[1]]
-                losses[start:stop] = self._losses(found, targets)
+                span, lanes, whole = slice(steps.start + start, steps.start + stop), losses.shape[1], self._tables.whole
+                weights = None if whole.weights is None else whole.weights[span, :lanes]
+                losses[start:stop] = self._losses(found, whole.targets[span, :lanes], weights)
                 start = stop
 
         return advance
@@ -157,14 +158,16 @@ class Stack:
 
         def step() -> None:
             own = self._tables.at(number, losses.shape[1])
-            losses.index_copy_(0, number - steps.start, self._losses([take(own)], own.targets[None]))
+            weights = None if own.weights is None else own.weights[None]
+            losses.index_copy_(0, number - steps.start, self._losses([take(own)], own.targets[None], weights))
             number.add_(1)
 
         return ReplayedStep(step, capture)
 
-    def _losses(self, found: list[Taken], targets: Tensor) -> Tensor:
+    def _losses(self, found: list[Taken], targets: Tensor, weights: Tensor | None) -> Tensor:
         """Computes the losses before some steps `[steps, lanes, B, 1]`, for all of them at once."""
         losses = compute_losses(self._training.chain.loss, torch.stack([outputs for outputs, _ in found]), targets)
+        losses = losses if weights is None else losses * weights
         penalties = [penalty for _, penalty in found if penalty is not None]
         return losses + torch.stack(penalties)[..., None, None] if penalties else losses
 
@@ -194,7 +197,8 @@ class Stack:
             bias = tensors.get(first.bias or "")
             parts, values = chain.parts[1:], dual.outputs(step.rows, step.left, step.pulled, bias, lanes)
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
-        slopes = compute_slopes(chain.loss, outputs, step.targets, step.shares)
+        shares = step.shares if step.weights is None else step.shares * step.weights
+        slopes = compute_slopes(chain.loss, outputs, step.targets, shares)
         penalty = _penalty(self._penalised, tensors) if self._penalised else None
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):

@@ -36,6 +36,7 @@ class Step(NamedTuple):
             among the padded ones of the stack. Where there is no example, the first one of the mini-batch.
         targets: Targets of these examples, see `targets_of`, `[lanes, B, k]`.
         shares: weight of each in the mean over its mini-batch `[lanes, B, 1]`; 0 = there is none.
+        weights: Factor of the loss of each, of the same shape; None = 1.
         keys: Keys of the dropout masks, int64 `[lanes]`; None without dropout.
         left, pulled: see `DualLayer.shares`; None where no layer is in dual form.
         corrections, first: see `Update.finish`; None under plain SGD.
@@ -49,6 +50,7 @@ class Step(NamedTuple):
     pulled: Any = None
     corrections: Tensor | None = None
     first: Tensor | None = None
+    weights: Tensor | None = None
 
 
 class StepTables:
@@ -83,6 +85,7 @@ class StepTables:
             targets=whole.targets[:, :lanes],
             shares=whole.shares[:, :lanes],
             keys=None if keys is None else keys[:, :lanes],
+            weights=None if whole.weights is None else whole.weights[:, :lanes],
         )
 
 
@@ -103,4 +106,5 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
         targets=examples.targets.index_select(0, positions).view(*own.shape, -1),
         shares=(present.to(work.models.dtype) / present.sum(-1, keepdim=True))[..., None],
         keys=sent(work.keys[at], own.device) if masked and work.keys is not None else None,
+        weights=None if work.weights is None else work.weights[positions].view(*own.shape, 1),
     )

@@ -133,6 +133,7 @@ class RayEngine(Engine):
             center=center,
             budget=replace(request.budget, length=1),
             lengths=request.lengths[numbers],
+            weights=None if request.weights is None else [request.weights[k].clone() for k in numbers.tolist()],
         )
         return ShareTask(FitShare(mine, round, HeldClients.of(mine.clients, data)), examples, refs)
 

@@ -53,7 +53,7 @@ class CapturedSteps:
         if read != self._read:
             self._captured.clear()
             self._read = read
-        key = (len(lanes.rows[0]), work.prox is not None)
+        key = (len(lanes.rows[0]), work.prox is not None, work.weights is not None)
         if key not in self._captured:
             try:
                 self._captured[key] = self._capture(lanes, work)

@@ -31,7 +31,7 @@ class StackLoop(ClientLoop):
     """Trains the clients of a cohort in `plan.lanes` lanes. A lane that is free loads the next client.
 
     Lanes, tables and examples lie in tensors that stay the same from fit to fit, so that the steps can be captured as
-    CUDA graphs: one for each width of the stack, with and without a proximal term.
+    CUDA graphs: one for each width of the stack, with and without a proximal term, and with and without weights.
     """
 
     name, is_collective = "stack", True
@@ -154,6 +154,10 @@ class StackLoop(ClientLoop):
             self._rates.copy_(sent(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)
+        if work.weights is None:
+            held = replace(held, weights=None)
+        elif held.weights is not None:
+            held.weights[: len(work.weights)] = work.weights
         return held if work.prox else replace(held, prox=None, centers=None)
 
     def _with_room(self, work: CohortFit, tables: LaneTables) -> LaneWork:
@@ -176,6 +180,7 @@ class StackLoop(ClientLoop):
             torch.zeros(steps, lanes, dtype=wide, device=device),
             torch.zeros((), dtype=plan.compute_dtype, device=device),
             tuple(torch.zeros_like(row) for row in rows) if work.prox else None,
+            None if work.weights is None else torch.zeros(examples, dtype=plan.compute_dtype, device=device),
         )
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
@@ -227,7 +232,8 @@ def _steps_of(
 def _has_room(held: LaneWork, work: CohortFit, tables: LaneTables) -> bool:
     fits = len(held.inputs) >= len(work.inputs) and len(held.index) >= tables.num_steps
     pulled = held.centers is not None or not work.prox
-    return fits and pulled and held.index.shape[1:] == tables.index.shape[1:]
+    weighted = held.weights is not None or work.weights is None
+    return fits and pulled and weighted and held.index.shape[1:] == tables.index.shape[1:]
 
 
 def _power_of_two(count: int) -> int:
