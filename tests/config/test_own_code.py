@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from own_pages import DOCS, unpack
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
@@ -23,10 +24,8 @@ from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.study_directory import STUDY
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("own_algorithm", "own_model", "own_data")
 OTHERS = {"loads": "mae", "talk": "perplexity"}  # configurations of other tasks, by their score
-NAMED = re.compile(r"`([a-z_]+\.py)`:\n\n```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +33,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
-
-
-def unpack(page: str) -> list[str]:
-    """Writes the files of a page into the current folder; returns its commands."""
-    text = (DOCS / f"{page}.md").read_text()
-    for name, code in NAMED.findall(text):
-        Path(name).write_text(code)
-    for code in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
-        if name := re.search(r"^name: (\w+)", code, flags=re.MULTILINE):  # others are parts of a file
-            Path(f"{name[1]}.yaml").write_text(code)
-    return [line for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL) for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("page", PAGES)
