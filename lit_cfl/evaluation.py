@@ -1,7 +1,7 @@
 """Scores of the models, for each client and over all of them."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Literal
@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Algorithm, Assignment, State
+from lit_cfl.algorithms.base import Algorithm, Assignment, OwnLayers, State
 from lit_cfl.algorithms.check_answers import check_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import ClientIndex, FederatedData, Split
@@ -143,6 +143,7 @@ def score_clients(
     data: FederatedData,
     split: Split,
     class_counts: bool = False,
+    own: OwnLayers | None = None,
 ) -> SplitScores:
     """Scores clients with their models; an example that clients of one model share is run once.
 
@@ -150,7 +151,41 @@ def score_clients(
         models: `[K, d]`.
         index: the model of each client, int64 `[n]`, none negative.
         clients: ids int64 `[n]`.
+        own: Layers that clients have instead of those of their model.
     """
+    if own is None:
+        return _score(engine, models, index, clients, data, split, class_counts)
+    parts = own_models(engine, models, index, clients, own)
+    return _joined([_score(engine, rows, each, some, data, split, class_counts) for rows, each, some in parts])
+
+
+def own_models(
+    engine: Engine, models: Tensor, index: Tensor, clients: Tensor, own: OwnLayers | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yields models with their clients, as many at a time as the engine holds; all at once if they share their layers.
+
+    Args:
+        models, index, clients, own: as in `score_clients`.
+
+    Yields:
+        Models `[K, d]`, the model of each of these clients, int64 `[m]`, and the clients, int64 `[m]`.
+    """
+    if own is None:
+        yield models, index, clients
+        return
+    for some, which in zip(clients.split(engine.rows_that_fit), index.split(engine.rows_that_fit), strict=True):
+        yield own.models_of(some, models, which), torch.arange(len(some)), some
+
+
+def _score(
+    engine: Engine,
+    models: Tensor,
+    index: Tensor,
+    clients: Tensor,
+    data: FederatedData,
+    split: Split,
+    class_counts: bool,
+) -> SplitScores:
     mine, views = data.split(split).select(clients), len(data.examples) * len(data.examples.views)
     held, list_of, (asked, where) = _score_once(mine, index, views)
 
@@ -281,14 +316,15 @@ def evaluate(
         if not len(clients) or not data.split(split).sizes.any():
             continue
         counted = plan.class_counts and split == "test"
-        scores[split] = score_clients(engine, served.models, index, clients, data, split, counted)
+        scores[split] = score_clients(engine, served.models, index, clients, data, split, counted, served.own)
         metrics |= scores[split].metrics(name)
         if "global" in served.extra:
             row, everyone = served.extra["global"][None], torch.zeros_like(index)
-            shared = score_clients(engine, row, everyone, clients, data, split)
+            shared = score_clients(engine, row, everyone, clients, data, split, own=served.own)
             metrics |= {f"{name}/global_{score}": value for score, value in shared.weighted().items()}
     if plan.fine_tune is not None and scores:
-        metrics |= _tuned_metrics(engine, served.models, index, clients, data, round, plan.fine_tune, list(scores))
+        models = own_models(engine, served.models, index, clients, served.own)
+        metrics |= _tuned_metrics(engine, models, data, round, plan.fine_tune, list(scores))
     metrics |= {
         "clusters/count": len(index.unique()),
         "clusters/assigned": assigned,
@@ -305,9 +341,7 @@ def evaluate(
 
 def _tuned_metrics(
     engine: Engine,
-    models: Tensor,
-    index: Tensor,
-    clients: Tensor,
+    models: Iterable[tuple[Tensor, Tensor, Tensor]],
     data: FederatedData,
     round: int,
     budget: Budget,
@@ -318,16 +352,15 @@ def _tuned_metrics(
     A client without training examples keeps its model. Memory holds the models of one chunk at a time.
 
     Args:
-        models: `[K, d]`.
-        index: the model of each client, int64 `[n]`, none negative.
-        clients: ids int64 `[n]`.
+        models: Models with their clients, see `own_models`.
     """
-    fitted = engine.at(round, data).fit(models, clients, index, purpose="fine-tune", budget=budget)
     parts: dict[Split, list[SplitScores]] = {split: [] for split in splits}
-    for chunk in fitted.chunks():
-        mine, own = clients[chunk.start : chunk.start + len(chunk.models)], torch.arange(len(chunk.models))
-        for split, found in parts.items():
-            found.append(score_clients(engine, chunk.models, own, mine, data, split))
+    for rows, index, clients in models:
+        fitted = engine.at(round, data).fit(rows, clients, index, purpose="fine-tune", budget=budget)
+        for chunk in fitted.chunks():
+            mine, each = clients[chunk.start : chunk.start + len(chunk.models)], torch.arange(len(chunk.models))
+            for split, found in parts.items():
+                found.append(score_clients(engine, chunk.models, each, mine, data, split))
     metrics: dict[str, float] = {}
     for split, found in parts.items():
         of_split = _joined(found).metrics("")
@@ -343,7 +376,10 @@ def _joined(parts: Sequence[SplitScores]) -> SplitScores:
     count, loss = (torch.cat([getattr(part, name) for part in parts]) for name in ("count", "loss"))
     sums, weights = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("sums", "weights"))
     known = [part.predictions for part in parts if part.predictions is not None]
-    return SplitScores(parts[0].scores, count, loss, sums, weights, SetPredictions.joined(known) if known else None)
+    predictions = SetPredictions.joined(known) if known else None
+    classes = [part.by_class for part in parts if part.by_class is not None]
+    by_class = torch.cat(classes, dim=1) if classes else None
+    return SplitScores(parts[0].scores, count, loss, sums, weights, predictions, by_class)
 
 
 NAMES: dict[Split, str] = {"validation": "val", "test": "test"}

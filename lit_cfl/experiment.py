@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.algorithms.hooked import plain_kind
+from lit_cfl.algorithms.personal_layers import with_personal_layers
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.algorithms.shared_layers import with_shared_layers
 from lit_cfl.data import FederatedData
@@ -94,6 +96,8 @@ class Experiment:
             cluster's model less the mean of what its clients trained. None = the mean.
         shared: Layers that all clusters share, such as [conv*], by name or kind: averaged over all clients of a round,
             while the others stay per cluster. None = none.
+        personal: Layers that each client keeps, such as [bn*, fc2], by name or kind: trained, but neither sent nor
+            averaged (FedBN, FedPer). None = none.
         baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
@@ -120,6 +124,7 @@ class Experiment:
     stop: StopRule | None = None
     server: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
     shared: list[str] | None = None
+    personal: list[str] | None = None
     baseline: Algorithm | None = None
     checkpoint: CheckpointPlan = CheckpointPlan()
     engine: EngineOption = "auto"
@@ -148,9 +153,8 @@ class Experiment:
         for name in ("algorithm", "baseline"):
             if (algorithm := getattr(self, name)) is not None:
                 served = with_server(algorithm, self.server)
-                object.__setattr__(
-                    self, name, served if self.shared is None else with_shared_layers(served, self.shared)
-                )
+                sharing = served if self.shared is None else with_shared_layers(served, self.shared)
+                object.__setattr__(self, name, with_personal_layers(sharing, self.personal))
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
@@ -311,8 +315,8 @@ def _require_training_data(data: FederatedData) -> None:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         content = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-        kind = getattr(value, "plain_kind", type(value))  # an algorithm's own, without the server's optimizer
-        return {"class_path": _path(kind), "init_args": content} if isinstance(value, Algorithm) else content
+        # of an algorithm its own class, without the server's optimizer
+        return {"class_path": _path(plain_kind(value)), "init_args": content} if isinstance(value, Algorithm) else content
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

@@ -45,6 +45,23 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
     return stored((row[None] for row in rows), len(rows))
 
 
+def collected(parts: Iterator[Tensor], at_most: int) -> Tensor:
+    """Collects rows `[n, d]` into one tensor, as `stored` does if they may be more than 1 GiB.
+
+    Args:
+        parts: `[some, d]` each, one after another; at least one.
+        at_most: how many rows there may be in all.
+
+    Raises:
+        InputError: there is no room for so many.
+    """
+    first = next(parts)
+    together = chain([first], parts)
+    if at_most * first[0].nbytes <= _IN_MEMORY:
+        return torch.cat(list(together))
+    return stored(together, at_most)
+
+
 def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:
     """Stores rows `[n, d]` in a temporary file, from which they are read as they are needed.
 

@@ -9,7 +9,7 @@ are not in the row: every client has them already.
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TypeVar
@@ -57,6 +57,7 @@ class ParameterLayout:
     """
 
     slots: tuple[Slot, ...]
+    left_out: tuple[str, ...] = ()  # names of layers that the module has and this layout lacks, for messages
 
     @classmethod
     def of(cls, module: nn.Module) -> "ParameterLayout":
@@ -118,31 +119,57 @@ class ParameterLayout:
         Args:
             patterns: one or several of: a name with wildcards (`fc*`, `conv1.weight`, `*`), or a kind and a
                 position counted from 0 or from the end (`conv[3]` is the fourth convolution, `linear[-1]` the
-                last fully connected layer).
+                last fully connected layer, `batchnorm[*]` are all layers of that kind).
 
         Raises:
             InputError: a pattern that matches nothing; the message lists the layers there are.
         """
         patterns = [patterns] if isinstance(patterns, str) else list(patterns) or [""]
-        chosen = [slot for pattern in patterns for slot in self._matches(pattern)]
+        trainable = [slot for slot in self.slots if not slot.is_buffer]
+        return self._columns_of([slot for pattern in patterns for slot in self._matches(pattern, trainable)])
+
+    def columns_with_buffers(self, patterns: Sequence[str]) -> Tensor:
+        """Finds the columns of layers as `columns` does, and those of their buffers, such as running statistics.
+
+        Raises:
+            InputError: a pattern that matches nothing.
+        """
+        chosen = [slot for pattern in patterns for slot in self._matches(pattern, self.slots)]
+        layers = {slot.layer for slot in chosen}
+        return self._columns_of([*chosen, *(slot for slot in self.slots if slot.is_buffer and slot.layer in layers)])
+
+    def without(self, columns: Tensor) -> "ParameterLayout":
+        """Lays out the same module without the tensors of these columns, ascending int64."""
+        gone = set(columns.tolist())
+        slots, start = [], 0
+        for slot in self.slots:
+            if slot.start not in gone:
+                slots.append(replace(slot, start=start, stop=start + slot.stop - slot.start))
+                start = slots[-1].stop
+        left_out = dict.fromkeys(slot.layer for slot in self.slots if slot.start in gone)
+        return ParameterLayout(tuple(slots), tuple(left_out))
+
+    def _columns_of(self, chosen: Sequence[Slot]) -> Tensor:
         mask = torch.zeros(self.num_columns, dtype=torch.bool)
         for slot in chosen:
             mask[slot.start : slot.stop] = True
         return mask.nonzero().flatten()
 
-    def _matches(self, pattern: str) -> list[Slot]:
-        trainable = [slot for slot in self.slots if not slot.is_buffer]
-        position = re.fullmatch(r"([a-z]\w*)\[(-?\d+)\]", pattern)
+    def _matches(self, pattern: str, slots: Sequence[Slot]) -> list[Slot]:
+        position = re.fullmatch(r"([a-z]\w*)\[(-?\d+|\*)\]", pattern)
         if position is None:
-            found = [slot for slot in trainable if slot.goes_by(pattern)]
+            found = [slot for slot in slots if slot.goes_by(pattern)]
+        elif position[2] == "*":
+            found = [slot for slot in slots if slot.kind.startswith(position[1])]
         else:
             kind, number = position[1], int(position[2])
             layers = self.layers_of(kind)
             layer = layers[number] if -len(layers) <= number < len(layers) else None
-            found = [slot for slot in trainable if slot.layer == layer]
+            found = [slot for slot in slots if slot.layer == layer]
         if not found:
+            without = f" (without {', '.join(self.left_out)}: personal)" if self.left_out else ""
             raise InputError(
-                f"layer pattern {pattern!r} matches nothing; the layers are: {', '.join(self._described())}"
+                f"layer pattern {pattern!r} matches nothing; the layers are: {', '.join(self._described())}{without}"
             )
         return found
 

@@ -19,7 +19,7 @@ _DECIDES = (
     "dropout",
     "seeds",
 )
-_SINCE = ("server", "shared")  # decides, too, but recorded runs do not know it: it counts where it is given
+_SINCE = ("server", "shared", "personal")  # decides, too, but recorded runs do not know it: it counts where it is given
 # Defaults of options that recorded runs do not know, and how these trained: they leave a key as it was.
 _ADDED = {
     "starting_weights": "net",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
+from lit_cfl.parameters import ParameterLayout
 
 State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts; of `state_type`
 
@@ -81,6 +82,33 @@ class Info:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnLayers:
+    """Layers in which the clients of one model differ.
+
+    Args:
+        columns: Columns of these layers in a model, ascending int64 `[p]`.
+        rows: The layers of each client that has its own, `[p]` by id; another client has those of its model.
+    """
+
+    columns: Tensor
+    rows: Mapping[int, Tensor]
+
+    def models_of(self, clients: Tensor, models: Tensor, index: Tensor) -> Tensor:
+        """Builds the model of each client `[n, d]`.
+
+        Args:
+            clients: ids int64 `[n]`.
+            models: `[K, d]`.
+            index: the model of each client, int64 `[n]`, none negative.
+        """
+        found = models[index]
+        for row, client in zip(found, clients.tolist(), strict=True):
+            if client in self.rows:
+                row[self.columns] = self.rows[client]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class Assignment:
     """The model that each client uses.
 
@@ -88,11 +116,13 @@ class Assignment:
         models: `[K, d]`.
         index: int64 `[clients asked for]`, -1 = nobody yet.
         extra: further rows `[d]` by name; `global` is scored as `test/global_<score>`.
+        own: Layers that clients have instead of those of their model; None = none.
     """
 
     models: Tensor
     index: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
+    own: OwnLayers | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +182,15 @@ class Algorithm(ABC):
     def reason_without_means(self) -> str | None:
         """Says in one line why it takes no mean of models in clusters, for a server optimizer; None = it does."""
         return None
+
+    @property
+    def reason_without_personal(self) -> str | None:
+        """Says in one line why its clients can keep no layers (`personal`); None = they can."""
+        return None
+
+    def sent_columns(self, layout: ParameterLayout) -> int:
+        """Counts the numbers of a model that is sent, of a row of this layout."""
+        return layout.num_columns
 
     def needs_all(self, round: int) -> bool:
         """Says whether every client takes part in this round, whatever the cohort size."""

@@ -52,6 +52,10 @@ class Ditto(Algorithm):
     def __post_init__(self) -> None:
         require_not_negative(lambda_=self.lambda_)
 
+    @property
+    def reason_without_personal(self) -> str:
+        return "each client has a whole model of its own"
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[DittoState, Info]:
         w0 = work.initial(0)
         return DittoState(w0[None], w0, {}), Info()

@@ -12,9 +12,17 @@ from lit_cfl.local_work import Fitted, LocalWork, MeanHook
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """Returns the algorithm from which one was derived; itself if it was not."""
-    kind = getattr(algorithm, "plain_kind", type(algorithm))
-    return algorithm if kind is type(algorithm) else cast(Algorithm, kind(**_options(algorithm)))
+    """Returns the algorithm from which one was derived, in one step or in several; itself if it was not."""
+    kind = plain_kind(algorithm)
+    return algorithm if kind is type(algorithm) else kind(**_options(algorithm))
+
+
+def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
+    """Returns the class from which the algorithm's was derived; its own if it was not."""
+    kind = type(algorithm)
+    while "plain_kind" in vars(kind):
+        kind = vars(kind)["plain_kind"]
+    return kind
 
 
 def derived(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:

@@ -39,6 +39,10 @@ class Local(Algorithm):
     def reason_without_means(self) -> str:
         return "nobody communicates, so that there is no mean"
 
+    @property
+    def reason_without_personal(self) -> str:
+        return "all layers of a client are its own"
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[LocalState, Info]:
         return LocalState(work.initial(0), {}), Info()
 

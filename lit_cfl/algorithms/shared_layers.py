@@ -18,7 +18,6 @@ from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.algorithms.hooked import HookedWork, derived, plain, require_means, require_taken
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
-from lit_cfl.parameters import ParameterLayout
 
 
 def with_shared_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
@@ -37,25 +36,25 @@ def with_shared_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> 
     if not patterns:
         raise InputError("shared is []; name layers, such as [conv*], or leave it out")
     require_means(algorithm, "shared")
-    return derived(algorithm, _Sharing, {"patterns": tuple(patterns)})
+    return derived(algorithm, _Sharing, {"shared_patterns": tuple(patterns)})
 
 
 class _Sharing(Algorithm):
     """Averages some columns of the models over all clusters wherever the algorithm averages in clusters."""
 
     plain_kind: ClassVar[type[Algorithm]]
-    patterns: ClassVar[tuple[str, ...]]
+    shared_patterns: ClassVar[tuple[str, ...]]
 
     def check(self, work: LocalWork) -> None:
         super().check(work)
-        shared_columns(work.layout, self.patterns)
+        work.layout.columns_with_buffers(self.shared_patterns)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         state, info = super().init(work, rng)  # type: ignore[safe-super]  # the algorithm's, which comes next
         return self._with_common(state, state.models, work), info
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        shared = _SharedMean(shared_columns(work.layout, self.patterns), state.models)
+        shared = _SharedMean(work.layout.columns_with_buffers(self.shared_patterns), state.models)
         hooked = _SharingWork(work, shared)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_taken(self, "shared", hooked, shared.taken)
@@ -67,7 +66,7 @@ class _Sharing(Algorithm):
 
     def _with_common(self, state: State, models: Tensor, work: LocalWork) -> State:
         """Gives all clusters of a state the shared layers of the first of these models `[K, d]`."""
-        shared = _SharedMean(shared_columns(work.layout, self.patterns), models)
+        shared = _SharedMean(work.layout.columns_with_buffers(self.shared_patterns), models)
         return replace(state, models=shared.written(state.models))
 
 
@@ -109,18 +108,3 @@ class _SharingWork(HookedWork):
         if purpose == "train":
             models = self._shared.written(models)
         return super().fit(models, clients, *arguments, purpose=purpose, **options)
-
-
-def shared_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:
-    """Finds the columns of these layers, with their buffers such as running statistics, ascending int64.
-
-    Raises:
-        InputError: a pattern that matches nothing.
-    """
-    chosen = torch.zeros(layout.num_columns, dtype=torch.bool)
-    chosen[layout.columns(patterns)] = True
-    layers = {slot.layer for slot in layout.slots if not slot.is_buffer and chosen[slot.start : slot.stop].any()}
-    for slot in layout.slots:
-        if slot.is_buffer and slot.layer in layers:
-            chosen[slot.start : slot.stop] = True
-    return chosen.nonzero().flatten()

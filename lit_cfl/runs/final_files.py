@@ -55,5 +55,5 @@ def _score_newcomers(prepared: PreparedRun, r: Round) -> Evaluation | None:
     clients = r.data.newcomers.nonzero().flatten()
     placed = place_for_scoring(algorithm, r.state, engine, r.data, clients, r.index)
     clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
-    scores = score_clients(engine, placed.models, index, clients, r.data, "test")
+    scores = score_clients(engine, placed.models, index, clients, r.data, "test", own=placed.own)
     return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)

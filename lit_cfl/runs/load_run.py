@@ -14,7 +14,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Assignment, State
+from lit_cfl.algorithms.base import Assignment, OwnLayers, State
 from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
@@ -154,11 +154,29 @@ class SavedRun:
         return self.experiment.algorithm.serve(self.state, clients)
 
     def module(self, cluster: int) -> LightningModule:
-        """Builds a cluster's LightningModule in evaluation mode, for `lightning.Trainer().predict(module, loader)`."""
+        """Builds a cluster's LightningModule in evaluation mode, for `lightning.Trainer().predict(module, loader)`.
+
+        Layers that clients keep (`personal`) are the mean over the cluster's clients.
+        """
         models = self.served().models
         if not 0 <= cluster < len(models):
             raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
         return self.prepared.engine.module(models[cluster]).eval()
+
+    def client_module(self, client: int) -> LightningModule:
+        """Builds the LightningModule of a client in evaluation mode: its cluster's, with the layers that it keeps.
+
+        Raises:
+            InputError: there is no such client, or it has no model yet.
+        """
+        served, number = self.served(), self.prepared.data.num_clients
+        if not 0 <= client < number:
+            raise InputError(f"there is no client {client} in {self.path}; there are 0 to {number - 1}")
+        index = served.index[client : client + 1]
+        if int(index) < 0:
+            raise InputError(f"client {client} has no model yet; `assign` finds one for clients that never took part")
+        own = served.own or OwnLayers(index[:0], {})
+        return self.prepared.engine.module(own.models_of(torch.tensor([client]), served.models, index)[0]).eval()
 
     def assign(self, data: FederatedData, *, unlabelled: bool = False) -> PlacedNewcomers:
         """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data.
@@ -198,7 +216,8 @@ class SavedRun:
         placed = found.index >= 0
         test = None
         if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
-            test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
+            models, index = found.models, found.index[placed]
+            test = score_clients(engine, models, index, clients[placed], data, "test", own=found.own)
         told = placed & (truth >= 0)
         agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}
         return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)

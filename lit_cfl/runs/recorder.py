@@ -132,7 +132,8 @@ class Recorder:
         self.directory.clusters.append(self._clusters)
         if self.experiment.evaluation.per_client:
             self.directory.write_client_round(r.number, columns_of(r.number, evaluation))
-        mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
+        sent = self.experiment.algorithm.sent_columns(self.engine.layout)
+        mib = sent * self.engine.plan.dtype.itemsize / 2**20
         row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
         rates = self.engine.rates(r.index)
         row |= {} if rates is None else {RATE: rates[0]}

@@ -25,6 +25,7 @@ _ADDED_OPTIONS = {
     "evaluation.class_counts": False,
     "server": None,
     "shared": None,
+    "personal": None,
     "task.init_args.scores": None,
 }  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once

@@ -82,7 +82,7 @@ def traffic_row(r: Round, mib: float) -> Row:
     """Counts the models sent, and the MiB with what was sent beside them, since the start and in this round.
 
     Args:
-        mib: size of a model.
+        mib: size of a model as it is sent.
     """
     return {
         "traffic/models_down": r.traffic.down,

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import CFL, IFCA, Algorithm, FedAvg, FedGroup, Info, Local, Oracle, StoCFL
 from lit_cfl.algorithms.fedavg import FedAvgState
-from lit_cfl.algorithms.shared_layers import shared_columns, with_shared_layers
+from lit_cfl.algorithms.shared_layers import with_shared_layers
 from lit_cfl.errors import InputError
 from lit_cfl.tasks import Classification
 from lit_cfl.testing import QuadraticWork, check_algorithm
@@ -100,7 +100,8 @@ def test_running_statistics_go_with_their_layer():
 
     prepared = digits(task=task, algorithm=IFCA(num_clusters=2), shared=["1"], rounds=2).prepare(3)
     *_, found = prepared.rounds()
-    columns, layout = shared_columns(prepared.engine.layout, ["batchnorm1d[0]"]), prepared.engine.layout
+    layout = prepared.engine.layout
+    columns = layout.columns_with_buffers(["batchnorm1d[0]"])
     assert len(columns) == 4 * 64  # weights, biases, means and variances
     assert torch.equal(found.state.models[0, columns], found.state.models[1, columns])
     others = layout.columns("linear[0]")

@@ -1,0 +1,325 @@
+"""Layers that each client keeps: they are trained, but neither sent nor averaged, in every algorithm that sends models.
+
+With BatchNorm layers and FedAvg this is FedBN (arXiv:2102.07623, Algorithm 1), with the last layers FedPer
+(arXiv:1912.00818, Algorithms 1 and 2). The algorithm sees models without these layers, so that its means, mixes,
+similarities, distances and its traffic are of the other layers alone.
+
+Where this differs from the papers:
+* a client that never trained, such as a newcomer, has the mean of the personal layers of its cluster's clients, to
+  choose a cluster, to start from and to be scored; of all clients where the cluster has none, and those of w_0 before
+  anybody trained. The papers start from w_0 or at random. This mean is not counted as traffic.
+* what clients train from w_0 to be compared (pre-training, Psi) starts from w_0's personal layers, so that all clients
+  start from one model. They are kept from the training of a round alone, not from pre-training or placing.
+* a proximal term pulls the personal layers towards those with which the client began the round.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import cache, cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, OwnLayers, State
+from lit_cfl.algorithms.hooked import derived
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, LocalWork, Sketch, Statistic, per_client
+from lit_cfl.memmap_rows import collected, kept
+from lit_cfl.parameters import ParameterLayout
+
+
+def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
+    """Returns the algorithm whose clients keep these layers. Its state has further fields, which begin with `own_`.
+
+    Args:
+        algorithm: may have a server optimizer or shared layers.
+        patterns: Names of layers, see `ParameterLayout.columns`; None = the algorithm unchanged.
+
+    Raises:
+        InputError: the clients of this algorithm can keep no layers.
+    """
+    if patterns is None:
+        return algorithm
+    name = type(algorithm).__name__
+    if not patterns:
+        raise InputError("personal is []; name layers, such as [bn*], or leave it out")
+    if reason := algorithm.reason_without_personal:
+        raise InputError(f"personal is given, but {name} cannot have it: {reason}; leave out personal")
+    own = [
+        ("own_columns", Tensor, field(kw_only=True)),  # of the personal layers in a model, int64 [p]
+        ("own_initial", Tensor, field(kw_only=True)),  # w_0's [p]
+        ("own_layers", dict[int, Tensor], field(kw_only=True)),  # [p] by client; in files as Ditto's models are
+    ]
+    kind = type(algorithm).state_type
+    state = make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, eq=False)
+    return derived(algorithm, _Personal, {"state_type": state, "personal_patterns": tuple(patterns)})
+
+
+class _Personal(Algorithm):
+    """Runs the algorithm on models without the personal layers, which the clients keep."""
+
+    plain_kind: ClassVar[type[Algorithm]]  # the algorithm without personal layers
+    personal_patterns: ClassVar[tuple[str, ...]]
+
+    @property
+    def _inner(self) -> Any:
+        return self.plain_kind(**_content(self))
+
+    def check(self, work: LocalWork) -> None:
+        columns = personal_columns(work.layout, self.personal_patterns)
+        _require_apart(work.layout, columns, getattr(self._inner, "shared_patterns", ()))
+        self._inner.check(_work_without(work, columns))
+
+    def sent_columns(self, layout: ParameterLayout) -> int:
+        return layout.num_columns - len(personal_columns(layout, self.personal_patterns))
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        columns = personal_columns(work.layout, self.personal_patterns)
+        state, info = self._inner.init(_work_without(work, columns), rng)
+        own = {"own_columns": columns, "own_initial": work.initial(0)[columns], "own_layers": {}}
+        return self.state_type(**_content(state), **own), info
+
+    def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        before, keeping = self._without(state), self._keeping(state, work)
+        after, info = self._inner.round(before, cohort, keeping, rng)
+        return self._with(after, state, keeping.kept), info
+
+    def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        before, keeping = self._without(state), self._keeping(state, work)
+        after, info = self._inner.place(before, clients, keeping, rng)
+        return self._with(after, state, keeping.kept), info
+
+    def serve(self, state: State, clients: Tensor) -> Assignment:
+        before, columns = self._without(state), state.own_columns
+        served: Assignment = self._inner.serve(before, clients)
+        means = self._means(state, before)
+        extra = {name: whole_models(row[None], columns, means[-1:])[0] for name, row in served.extra.items()}
+        models = whole_models(served.models, columns, means[:-1])
+        return Assignment(models, served.index, extra, OwnLayers(columns, state.own_layers))
+
+    def _keeping(self, state: State, work: LocalWork) -> "_KeepingWork":
+        def clusters() -> tuple[Tensor, Tensor]:
+            before = self._without(state)
+            return self._inner.serve(before, work.population[:0]).models, self._means(state, before)
+
+        return _KeepingWork(work, state.own_columns, state.own_initial, state.own_layers, clusters)
+
+    def _means(self, state: State, before: State) -> Tensor:
+        """Computes the mean personal layers of each cluster, and in the last row those over all clients `[K + 1, p]`.
+
+        Args:
+            before: the state without personal layers.
+        """
+        clients = torch.tensor(sorted(state.own_layers), dtype=torch.int64)
+        served: Assignment = self._inner.serve(before, clients)
+        sums = state.own_initial.new_zeros(len(served.models) + 1, len(state.own_columns), dtype=torch.float64)
+        counts = torch.zeros(len(sums), 1, dtype=torch.float64)
+        for client, cluster in zip(clients.tolist(), served.index.tolist(), strict=True):
+            sums[cluster] += state.own_layers[client]  # -1, a client without a cluster: the last row
+            counts[cluster] += 1
+        everyone = sums.sum(0) / counts.sum() if len(clients) else state.own_initial.double()
+        means = torch.where(counts > 0, sums / counts, everyone)
+        means[-1] = everyone
+        return means.to(state.own_initial.dtype)
+
+    def _without(self, state: State) -> State:
+        kind = self.plain_kind.state_type
+        return kind(**{f.name: getattr(state, f.name) for f in fields(kind)})
+
+    def _with(self, after: State, before: State, layers: dict[int, Tensor]) -> State:
+        own = {"own_columns": before.own_columns, "own_initial": before.own_initial, "own_layers": layers}
+        return self.state_type(**_content(after), **own)
+
+
+def _content(state: Any) -> dict[str, Any]:
+    return {f.name: getattr(state, f.name) for f in fields(state)}
+
+
+def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:
+    """Finds the columns of these layers, with their buffers such as running statistics, ascending int64.
+
+    Raises:
+        InputError: a pattern matches nothing, or nothing that is trained is left.
+    """
+    columns = layout.columns_with_buffers(patterns)
+    if int((columns < layout.num_parameters).sum()) == layout.num_parameters:
+        raise InputError(
+            f"personal is {list(patterns)}, which are all layers that are trained: nothing is left to average; leave "
+            "some out, or run Local"
+        )
+    return columns
+
+
+def _require_apart(layout: ParameterLayout, personal: Tensor, shared: Sequence[str]) -> None:
+    both = set(personal.tolist()) & set(layout.columns_with_buffers(shared).tolist()) if shared else set()
+    if both:
+        layer = next(slot.layer for slot in layout.slots if slot.start <= min(both) < slot.stop)
+        raise InputError(f"layer {layer!r} is in personal and in shared; a client cannot keep what all clusters share")
+
+
+def whole_models(models: Tensor, columns: Tensor, layers: Tensor) -> Tensor:
+    """Puts personal layers `[n, p]`, which are in these columns, into models without them `[n, d - p]`: `[n, d]`."""
+    whole = models.new_empty(len(models), models.shape[1] + len(columns))
+    whole[:, _others(columns, whole.shape[1])] = models
+    whole[:, columns] = layers.to(models.dtype)
+    return whole
+
+
+def _others(columns: Tensor, number: int) -> Tensor:
+    return torch.ones(number, dtype=torch.bool).index_fill_(0, columns, False).nonzero().flatten()
+
+
+def _work_without(work: LocalWork, columns: Tensor) -> "_KeepingWork":
+    """Returns the clients before the first round: nobody has personal layers but those of w_0."""
+    w0 = work.initial(0)
+    nobody = w0.new_empty(0, len(w0) - len(columns))
+    return _KeepingWork(work, columns, w0[columns], {}, lambda: (nobody, w0[None, columns]))
+
+
+class _KeepingWork:
+    """The clients as an algorithm sees them: with models that lack the personal layers, which they train and keep.
+
+    Args:
+        work: Clients, bound to the round.
+        columns: Columns of the personal layers, ascending int64 `[p]`.
+        initial: Personal layers of w_0 `[p]`.
+        own: Personal layers by client, before the round.
+        clusters: Returns the clusters' models `[K, d - p]` and mean personal layers `[K + 1, p]`, the last over all.
+    """
+
+    def __init__(
+        self,
+        work: LocalWork,
+        columns: Tensor,
+        initial: Tensor,
+        own: Mapping[int, Tensor],
+        clusters: Callable[[], tuple[Tensor, Tensor]],
+    ) -> None:
+        self._work, self._columns, self._initial, self._own = work, columns, initial, own
+        self._others, self._find_clusters = _others(columns, work.layout.num_columns), clusters
+        self.layout = work.layout.without(columns)
+        self.kept = dict(own)  # by client, with those of this round
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def initial(self, number: int) -> Tensor:
+        return self._work.initial(number)[self._others]
+
+    def fit(
+        self,
+        models: Tensor,
+        clients: Tensor,
+        start: Tensor | int = 0,
+        *,
+        purpose: str = "train",
+        prox: float = 0.0,
+        centers: Tensor | None = None,
+        center: Tensor | int = 0,
+        budget: Budget | None = None,
+    ) -> Fitted:
+        start, center, trains = per_client(start, clients), per_client(center, clients), purpose == "train"
+        centers = centers if prox else None
+        if not len(clients) or (not trains and self._is_w0(models)):
+            begin = self._like_w0(models)
+            centers = None if centers is None else self._like_w0(centers)
+        else:
+            layers = self._layers(models, start, clients)
+            begin = self._of_each(models, start, layers)
+            if centers is not None:
+                same = centers is models and torch.equal(center, start)
+                centers = begin if same else self._of_each(centers, center, layers)
+            start = center = torch.arange(len(clients))
+        fitted = self._work.fit(
+            begin, clients, start, purpose=purpose, prox=prox, centers=centers, center=center, budget=budget
+        )
+
+        def chunks() -> Iterator[Chunk]:
+            for chunk in fitted.on_device():
+                if trains:
+                    self._keep(chunk, clients)
+                yield replace(chunk, models=chunk.models.index_select(1, self._others.to(chunk.models.device)))
+
+        return Fitted(chunks(), self._work.num_examples[clients], held=fitted.held)
+
+    def _keep(self, chunk: Chunk, clients: Tensor) -> None:
+        ids = clients[chunk.start : chunk.start + len(chunk.models)].tolist()
+        rows = chunk.models.index_select(1, self._columns.to(chunk.models.device)).cpu()
+        for client, row, trained in zip(ids, rows, chunk.trained.tolist(), strict=True):
+            if trained:
+                self.kept[client] = kept(row, of=len(self._work.num_examples))
+
+    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        def of_others(rows: Tensor) -> Tensor:
+            return rows[:, self._others] if sketch is None else sketch(rows[:, self._others])
+
+        if not len(clients) or self._is_w0(model):
+            return self._work.gradients(self._like_w0(model[None])[0], clients, of_others)
+        groups = self._alike(clients)
+        rows = [self._work.gradients(self._of(model[None], clients[k])[0], clients[k], of_others) for k in groups]
+        return torch.cat(rows)[torch.cat(groups).argsort()]
+
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        if not len(clients):
+            return self._work.losses(self._like_w0(models), clients, penalised=penalised)
+        groups = self._alike(clients)
+        found = [self._work.losses(self._of(models, clients[k]), clients[k], penalised=penalised) for k in groups]
+        return torch.cat(found)[torch.cat(groups).argsort()]
+
+    def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
+        if model is None:
+            return self._work.map(function, clients)
+        if self._is_w0(model):
+            return self._work.map(function, clients, self._like_w0(model[None])[0])
+        answers: dict[int, Statistic | None] = {}
+        for k in self._alike(clients):
+            found = self._work.map(function, clients[k], self._of(model[None], clients[k])[0])
+            answers |= dict(zip(clients[k].tolist(), found, strict=True))
+        return [answers[client] for client in clients.tolist()]
+
+    def _is_w0(self, models: Tensor) -> bool:
+        return bool((models == self._w0).all())
+
+    @cached_property
+    def _w0(self) -> Tensor:
+        return self.initial(0)
+
+    @cached_property
+    def _clusters(self) -> tuple[Tensor, Tensor]:
+        return self._find_clusters()
+
+    def _like_w0(self, models: Tensor) -> Tensor:
+        """Completes models `[K, d - p]` by the personal layers of w_0."""
+        return whole_models(models, self._columns, self._initial)
+
+    def _alike(self, clients: Tensor) -> list[Tensor]:
+        """Groups clients `[n]` by their personal layers: positions of those that have none, and of each other one."""
+        new = torch.tensor([client not in self._own for client in clients.tolist()], dtype=torch.bool)
+        together = [new.nonzero().flatten()] if new.any() else []
+        return [*together, *(~new).nonzero()]
+
+    def _of(self, models: Tensor, clients: Tensor) -> Tensor:
+        """Completes models `[K, d - p]` by the personal layers of these clients, which are `_alike`."""
+        numbers = torch.arange(len(models))
+        return self._of_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
+
+    def _layers(self, models: Tensor, start: Tensor, clients: Tensor) -> list[Tensor]:
+        """Lists the personal layers `[p]` of clients `[n]`, of which each is given `models[start]`."""
+        mean = cache(lambda number: self._mean(models[number], number))
+        pairs = zip(clients.tolist(), start.tolist(), strict=True)
+        return [self._own[client] if client in self._own else mean(number) for client, number in pairs]
+
+    def _mean(self, model: Tensor, number: int) -> Tensor:
+        """Finds the mean personal layers of the cluster that has this model, at best that number; else those of all."""
+        clusters, means = self._clusters
+        if number < len(clusters) and torch.equal(clusters[number], model):
+            return means[number]
+        same = (clusters == model).all(1).nonzero().flatten().tolist()
+        return means[same[0] if same else -1]
+
+    def _of_each(self, models: Tensor, which: Tensor, layers: Sequence[Tensor]) -> Tensor:
+        """Completes the model of each client by its personal layers: `[n, d]`, in a file if that is much."""
+        pairs = zip(which.tolist(), layers, strict=True)
+        rows = (whole_models(models[None, number], self._columns, row[None]) for number, row in pairs)
+        return collected(rows, len(layers))
