@@ -29,6 +29,7 @@ _ADDED = {
     "scores": None,
     "per_client": False,
     "class_counts": False,
+    "batch_norm": False,
 }
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",

@@ -1,5 +1,6 @@
 """What is compared: the entries of `--algorithms`, and the options of each. Imports nothing heavy."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Any
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.named_configs import config_path
+from lit_cfl.config.option_tree import class_of
 from lit_cfl.errors import InputError, nearest
 
 Section = Mapping[str, Any]  # class_path, init_args
+OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that may differ between entries
 RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
 
 
@@ -59,21 +62,30 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
 def with_options(
     entries: Sequence[ComparedAlgorithm], words: Sequence[str]
 ) -> tuple[list[ComparedAlgorithm], list[str]]:
-    """Gives each entry its options `--NAME.option VALUE`.
+    """Gives each entry its options `--NAME.option VALUE`: of its algorithm, or of `OF_AN_ENTRY`.
 
     Returns:
         the entries with their options, and the words that are left.
     """
     own: dict[str, list[str]] = {entry.name: [] for entry in entries}
+    by_name = {entry.name: entry for entry in entries}
     left: list[str] = []
     target = left
     for word in words:
         if word.startswith("--"):
             name = max((name for name in own if word.startswith(f"--{name}.")), key=len, default=None)
             target = left if name is None else own[name]
-            word = word if name is None else f"--algorithm.{word.removeprefix(f'--{name}.')}"
+            word = word if name is None else _flag(by_name[name], word.removeprefix(f"--{name}."))
         target.append(word)
     return [replace(entry, words=tuple(own[entry.name])) for entry in entries], left
+
+
+def _flag(entry: ComparedAlgorithm, option: str) -> str:
+    """Returns the flag of an entry's option as `lit-cfl run` knows it."""
+    head = re.split(r"[.=]", option)[0]
+    known = class_of(entry.section["class_path"], "algorithms") if head in OF_AN_ENTRY else None
+    of_algorithm = head not in OF_AN_ENTRY or (known is not None and head in known.options)
+    return f"--algorithm.{option}" if of_algorithm else f"--{option}"
 
 
 def require_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str], options: Sequence[str]) -> None:

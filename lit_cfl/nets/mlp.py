@@ -16,18 +16,26 @@ class MLP(Net):
         hidden: width of the hidden layer, 1 or more: 128 for the papers' MNIST, 512 for FEMNIST, 2048 for StoCFL.
         input_shape: Shape of one input, flattened; None = the data's.
         num_labels: outputs; None = the data's.
+        batch_norm: Put BatchNorm (`bn1`) between the first layer and its ReLU.
     """
 
     def __init__(
-        self, hidden: int = 128, input_shape: Sequence[int] | None = None, num_labels: int | None = None
+        self,
+        hidden: int = 128,
+        input_shape: Sequence[int] | None = None,
+        num_labels: int | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__()
         if hidden < 1:
             raise InputError(f"MLP.hidden is {hidden}; it must be 1 or more")
         features, labels = sizes(input_shape, num_labels)
         self.fc1 = glorot(nn.Linear(features, hidden))
+        self.bn1 = nn.BatchNorm1d(hidden) if batch_norm else None
         self.fc2 = glorot(nn.Linear(hidden, labels))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.fc2(relu(self.fc1(inputs.flatten(1))))
+        hidden = self.fc1(inputs.flatten(1))
+        hidden = hidden if self.bn1 is None else self.bn1(hidden)
+        outputs: Tensor = self.fc2(relu(hidden))
         return outputs

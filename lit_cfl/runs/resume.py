@@ -27,6 +27,7 @@ _ADDED_OPTIONS = {
     "shared": None,
     "personal": None,
     "task.init_args.scores": None,
+    "task.init_args.net.init_args.batch_norm": False,
 }  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
