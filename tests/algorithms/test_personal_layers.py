@@ -1,0 +1,300 @@
+"""Layers that clients keep: trained and never averaged, on clients whose columns do not depend on each other."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from averaging import AVERAGING, COHORTS, states
+from digits_experiment import digits
+from quadratic import ids, quadratic_clients, rng
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+from torch.testing import assert_close
+
+from lit_cfl import memmap_rows
+from lit_cfl.algorithms import (
+    CFL,
+    FLHC,
+    IFCA,
+    AdaCFL,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedGroup,
+    FedGrouProx,
+    FedProx,
+    FeSEM,
+    FlexCFL,
+    LayerCFL,
+    Local,
+    Oracle,
+    StoCFL,
+)
+from lit_cfl.algorithms.personal_layers import _KeepingWork, with_personal_layers
+from lit_cfl.algorithms.server_optimizer import with_server
+from lit_cfl.algorithms.shared_layers import with_shared_layers
+from lit_cfl.errors import InputError
+from lit_cfl.nets import MLP
+from lit_cfl.tasks import Classification
+from lit_cfl.testing import QuadraticWork, check_algorithm
+
+TRUTH = torch.arange(8) % 2
+KEPT, SENT = slice(2), slice(2, 4)  # conv1 and fc1, two columns each
+EVERYONE = torch.arange(8)
+SENDING: list[Algorithm] = [
+    *(kind() for kind in AVERAGING if kind is not Ditto),
+    *(kind(eps1=10.0, eps2=1e-6, warmup_rounds=1) for kind in (CFL, AdaCFL, LayerCFL)),
+]
+
+
+def keeping(algorithm: Algorithm) -> Algorithm:
+    return with_personal_layers(algorithm, ["conv1"])
+
+
+def last(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor] = COHORTS) -> Any:
+    *_, state = states(algorithm, work, cohorts)
+    return state
+
+
+class Rest(QuadraticWork):
+    """The same clients with the columns that are sent alone, from the same initial models."""
+
+    def __init__(self, work: QuadraticWork, **options: Any) -> None:
+        settings: dict[str, Any] = {"steps": 3, "layers": {"fc1": 2}} | options
+        super().__init__(work.centers[:, SENT], work.num_examples, 0.25, **settings)
+        self._whole = work
+
+    def initial(self, number: int) -> Tensor:
+        return self._whole.initial(number)[SENT]
+
+
+def truth_for(algorithm: Algorithm) -> dict[str, Any]:
+    return {"true_clusters": TRUTH if algorithm.sees_truth else None}
+
+
+@pytest.mark.parametrize("algorithm", SENDING, ids=lambda algorithm: type(algorithm).__name__)
+def test_algorithms_keep_the_contract(algorithm: Algorithm):
+    check_algorithm(keeping(algorithm))
+
+
+@pytest.mark.parametrize("algorithm", [a for a in SENDING if not isinstance(a, IFCA)], ids=lambda a: type(a).__name__)
+def test_means_clusters_and_mixes_are_those_of_models_without_the_layers(algorithm: Algorithm):
+    """Column 0, by which these clients differ most, is personal: it must not decide their clusters."""
+    work = quadratic_clients(8, **truth_for(algorithm))
+    work.centers[:, 2] = torch.where(EVERYONE < 4, 5.0, -5.0)  # otherwise than column 0
+    for found, expected in zip(
+        states(keeping(algorithm), work), states(algorithm, Rest(work, **truth_for(algorithm))), strict=True
+    ):
+        for name, value in vars(expected).items():
+            same = getattr(found, name)
+            if isinstance(value, Tensor):
+                assert_close(same, value, rtol=0, atol=1e-12, msg=name)
+            elif isinstance(value, dict):
+                assert {k: row.tolist() for k, row in same.items()} == {k: row.tolist() for k, row in value.items()}
+            else:
+                assert same == value if isinstance(value, list) else same == pytest.approx(value)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedGroup(2, pretrain_scale=2, eta_g=0.1), StoCFL(lambda_=0.0)])
+def test_each_client_trains_its_own_layers_from_where_it_left_them(algorithm: Algorithm):
+    work, rounds = quadratic_clients(8), 3
+    state = last(keeping(algorithm), work, [EVERYONE] * rounds)
+    start = work.initial(0)[KEPT]
+    for client in range(8):
+        center = work.centers[client, KEPT]
+        assert_close(state.own_layers[client], center + 0.75 ** (3 * rounds) * (start - center))
+    served = keeping(algorithm).serve(state, ids(6, 1))
+    models = served.own.models_of(ids(6, 1), served.models, served.index)
+    assert torch.equal(models[:, KEPT], torch.stack([state.own_layers[6], state.own_layers[1]]))
+    assert torch.equal(models[:, SENT], served.models[served.index][:, SENT])
+
+
+def test_clients_that_do_not_train_in_a_round_keep_their_layers():
+    work = quadratic_clients(8)
+    work.num_examples = work.num_examples.clone()
+    work.num_examples[4] = 0
+    before, after = states(keeping(FedAvg()), work, [ids(0, 1, 4, 2), ids(4, 2)])
+    assert set(before.own_layers) == set(after.own_layers) == {0, 1, 2}
+    assert after.own_layers[0] is before.own_layers[0]
+    assert not torch.equal(after.own_layers[2], before.own_layers[2])
+
+
+def test_client_without_layers_starts_from_the_mean_of_its_cluster_and_is_served_it():
+    work, algorithm = quadratic_clients(8, true_clusters=TRUTH), keeping(Oracle())
+    before, after = states(algorithm, work, [ids(0, 2, 1), ids(4, 3)])
+    own = before.own_layers
+    means = torch.stack([(own[0] + own[2]) / 2, own[1]])
+    served = algorithm.serve(before, ids(4, 3))
+    assert_close(served.models[:, KEPT], means)
+    assert torch.equal(served.own.models_of(ids(4, 3), served.models, served.index), served.models[served.index])
+    for client, mean in ((4, means[0]), (3, means[1])):
+        center = work.centers[client, KEPT]
+        assert_close(after.own_layers[client], center + 0.75**3 * (mean - center))
+
+
+def test_cluster_without_layers_has_the_mean_of_all_clients_and_the_first_ones_those_of_w0():
+    work, algorithm = quadratic_clients(8, true_clusters=TRUTH), keeping(Oracle())
+    start, _ = algorithm.init(work, rng())
+    assert_close(algorithm.serve(start, EVERYONE).models[:, KEPT], work.initial(0)[KEPT].expand(2, -1))
+    state = last(algorithm, work, [ids(0, 2, 4)])
+    mean = torch.stack([state.own_layers[client] for client in (0, 2, 4)]).mean(0)
+    assert_close(algorithm.serve(state, EVERYONE).models[1, KEPT], mean)
+
+
+def test_newcomer_is_placed_with_the_mean_of_each_cluster_and_keeps_none():
+    work, algorithm = quadratic_clients(8), keeping(IFCA(2))
+    state = last(algorithm, work, [EVERYONE[:6]] * 3)
+    more = quadratic_clients(8)
+    more.centers[7] = algorithm.serve(state, EVERYONE).models[1]  # the second model with its mean layers fits exactly
+    placed, _ = algorithm.place(state, ids(7), more, rng())
+    assert placed.index[7] == 1
+    assert placed.own_layers.keys() == state.own_layers.keys() == set(range(6))
+
+
+def clients_at_hand(work: QuadraticWork) -> tuple[_KeepingWork, Tensor, dict[int, Tensor]]:
+    """Clients of whom 2 and 5 have personal layers, and the means of two clusters."""
+    own = {2: torch.tensor([7.0, 8.0]).double(), 5: torch.tensor([-1.0, 4.0]).double()}
+    clusters, means = torch.eye(2).double(), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double()
+    return _KeepingWork(work, torch.arange(2), work.initial(0)[:2], own, lambda: (clusters, means)), means, own
+
+
+def test_losses_of_a_client_are_with_its_own_layers_and_else_with_those_of_each_cluster():
+    work = quadratic_clients(8)
+    clients, means, own = clients_at_hand(work)
+    models = torch.cat([torch.eye(2), torch.full((1, 2), 9.0)]).double()  # the third is no cluster's
+    found = clients.losses(models, ids(5, 0, 2, 1))
+    for row, client in enumerate((5, 0, 2, 1)):
+        layers = own[client].expand(3, -1) if client in own else means
+        apart = torch.cat([layers, models], dim=1) - work.centers[client]
+        assert_close(found[row], 0.5 * apart.square().sum(1))
+    assert clients.losses(models, ids()).shape == (0, 3)
+    assert work.costs.scored == int(work.num_examples[[5, 0, 2, 1]].sum()) * 3
+
+
+def test_gradients_and_statistics_of_a_client_are_with_its_own_layers():
+    work = quadratic_clients(8)
+    clients, means, own = clients_at_hand(work)
+    asked, model = ids(5, 0, 2), torch.tensor([0.0, 1.0]).double()  # the second cluster's
+    assert_close(clients.gradients(model, asked), model - work.centers[asked][:, SENT])
+    assert_close(clients.gradients(model, asked, lambda rows: rows[:, :1]), (model - work.centers[asked][:, SENT])[:, :1])
+    found = clients.map(lambda inputs, labels, module: module(inputs)[0], asked, model)
+    for client, difference in zip(asked.tolist(), found, strict=True):
+        whole = torch.cat([own.get(client, means[1]), model])
+        assert_close(difference, work.centers[client] - whole)
+    assert clients.map(lambda inputs, labels: inputs[0], asked)[2].tolist() == work.centers[2].tolist()
+    from_w0 = clients.map(lambda inputs, labels, module: module(inputs)[0], asked, work.initial(0)[SENT])
+    assert_close(torch.stack(from_w0), work.centers[asked] - work.initial(0))  # w_0 is sent whole
+
+
+def test_what_is_compared_is_trained_from_w0_whole_and_kept_by_nobody():
+    work = quadratic_clients(8)
+    clients, _, own = clients_at_hand(work)
+    starts: list[Tensor] = []
+    work.fit = lambda models, *rest, **options: starts.append(models) or QuadraticWork.fit(work, models, *rest, **options)
+    fitted = clients.fit(work.initial(0)[None, SENT], ids(2, 0), purpose="pretrain")
+    assert torch.equal(starts[0], work.initial(0)[None])
+    assert fitted.rows.shape == (2, 2)
+    assert clients.kept == own
+
+
+def test_proximal_term_pulls_the_layers_to_where_the_client_began():
+    work, mu, rounds = quadratic_clients(8), 2.0, 2
+    state = last(keeping(FedProx(mu=mu)), work, [EVERYONE] * rounds)
+    for client in range(8):
+        own, center = work.initial(0)[KEPT], work.centers[client, KEPT]
+        for _ in range(rounds):
+            resting = (center + mu * own) / (1 + mu)
+            own = resting + (1 - 0.25 * (1 + mu)) ** 3 * (own - resting)
+        assert_close(state.own_layers[client], own)
+
+
+def test_centre_of_another_model_has_the_layers_of_the_client_too():
+    work = quadratic_clients(8)
+    clients, _, own = clients_at_hand(work)
+    centers = torch.tensor([[0.0, 0.0], [10.0, -10.0]]).double()
+    fitted = clients.fit(torch.eye(2).double(), ids(2), ids(1), prox=2.0, centers=centers, center=ids(1))
+    whole, begin = torch.cat([own[2], centers[1]]), torch.cat([own[2], torch.eye(2).double()[1]])
+    resting = (work.centers[2] + 2 * whole) / 3
+    end = resting + 0.25**3 * (begin - resting)
+    assert_close(fitted.rows[0], end[SENT])
+    assert_close(clients.kept[2], end[KEPT])
+
+
+def test_server_optimizer_and_shared_layers_work_beside_personal_ones():
+    work = quadratic_clients(8)
+    server = partial(Adam, lr=0.1)
+    found, expected = last(keeping(with_server(FedAvg(), server)), work), last(with_server(FedAvg(), server), Rest(work))
+    assert torch.equal(found.models, expected.models)
+    assert torch.equal(found.server["exp_avg"], expected.server["exp_avg"])
+    layers, true = {"conv1": 2, "fc1": 1, "fc2": 1}, {"true_clusters": TRUTH}
+    both = quadratic_clients(8, layers=layers, **true)
+    found = last(keeping(with_shared_layers(Oracle(), ["fc1"])), both)
+    alone = last(with_shared_layers(Oracle(), ["fc1"]), Rest(both, layers={"fc1": 1, "fc2": 1}, **true))
+    assert torch.equal(found.models, alone.models)
+    assert found.models[0, 0] == found.models[1, 0]
+    check_algorithm(keeping(with_server(FedGroup(), server)))
+    check_algorithm(keeping(with_shared_layers(IFCA(), ["fc1"])))
+
+
+def test_layers_that_take_most_of_the_memory_are_the_same_in_files(monkeypatch: pytest.MonkeyPatch):
+    work = quadratic_clients(8)
+    expected = last(keeping(IFCA(2)), work)
+    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 0)
+    monkeypatch.setattr(memmap_rows, "machine_memory", lambda: 0)
+    found = last(keeping(IFCA(2)), work)
+    assert torch.equal(found.models, expected.models)
+    assert found.own_layers.keys() == expected.own_layers.keys() == set(range(8))
+    for client, row in found.own_layers.items():
+        assert row.untyped_storage().filename is not None
+        assert torch.equal(row, expected.own_layers[client])
+
+
+def test_running_statistics_belong_to_their_layer():
+    def task(**options: Any) -> Classification:
+        net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, **options), nn.Linear(64, 10))
+        return Classification(net, partial(SGD, lr=0.1))
+
+    for affine, patterns, columns in ((True, ["batchnorm[*]"], 4 * 64), (False, ["1"], 2 * 64)):
+        experiment = digits(task=partial(task, affine=affine), algorithm=FedAvg(), personal=patterns, rounds=2)
+        *_, found = experiment.prepare(3).rounds()
+        assert found.state.own_columns.numel() == columns  # weights and biases, means and variances
+        means = torch.stack([row[-128:-64] for row in found.state.own_layers.values()])
+        assert means.abs().sum(1).min() > 0
+        assert (means[0] - means[1]).abs().max() > 0
+        assert found.state.models.shape == (1, 650)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"algorithm": Local()}, "personal is given, but Local cannot have it: all layers.*; leave out personal"),
+        ({"algorithm": Ditto()}, "personal is given, but Ditto cannot have it: each client has a whole model"),
+        ({"baseline": Ditto()}, "personal is given, but Ditto cannot have it"),
+        ({"personal": []}, r"personal is \[\]; name layers, such as \[bn\*\], or leave it out"),
+    ],
+)
+def test_what_cannot_keep_layers_is_refused(options: dict[str, Any], expected: str):
+    with pytest.raises(InputError, match=expected):
+        digits(**({"personal": ["fc1"], "algorithm": FedAvg()} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"personal": ["fcc"]}, r"layer pattern 'fcc' matches nothing; the layers are: net.fc1 \(linear\)"),
+        ({"personal": ["fc*"]}, r"personal is \['fc\*'\], which are all layers that are trained: nothing is left"),
+        ({"shared": ["fc*"]}, "layer 'net.fc2' is in personal and in shared; a client cannot keep what all"),
+        (
+            {"algorithm": LayerCFL(layers=["fc2"])},
+            r"layer pattern 'fc2' matches nothing; the layers are: net.fc1 \(linear\) \(without net.fc2: personal\)",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_kept_are_refused_before_the_start(options: dict[str, Any], expected: str):
+    def task() -> Classification:
+        return Classification(MLP(8, [1, 8, 8], 10), partial(SGD, lr=0.1))
+
+    experiment = digits(**({"task": task, "algorithm": FedAvg(), "personal": ["fc2"]} | options))
+    with pytest.raises(InputError, match=expected):
+        experiment.prepare(3)
