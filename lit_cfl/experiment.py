@@ -316,7 +316,9 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         content = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
         # of an algorithm its own class, without the server's optimizer
-        return {"class_path": _path(plain_kind(value)), "init_args": content} if isinstance(value, Algorithm) else content
+        return (
+            {"class_path": _path(plain_kind(value)), "init_args": content} if isinstance(value, Algorithm) else content
+        )
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

@@ -177,7 +177,9 @@ def test_gradients_and_statistics_of_a_client_are_with_its_own_layers():
     clients, means, own = clients_at_hand(work)
     asked, model = ids(5, 0, 2), torch.tensor([0.0, 1.0]).double()  # the second cluster's
     assert_close(clients.gradients(model, asked), model - work.centers[asked][:, SENT])
-    assert_close(clients.gradients(model, asked, lambda rows: rows[:, :1]), (model - work.centers[asked][:, SENT])[:, :1])
+    assert_close(
+        clients.gradients(model, asked, lambda rows: rows[:, :1]), (model - work.centers[asked][:, SENT])[:, :1]
+    )
     found = clients.map(lambda inputs, labels, module: module(inputs)[0], asked, model)
     for client, difference in zip(asked.tolist(), found, strict=True):
         whole = torch.cat([own.get(client, means[1]), model])
@@ -191,7 +193,9 @@ def test_what_is_compared_is_trained_from_w0_whole_and_kept_by_nobody():
     work = quadratic_clients(8)
     clients, _, own = clients_at_hand(work)
     starts: list[Tensor] = []
-    work.fit = lambda models, *rest, **options: starts.append(models) or QuadraticWork.fit(work, models, *rest, **options)
+    work.fit = lambda models, *rest, **options: (
+        starts.append(models) or QuadraticWork.fit(work, models, *rest, **options)
+    )
     fitted = clients.fit(work.initial(0)[None, SENT], ids(2, 0), purpose="pretrain")
     assert torch.equal(starts[0], work.initial(0)[None])
     assert fitted.rows.shape == (2, 2)
@@ -224,7 +228,10 @@ def test_centre_of_another_model_has_the_layers_of_the_client_too():
 def test_server_optimizer_and_shared_layers_work_beside_personal_ones():
     work = quadratic_clients(8)
     server = partial(Adam, lr=0.1)
-    found, expected = last(keeping(with_server(FedAvg(), server)), work), last(with_server(FedAvg(), server), Rest(work))
+    found, expected = (
+        last(keeping(with_server(FedAvg(), server)), work),
+        last(with_server(FedAvg(), server), Rest(work)),
+    )
     assert torch.equal(found.models, expected.models)
     assert torch.equal(found.server["exp_avg"], expected.server["exp_avg"])
     layers, true = {"conv1": 2, "fc1": 1, "fc2": 1}, {"true_clusters": TRUTH}

@@ -44,6 +44,24 @@ def test_options_go_to_the_algorithm_that_they_name():
     assert rest == ["--rounds", "3", "--tiny"]
 
 
+def test_server_shared_and_personal_layers_may_belong_to_one_entry():
+    entries = [ComparedAlgorithm("A", {"class_path": "FedAvg"}), ComparedAlgorithm("Ditto", {"class_path": "Ditto"})]
+    words = [
+        "--A.personal",
+        "bn*",
+        "--A.server=SGD",
+        "--A.server.lr",
+        "1",
+        "--Ditto.personal.length",
+        "2",
+        "--A.shared",
+        "x",
+    ]
+    mine, ditto = with_options(entries, words)[0]
+    assert mine.words == ("--personal", "bn*", "--server=SGD", "--server.lr", "1", "--shared", "x")
+    assert ditto.words == ("--algorithm.personal.length", "2")  # an option of Ditto itself
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -32,11 +32,14 @@ def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path)
     assert ("test/tuned_accuracy" in row) == ("fine_tune" in recipe.get("evaluation", {}))
 
 
-def test_options_of_schedules_and_server_optimizers_can_be_searched():
+def test_options_of_schedules_server_optimizers_and_personal_layers_can_be_searched():
     base = base_config("quickstart")
     for name, part in RECIPES[-1].items():
         base[name] = {**base[name], **part} if name == "local" else part
-    values = {"local.lr_schedule.gamma": 0.9, "server.lr": 0.5}
+        if name == "task":
+            base[name]["init_args"]["optimizer"] = base_config("quickstart")["task"]["init_args"]["optimizer"]
+    values = {"local.lr_schedule.gamma": 0.9, "server.lr": 0.5, "personal": ["linear[-1]"]}
     described = load_experiment(base, parse_space(STUDY["space"]).words(values)).described()
     assert described["local"]["lr_schedule"]["init_args"]["gamma"] == 0.9
+    assert described["personal"] == ["linear[-1]"]
     assert described["server"]["init_args"] | {"lr": 0.5, "momentum": 0.9} == described["server"]["init_args"]
