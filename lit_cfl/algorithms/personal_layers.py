@@ -14,8 +14,8 @@ Where this differs from the papers:
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
-from functools import cache, cached_property
+from dataclasses import field, fields, make_dataclass, replace
+from functools import cache, cached_property, partialmethod
 from typing import Any, ClassVar
 
 import torch
@@ -53,7 +53,10 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
     ]
     kind = type(algorithm).state_type
     state = make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, eq=False)
-    return derived(algorithm, _Personal, {"state_type": state, "personal_patterns": tuple(patterns)})
+    content: dict[str, Any] = {"state_type": state, "personal_patterns": tuple(patterns)}
+    if type(algorithm).place_unlabelled is not Algorithm.place_unlabelled:
+        content["place_unlabelled"] = partialmethod(_Personal._placed, "place_unlabelled")
+    return derived(algorithm, _Personal, content)
 
 
 class _Personal(Algorithm):
@@ -86,8 +89,13 @@ class _Personal(Algorithm):
         return self._with(after, state, keeping.kept), info
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        return self._placed("place", state, clients, work, rng)
+
+    def _placed(
+        self, method: str, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[State, Info]:
         before, keeping = self._without(state), self._keeping(state, work)
-        after, info = self._inner.place(before, clients, keeping, rng)
+        after, info = getattr(self._inner, method)(before, clients, keeping, rng)
         return self._with(after, state, keeping.kept), info
 
     def serve(self, state: State, clients: Tensor) -> Assignment:
@@ -200,6 +208,7 @@ class _KeepingWork:
         self._others, self._find_clusters = _others(columns, work.layout.num_columns), clusters
         self.layout = work.layout.without(columns)
         self.kept = dict(own)  # by client, with those of this round
+        self._trained: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
@@ -218,9 +227,12 @@ class _KeepingWork:
         centers: Tensor | None = None,
         center: Tensor | int = 0,
         budget: Budget | None = None,
+        weights: Tensor | None = None,
     ) -> Fitted:
         start, center, trains = per_client(start, clients), per_client(center, clients), purpose == "train"
         centers = centers if prox else None
+        if trains:
+            self._require_once(clients)
         if not len(clients) or (not trains and self._is_w0(models)):
             begin = self._like_w0(models)
             centers = None if centers is None else self._like_w0(centers)
@@ -231,9 +243,8 @@ class _KeepingWork:
                 same = centers is models and torch.equal(center, start)
                 centers = begin if same else self._of_each(centers, center, layers)
             start = center = torch.arange(len(clients))
-        fitted = self._work.fit(
-            begin, clients, start, purpose=purpose, prox=prox, centers=centers, center=center, budget=budget
-        )
+        options: dict[str, Any] = {"prox": prox, "centers": centers, "center": center, "budget": budget}
+        fitted = self._work.fit(begin, clients, start, purpose=purpose, weights=weights, **options)
 
         def chunks() -> Iterator[Chunk]:
             for chunk in fitted.on_device():
@@ -242,6 +253,15 @@ class _KeepingWork:
                 yield replace(chunk, models=chunk.models.index_select(1, self._others.to(chunk.models.device)))
 
         return Fitted(chunks(), self._work.num_examples[clients], held=fitted.held)
+
+    def _require_once(self, clients: Tensor) -> None:
+        asked = clients.tolist()
+        if len(set(asked)) < len(asked) or self._trained.intersection(asked):
+            raise InputError(
+                "personal is given, but the algorithm trains several models of one client in a round, and a client "
+                "keeps one set of layers; leave out personal"
+            )
+        self._trained.update(asked)
 
     def _keep(self, chunk: Chunk, clients: Tensor) -> None:
         ids = clients[chunk.start : chunk.start + len(chunk.models)].tolist()
@@ -266,6 +286,15 @@ class _KeepingWork:
         groups = self._alike(clients)
         found = [self._work.losses(self._of(models, clients[k]), clients[k], penalised=penalised) for k in groups]
         return torch.cat(found)[torch.cat(groups).argsort()]
+
+    def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
+        found: dict[int, Tensor] = {}
+        for k in self._alike(clients):
+            some, sizes = clients[k], self._work.num_examples[clients[k]].tolist()
+            losses = self._work.example_losses(self._of(models, some), some).split(sizes, dim=1)
+            found |= dict(zip(some.tolist(), losses, strict=True))
+        none = torch.empty(len(models), 0, dtype=torch.float64)
+        return torch.cat([none, *(found[client] for client in clients.tolist())], dim=1)
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         if model is None:

@@ -216,8 +216,8 @@ class SavedRun:
         placed = found.index >= 0
         test = None
         if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
-            models, index = found.models, found.index[placed]
-            test = score_clients(engine, models, index, clients[placed], data, "test", own=found.own)
+            which, models = found.index[placed], found.models
+            test = score_clients(engine, models, which, clients[placed], data, "test", own=found.own)
         told = placed & (truth >= 0)
         agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}
         return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)

@@ -15,17 +15,13 @@ from torch.testing import assert_close
 from lit_cfl import memmap_rows
 from lit_cfl.algorithms import (
     CFL,
-    FLHC,
     IFCA,
     AdaCFL,
     Algorithm,
     Ditto,
     FedAvg,
     FedGroup,
-    FedGrouProx,
     FedProx,
-    FeSEM,
-    FlexCFL,
     LayerCFL,
     Local,
     Oracle,
@@ -170,6 +166,29 @@ def test_losses_of_a_client_are_with_its_own_layers_and_else_with_those_of_each_
         assert_close(found[row], 0.5 * apart.square().sum(1))
     assert clients.losses(models, ids()).shape == (0, 3)
     assert work.costs.scored == int(work.num_examples[[5, 0, 2, 1]].sum()) * 3
+
+
+def test_losses_of_examples_are_listed_in_the_order_of_the_clients():
+    work = quadratic_clients(8)
+    clients, _, _ = clients_at_hand(work)
+    models, asked = torch.eye(2).double(), ids(5, 0, 2, 1)
+    sizes = work.num_examples[asked]
+    expected = clients.losses(models, asked).repeat_interleave(sizes, dim=0).T
+    assert_close(clients.example_losses(models, asked), expected)
+    assert clients.example_losses(models, ids()).shape == (2, 0)
+    weights = torch.full((int(sizes.sum()),), 0.5)
+    fitted = clients.fit(models, asked, ids(0, 1, 0, 0), weights=weights)
+    center = work.centers[2, SENT]
+    assert_close(fitted.rows[2], center + 0.875**3 * (models[0] - center))  # half the loss, half the rate
+
+
+def test_algorithm_that_trains_a_client_twice_in_a_round_is_refused():
+    work = quadratic_clients(8)
+    clients, _, _ = clients_at_hand(work)
+    clients.fit(torch.eye(2).double(), ids(3))
+    for asked in (ids(1, 1), ids(4, 3)):
+        with pytest.raises(InputError, match="the algorithm trains several models of one client in a round"):
+            clients.fit(torch.eye(2).double(), asked)
 
 
 def test_gradients_and_statistics_of_a_client_are_with_its_own_layers():
