@@ -15,12 +15,14 @@ from lit_cfl.algorithms.ifca import IFCA
 from lit_cfl.algorithms.layercfl import LayerCFL
 from lit_cfl.algorithms.local import Local
 from lit_cfl.algorithms.oracle import Oracle
+from lit_cfl.algorithms.pacfl import PACFL
 from lit_cfl.algorithms.stocfl import StoCFL
 
 __all__ = [
     "CFL",
     "FLHC",
     "IFCA",
+    "PACFL",
     "AdaCFL",
     "Algorithm",
     "Assignment",

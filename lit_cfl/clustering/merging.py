@@ -10,7 +10,7 @@ from lit_cfl.clustering.products import ROWS_AT_ONCE, TILE, Rows, chunks_of, gra
 from lit_cfl.clustering.similarity import cosines, divided
 from lit_cfl.errors import InputError
 
-Linkage = Literal["single", "complete", "average", "ward"]
+Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 """How the distance of two clusters follows from those of their members."""
 
 _ALL_PAIRS = 4096  # representations of which all pairs are compared at once
@@ -28,7 +28,8 @@ def agglomerate(
     Args:
         distances: `[n, n]`, symmetric, finite and not negative.
         linkage: distance of two clusters: least (`single`), greatest (`complete`) or mean (`average`) distance of
-            their members; `ward` merges what adds least to the sum of squares, and wants l2 distances.
+            their members; `weighted` is the mean of the distances of the two parts that a cluster was merged from;
+            `ward` merges what adds least to the sum of squares, and wants l2 distances.
         num_clusters: 1 to n.
         threshold: clusters at or above this distance stay apart: 0 leaves everyone alone, infinity makes one
             cluster. Exactly one of the two is given.

@@ -14,6 +14,7 @@ from lit_cfl.algorithms import (
     CFL,
     FLHC,
     IFCA,
+    PACFL,
     AdaCFL,
     Algorithm,
     Ditto,
@@ -59,7 +60,7 @@ def sent(algorithm: Algorithm, work: QuadraticWork, num_rounds: int = T, cohort_
 
 
 @pytest.mark.parametrize(
-    "algorithm", [FedAvg(), FedProx(), Ditto(), FeSEM(M), IFCA(1)], ids=lambda one: type(one).__name__
+    "algorithm", [FedAvg(), FedProx(), Ditto(), FeSEM(M), IFCA(1), PACFL()], ids=lambda one: type(one).__name__
 )
 def test_one_model_each_way(algorithm: Algorithm):
     assert sent(algorithm, corners(), 30) == 2 * K * 30

@@ -10,6 +10,7 @@ from torch import Tensor
 from lit_cfl.algorithms import (
     FLHC,
     IFCA,
+    PACFL,
     Algorithm,
     Ditto,
     FedAvg,
@@ -23,7 +24,7 @@ from lit_cfl.algorithms import (
 )
 from lit_cfl.testing import QuadraticWork
 
-AVERAGING = [FedAvg, FedProx, Ditto, IFCA, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle]
+AVERAGING = [FedAvg, FedProx, Ditto, IFCA, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle, PACFL]
 COHORTS = [ids(0, 1, 5), ids(2, 6, 3, 7), ids(4, 1), ids(0, 2, 3), ids(5, 6, 7, 1, 0)]
 
 

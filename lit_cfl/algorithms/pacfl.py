@@ -1,0 +1,166 @@
+"""PACFL: cluster clients once, before training, by the angles between the subspaces of their data; then FedAvg in each.
+
+arXiv:2209.10526, Algorithm 1, Equations 2 and 3; newcomers as in its Algorithm 3.
+
+Where this differs from the paper:
+* `angles: sum` is the sum of the principal angles. Equation 3 adds the angles of the i-th vectors of two clients, which
+  depends on the order and the signs of singular vectors. The published code has neither equation: it takes the
+  smallest angle of a vector of one client with a vector of the other (`vectors`). It keeps the signs, which are
+  arbitrary; here the angle is that of the lines.
+* the published code has two subspaces: of all examples (MIX-4), or one of each label side by side, which are compared
+  whatever the label (`subspace: each_label`). There the vectors of a client are no orthonormal basis; principal
+  angles are those of what they span.
+* linkage `average` of the published code is what others call `weighted`: both parts of a cluster count alike,
+  whatever their numbers of clients. Here `average` is the mean over clients.
+* a client with fewer examples than p sends fewer vectors. With Dirichlet label proportions the code's clients send more
+  vectors of some labels than of others; here p of each.
+* a newcomer joins the cluster at the smallest distance by the same linkage. The paper clusters all clients again, which
+  may change the clusters of those that have trained.
+* a client whose data shift keeps its cluster.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    Similarity,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.clustering import agglomerate, assign, clusters_of
+from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, padded, subspace_angles
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class PACFLState:
+    models: Tensor  # [K, d]
+    index: Tensor  # [clients], -1 = not clustered yet
+    bases: Tensor  # singular vectors of the clients that were clustered [n, m, inputs], rows of zeros last
+    labels: Tensor  # their clusters, int64 [n]
+
+
+@dataclass(frozen=True)
+class PACFL(Algorithm):
+    """One clustering before training, by principal angles between the clients' data.
+
+    Args:
+        num_vectors: p, the singular vectors that a client sends, or that it sends for each label; 1 or more.
+        subspace: What is compared: the subspace of `all` examples of a client, or those of `each_label` side by side,
+            which need labels.
+        angles: how far two clients are apart: the `smallest` principal angle (Eq. 2), the `sum` of the principal
+            angles (Eq. 3), or the smallest angle of two of their `vectors` (published code).
+        threshold: beta in degrees, 0 or more: clusters at or above it stay apart.
+        linkage: distance of two clusters: `average`, `weighted` (published code), `single` or `complete`.
+        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
+    """
+
+    paper: ClassVar[str] = (
+        "Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin. Efficient Distribution Similarity Identification in "
+        "Clustered Federated Learning via Principal Angles between Client Data Subspaces. AAAI 2023. arXiv:2209.10526"
+    )
+    num_vectors: int = 3
+    subspace: Literal["all", "each_label"] = "all"
+    angles: Angles = "smallest"
+    threshold: float = 10.0
+    linkage: Literal["average", "weighted", "single", "complete"] = "average"
+    weights: Weights = "examples"
+    state_type: ClassVar[type] = PACFLState
+    closeness: ClassVar[str] = "minus the angle in degrees between the client's subspace and those of the cluster"
+
+    def __post_init__(self) -> None:
+        require_positive(num_vectors=self.num_vectors)
+        require_not_negative(threshold=self.threshold)
+
+    def check(self, work: LocalWork) -> None:
+        require_clients(1, len(clients_with_data(work)))
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[PACFLState, Info]:
+        clients = clients_with_data(work)
+        require_clients(1, len(clients))
+        bases = self._bases(work, clients)  # lines 3-4
+        angles = subspace_angles(bases, bases, self.angles).fill_diagonal_(0)  # line 6
+        angles = (angles + angles.T) / 2  # which differ by rounding
+        labels = agglomerate(angles, linkage=self.linkage, threshold=self.threshold)  # line 7
+        state = PACFLState(
+            models=work.initial(0).repeat(int(labels.max()) + 1, 1),  # line 8
+            index=assign(torch.full((len(work.num_examples),), -1), clients, labels),
+            bases=bases,
+            labels=labels,
+        )
+        return state, Info(similarity=Similarity(clients, self._cosines(angles, bases)))
+
+    def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
+        """Asks clients with data for their vectors `[n, m, inputs]`."""
+        function = partial(vectors_of_client, number=self.num_vectors, each_label=self.subspace == "each_label")
+        return padded([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
+
+    def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
+        """Computes what pictures show: the cosine of the angle, or of the mean of the angles of a sum."""
+        most = bases.shape[1] if self.angles == "sum" else 1
+        return (angles / most).deg2rad().cos()
+
+    def round(
+        self, state: PACFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[PACFLState, Info]:
+        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
+        labels = clusters_of(state.index, cohort)
+        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
+        fitted = work.fit(state.models, cohort, labels)  # lines 13-14
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 16
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
+        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        return replace(state, models=models), info.plus(placed)
+
+    def place(
+        self, state: PACFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[PACFLState, Info]:
+        """Gives clients the cluster at the smallest distance from their subspaces; nobody trains."""
+        able = clients[work.num_examples[clients] > 0]
+        skipped = len(clients) - len(able)
+        if not len(able):
+            return state, Info(skipped=skipped)
+        angles = subspace_angles(self._bases(work, able), state.bases, self.angles)
+        distances = self._to_clusters(angles, state.labels)
+        index = assign(state.index, able, distances.argmin(1))
+        closeness = torch.full((len(clients), distances.shape[1]), torch.nan, dtype=distances.dtype)
+        closeness[work.num_examples[clients] > 0] = -distances
+        return replace(state, index=index), Info(skipped=skipped, closeness=closeness)
+
+    def place_unlabelled(
+        self, state: PACFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[PACFLState, Info]:
+        if self.subspace == "each_label":
+            raise InputError(
+                "subspace each_label compares the examples of each label, and these clients have no labels; leave out "
+                "--unlabelled, or run PACFL with subspace all"
+            )
+        return self.place(state, clients, work, rng)
+
+    def _to_clusters(self, angles: Tensor, labels: Tensor) -> Tensor:
+        """Computes the distance of each client from each cluster, by the linkage: `[clients, K]` of `[clients, n]`."""
+        reduce = {"single": "amin", "complete": "amax"}.get(self.linkage, "mean")
+        found = angles.new_zeros(len(angles), int(labels.max()) + 1)
+        return found.scatter_reduce_(1, labels.expand(len(angles), -1), angles, reduce, include_self=False)
+
+    def serve(self, state: PACFLState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))
+
+
+def vectors_of_client(inputs: Tensor, labels: Tensor, number: int, each_label: bool) -> Tensor:
+    """Computes what a client sends: its vectors `[m, inputs]`, the labels in ascending order."""
+    if not each_label:
+        return left_singular_vectors(inputs, number)
+    return torch.cat([left_singular_vectors(inputs[labels == label], number) for label in labels.unique()])

@@ -1,0 +1,101 @@
+"""Subspaces of clients' examples, and the angles between them (PACFL)."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from lit_cfl.errors import InputError
+
+Angles = Literal["smallest", "sum", "vectors"]
+"""How far two subspaces are apart, of their principal angles or of the vectors that span them."""
+
+_PAIRS_AT_ONCE = 2**22  # inner products of vectors
+
+
+def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
+    """Computes the first left singular vectors of the matrix that has the examples as its columns.
+
+    Args:
+        examples: `[n, ...]`, flattened here; n of at least 1.
+        number: p, 1 or more.
+
+    Returns:
+        Orthonormal rows `[min(p, rank), d]`, those of the largest singular values first.
+
+    Raises:
+        InputError: examples that are not numbers on a scale, or not finite.
+    """
+    rows = examples.flatten(1)
+    if not rows.is_floating_point():
+        raise InputError(
+            "examples that are tokens span no subspace; PACFL needs inputs that are numbers, such as images"
+        )
+    if not rows.isfinite().all():
+        raise InputError("an example is not finite; remove it, or fill in what is missing")
+    _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
+    return vectors[: min(number, int(_rank(values, rows.shape)))]
+
+
+def padded(bases: list[Tensor]) -> Tensor:
+    """Stacks bases of subspaces, `[m_i, d]` each, into `[n, m, d]`, m of at least 1; zeros follow the shorter ones."""
+    found = pad_sequence(bases, batch_first=True)
+    return found if found.shape[1] else found.new_zeros(len(found), 1, found.shape[2])
+
+
+def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
+    """Measures how far each subspace is from each of the others, in degrees.
+
+    Args:
+        bases: Rows that span each subspace `[n, m, d]`; rows of zeros span nothing.
+        others: `[k, l, d]`.
+        which: `smallest` principal angle (paper, Eq. 2), in [0, 90]; `sum` of the principal angles, of which there are
+            as many as the smaller subspace has dimensions; `vectors`: the smallest angle of a row of the one with a
+            row of the other, whatever their signs (published code), in [0, 90].
+
+    Returns:
+        float64 `[n, k]`; 90 for a subspace without dimensions.
+
+    Raises:
+        InputError: an unknown measure.
+    """
+    if which not in get_args(Angles):
+        raise InputError(f"angles '{which}' is not known; give one of {', '.join(get_args(Angles))}")
+    bases, others = bases.double(), others.double()
+    if which != "vectors":
+        bases, others = _orthonormal(bases), _orthonormal(others)
+    tile = max(1, _PAIRS_AT_ONCE // max(1, bases.shape[1] * others.shape[0] * others.shape[1]))
+    return torch.cat([_angles(part, others, which) for part in bases.split(tile)])
+
+
+def _angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
+    products = torch.einsum("imd,kld->ikml", bases, others)
+    if which == "vectors":
+        return _degrees(products.abs().amax((2, 3)))
+    degrees = _degrees(torch.linalg.svdvals(products))  # ascending, as cosines descend
+    if which == "smallest":
+        return degrees[:, :, 0]
+    smaller = torch.minimum(_dimensions(bases)[:, None], _dimensions(others)).clamp(min=1)
+    counted = torch.arange(degrees.shape[2]) < smaller[:, :, None]
+    return (degrees * counted).sum(2)
+
+
+def _degrees(cosines: Tensor) -> Tensor:
+    return cosines.clamp(max=1).arccos().rad2deg()
+
+
+def _orthonormal(bases: Tensor) -> Tensor:
+    """Returns orthonormal rows that span the same subspaces `[n, min(m, d), d]`, rows of zeros last."""
+    _, values, vectors = torch.linalg.svd(bases, full_matrices=False)
+    spanning = torch.arange(values.shape[1]) < _rank(values, bases.shape[1:])[:, None]
+    return vectors * spanning[:, :, None]
+
+
+def _dimensions(bases: Tensor) -> Tensor:
+    return bases.any(2).sum(1)
+
+
+def _rank(values: Tensor, shape: torch.Size) -> Tensor:
+    """Counts the singular values `[..., k]`, descending, of a matrix of this shape that are more than rounding."""
+    return (values > max(shape) * torch.finfo(values.dtype).eps * values[..., :1]).sum(-1)
