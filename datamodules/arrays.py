@@ -1,4 +1,4 @@
-"""Your own data: NumPy arrays, torch tensors, a file .npz, or a folder with one such file for each client."""
+"""Your own data: NumPy arrays, torch tensors, a table .csv, a file .npz, or a folder with one .npz for each client."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
+from lit_cfl.datamodules.table import read_table
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.given_paths import expand_home
 
@@ -29,8 +30,9 @@ class ArrayData(PooledDataModule):
 
     The clients are those of `client`; without it, ten of equal size. `partition` makes others.
 
-    `source` is a file .npz with x and perhaps y, client and cluster; or a folder with a file .npz for each client,
-    named after the client, with x and perhaps y and cluster, a single number or word. Nothing is unpickled.
+    `source` is a table .csv with columns y and perhaps client and cluster, and numbers in all others, which are the
+    inputs; a file .npz with x and perhaps y, client and cluster; or a folder with a file .npz for each client, named
+    after the client, with x and perhaps y and cluster, a single number or word. Nothing is unpickled.
 
     Args:
         x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be.
@@ -42,6 +44,8 @@ class ArrayData(PooledDataModule):
         cluster: true clusters, for scoring only: `[N]`, or one for each client in that order; integers from 0, or
             words.
         source: a file or folder in place of x, y, client and cluster.
+        columns: names of the columns of a table .csv that are not called y, client or cluster, such as
+            `{y: label, client: user}`.
         num_labels: size of the label space; null = the largest label + 1.
         vocabulary: the inputs are token ids, 0 to `vocabulary - 1`, whatever the net; null = if it has an embedding.
         scale: factor of the inputs, above 0; null = 1/255 for uint8, 1 for others.
@@ -62,6 +66,7 @@ class ArrayData(PooledDataModule):
         cluster: Any = None,
         *,
         source: str | Path | None = None,
+        columns: dict[str, str] | None = None,
         num_labels: int | None = None,
         vocabulary: int | None = None,
         scale: float | None = None,
@@ -84,13 +89,16 @@ class ArrayData(PooledDataModule):
         if self.arrays if source is not None else "x" not in self.arrays:
             given = ", ".join([*self.arrays, *([] if source is None else ["source"])])
             raise InputError(
-                f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: a file or folder of .npz"
+                f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: a .csv, a .npz, or "
+                "a folder of .npz"
             )
+        if columns and Path(source or "").suffix != ".csv":
+            raise InputError(f"columns is {columns}, but source is {source}; columns names those of a table .csv")
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
-        self.vocabulary = vocabulary
+        self.columns, self.vocabulary = columns or {}, vocabulary
 
     def pool(self) -> Pool:
-        arrays = self.arrays if self.source is None else read_source(expand_home(self.source))
+        arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
         examples = examples_of(
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )
@@ -119,6 +127,12 @@ class _AsTold(Partition):
     kind: str
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        if not self.chosen and pool.owner is None:
+            warnings.warn(
+                "no client is given: the examples are divided evenly among ten clients; give client, or a partition",
+                Notice,
+                stacklevel=2,
+            )
         usual = IID(10, self.test) if pool.owner is None else Natural(test=self.test)
         division = (self.chosen or usual).divide(pool, rng)
         division = replace(division, skew=skew_name(division.skew, self.kind))
@@ -262,8 +276,13 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
     return array
 
 
-def read_source(source: Path) -> Mapping[str, np.ndarray]:
-    """Reads the arrays of a file .npz, or of a folder of them, put together. Nothing is unpickled."""
+def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.ndarray]:
+    """Reads the arrays of a table .csv, of a file .npz, or of a folder of the latter, put together.
+
+    Nothing is unpickled. `columns` are as of `ArrayData`.
+    """
+    if source.suffix == ".csv":
+        return read_table(source, columns)
     if not source.is_dir():
         return _read(source)
     files = sorted(source.glob("*.npz"))
@@ -285,7 +304,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         return read_npz(path, KEYS, required=("x",), no_others=True)
     except FileNotFoundError as error:
-        raise InputError(f"there is no file or folder {path}; give a file .npz, or a folder of them") from error
+        raise InputError(f"there is no file or folder {path}; give a .csv, a .npz, or a folder of .npz") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
     except InputError as error:

@@ -26,6 +26,7 @@ _ADDED_OPTIONS = {
     "server": None,
     "shared": None,
     "personal": None,
+    "data.init_args.columns": None,
     "task.init_args.scores": None,
     "task.init_args.net.init_args.batch_norm": False,
 }  # since 0.3, and how earlier runs trained

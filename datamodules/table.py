@@ -1,0 +1,65 @@
+"""A table in a file .csv: a column of labels, one of clients, and numbers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from lit_cfl.errors import InputError, nearest
+
+ROLES = ("y", "client", "cluster")
+
+
+def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Reads a table whose first line names its columns.
+
+    Args:
+        path: Path of the file.
+        columns: Names of the columns `y` (labels, required), `client` and `cluster`, where they have other names.
+
+    Returns:
+        x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` as they are in
+        the file, as far as it has them.
+
+    Raises:
+        InputError: the file is no table, lacks a column, or a cell that is used is empty or no number.
+    """
+    import pandas  # takes most of a second, and only tables need it
+
+    for role in columns:
+        if role not in ROLES:
+            raise InputError(f"columns names {role!r}{nearest(role, ROLES)}; give columns for {', '.join(ROLES)}")
+    try:
+        table = pandas.read_csv(path)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}; give a table .csv") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    except ValueError as error:  # pandas' own errors are such, and so are those of Unicode
+        raise InputError(
+            f"{path} is no table of comma-separated columns ({str(error).partition(chr(10))[0]})"
+        ) from error
+    found = {role: columns.get(role, role) for role in ROLES}
+    for role, name in found.items():
+        if name not in table.columns and (role in columns or role == "y"):
+            hint = nearest(name, map(str, table.columns), 0.7)
+            remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
+            raise InputError(
+                f"{path} has no column {name!r}{hint}; it has {', '.join(map(str, table.columns))}{remedy}"
+            )
+    if not len(table):
+        raise InputError(f"{path} has no line below its column names")
+    for name in table.columns[table.isna().any()]:
+        line = int(table[name].isna().to_numpy().argmax()) + 2
+        raise InputError(f"{path}: column {name!r} is empty in line {line}; fill such cells, or drop their lines")
+    inputs = [name for name in table.columns if name not in found.values()]
+    for name in inputs:
+        if table[name].dtype.kind not in "iufb":
+            raise InputError(
+                f"{path}: column {name!r} holds {table[name][0]!r}, which is no number, so it is no input; leave it "
+                f"out, encode it as numbers, or say what it is: columns: {{client: {name}}}"
+            )
+    if not inputs:
+        raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
+    arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
+    return {"x": table[inputs].to_numpy(np.float32), **arrays}
