@@ -57,7 +57,7 @@ class PACFL(Algorithm):
 
     Args:
         num_vectors: p, the singular vectors that a client sends, or that it sends for each label; 1 or more.
-        subspace: What is compared: the subspace of `all` examples of a client, or those of `each_label` side by side,
+        subspace: Subspaces compared: that of `all` examples of a client, or those of `each_label` side by side,
             which need labels.
         angles: how far two clients are apart: the `smallest` principal angle (Eq. 2), the `sum` of the principal
             angles (Eq. 3), or the smallest angle of two of their `vectors` (published code).
