@@ -103,7 +103,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
     except (InputError, TypeError) as error:
         raise InputError(
             f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
-            "With --new_plan it continues under a plan for this machine, and no more to the bit (docs/results.md)"
+            "With --new_plan it continues under a plan for this machine, and no more to the bit (docs/resuming.md)"
         ) from error
     return recorded
 
