@@ -26,9 +26,9 @@ def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())
 
 
-def test_all_thirteen_systems_and_two_baselines_are_there():
+def test_all_systems_are_there():
     wanted = "FedAvg, FedProx, Ditto, IFCA, FeSEM, CFL, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, AdaCFL, LayerCFL"
-    wanted += ", Local, Oracle, PACFL"
+    wanted += ", Local, Oracle, FedDrift, PACFL"
     assert all(hasattr(lit_cfl.algorithms, name) for name in wanted.split(", "))
     assert {kind.__name__ for kind in ALL} == set(wanted.split(", "))
 

@@ -14,6 +14,7 @@ from lit_cfl.algorithms import (
     Algorithm,
     Ditto,
     FedAvg,
+    FedDrift,
     FedGroup,
     FedGrouProx,
     FedProx,
@@ -24,7 +25,7 @@ from lit_cfl.algorithms import (
 )
 from lit_cfl.testing import QuadraticWork
 
-AVERAGING = [FedAvg, FedProx, Ditto, IFCA, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle, PACFL]
+AVERAGING = [FedAvg, FedProx, Ditto, IFCA, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle, FedDrift, PACFL]
 COHORTS = [ids(0, 1, 5), ids(2, 6, 3, 7), ids(4, 1), ids(0, 2, 3), ids(5, 6, 7, 1, 0)]
 
 

@@ -1,0 +1,295 @@
+"""FedDrift: a client whose loss jumps under every model starts a new one; models that turn out alike merge.
+
+arXiv:2206.00799, Algorithms 1 (FedDrift-Eager) and 2 (FedDrift), and the published code.
+
+Where this differs from the paper:
+* the paper's time steps bring new data and last as many rounds as a model needs to be trained. Here data are those of
+  the round, and a time step is `step_rounds` rounds: at its start clients test their loss, choose, and models merge.
+* clients keep no data of past time steps. They train, and clusters are compared, on the present data alone. A cluster
+  that nobody chooses keeps its model for a concept that comes back, but is neither compared nor merged.
+* all clients in training test and choose at the start of a time step, as in the paper; those of the cohort train, and
+  in every round of a new model's first time step all of its clients.
+* the loss is the task's on training examples. The published code compares accuracies.
+* models start from w_0, and a new one from the client's best model, as in the published code.
+* `start: clients` is what the published code runs under the name FedDrift; with `one` all clients share the first model.
+* clusters merge strictly below `merge_delta`; the published code merges at it, too. The merged model is weighted by the
+  examples that chose each cluster so far, counted once a time step; the code counts clients, which have equal sizes there.
+* the number of models is not limited unless `max_clusters` is given; the published code always has a limit.
+* clients without data keep their cluster, or stay without one.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES
+from lit_cfl.clustering import agglomerate, assign, clusters_of
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import LocalWork
+
+_APART = 1e30  # distance of clusters with a loss that is not finite
+
+
+@dataclass(frozen=True, eq=False)
+class FedDriftState:
+    models: Tensor  # [K, d]
+    index: Tensor  # [clients], -1 = no cluster yet
+    losses: Tensor  # of each client under its best model at the last time step, float64 [clients]; nan = not seen yet
+    sizes: Tensor  # examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the number is free
+    used: Tensor  # round in which somebody last chose each cluster, int64 [K]
+    new: Tensor  # bool [K]: made at the start of this time step
+
+
+@dataclass(frozen=True)
+class FedDrift(Algorithm):
+    """Clusters that appear where a client's loss jumps, and merge where models fit each other's clients.
+
+    Args:
+        delta: A client detects a drift where its loss under its best model exceeds that of the last time step by more
+            than this (the paper's threshold), 0 or more, in the unit of the task's loss.
+        merge_delta: Clusters merge while their distance, the larger rise in loss of their models on each other's
+            clients, is below this; null = delta.
+        step_rounds: Rounds of a time step, 1 or more.
+        start: Models of the first time step: one for each of the `clients`, which then merge (what the published code
+            runs), or `one` for all.
+        eager: FedDrift-Eager: clients that detect a drift at the same time share one new model, and clusters never merge.
+        max_clusters: Largest number of models. A further one takes the place of the model that nobody has chosen for
+            the longest time; where all are in use the client stays with its best model. null = no limit.
+        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
+    """
+
+    paper: ClassVar[str] = (
+        "Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated Learning under Distributed Concept Drift. "
+        "AISTATS 2023. arXiv:2206.00799"
+    )
+    delta: float = 1.0
+    merge_delta: float | None = None
+    step_rounds: int = 5
+    start: Literal["clients", "one"] = "clients"
+    eager: bool = False
+    max_clusters: int | None = None
+    weights: Weights = "examples"
+    state_type = FedDriftState
+    score_columns = SHIFT_SCORES
+    tables = MIGRATIONS
+    closeness = "minus the training loss of the cluster's model"
+
+    def __post_init__(self) -> None:
+        require_not_negative(delta=self.delta)
+        require_positive(step_rounds=self.step_rounds)
+        if self.merge_delta is not None:
+            require_not_negative(merge_delta=self.merge_delta)
+        if self.max_clusters is not None:
+            require_positive(max_clusters=self.max_clusters)
+        if self.eager and (self.start == "clients" or self.merge_delta is not None):
+            raise InputError(
+                f"eager is true, but start is {self.start} and merge_delta {self.merge_delta}: FedDrift-Eager merges "
+                "nothing; give start one, and no merge_delta"
+            )
+
+    def check(self, work: LocalWork) -> None:
+        able = len(clients_with_data(work))
+        require_clients(1, able)
+        if self.start == "clients" and self.max_clusters is not None and self.max_clusters < able:
+            raise InputError(
+                f"max_clusters is {self.max_clusters}, but each of {able} clients starts a model; raise it to {able}, "
+                "or give start one"
+            )
+
+    def first_clustering_round(self) -> int:
+        return self.step_rounds if self.start == "clients" else 0
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedDriftState, Info]:
+        w0, able, alone = work.initial(0), clients_with_data(work), self.start == "clients"
+        index = torch.full((len(work.num_examples),), -1)
+        who = able if alone else work.population
+        index = assign(index, who, torch.arange(len(who)) if alone else torch.zeros_like(who))
+        number = len(who) if alone else 1
+        losses = torch.full(index.shape, torch.nan, dtype=torch.float64)
+        losses[able] = work.losses(w0[None], able)[:, 0].double()
+        none = torch.zeros(number, dtype=torch.int64)
+        new = torch.full((number,), alone)
+        state = FedDriftState(w0.repeat(number, 1), index, losses, none, none, new)
+        return _chosen(state, able, index[able], work), Info()
+
+    def round(
+        self, state: FedDriftState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedDriftState, Info]:
+        begins = work.round > 0 and work.round % self.step_rounds == 0
+        state, step = self.begin_time_step(state, work) if begins else (state, Info())
+        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
+        cohort = torch.cat([cohort, _clients_of_new_models(state, work)]).unique()
+        labels = clusters_of(state.index, cohort)
+        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
+        fitted = work.fit(state.models, cohort, labels)
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, labels, weights, into=state.models)
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
+        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        return replace(state, models=models), info.plus(replace(placed, skipped=0)).plus(step)
+
+    def begin_time_step(self, state: FedDriftState, work: LocalWork) -> tuple[FedDriftState, Info]:
+        """Lets every client with data choose its best model or detect a drift; then merges clusters."""
+        able, alive = clients_with_data(work), (state.sizes > 0).nonzero().flatten()
+        losses = work.losses(state.models[alive], able).double().nan_to_num(torch.inf)  # [n, alive]
+        least, nearest = losses.min(1)  # ties: the lowest number
+        seen = _longer(state.losses, len(work.num_examples) - len(state.losses), torch.nan)
+        drifts = least - seen[able] > self.delta
+        before = clusters_of(state.index, able)
+        state = replace(state, losses=seen.index_copy(0, able, least), new=torch.zeros_like(state.new))
+        state, labels = self._start_models(state, alive[nearest], drifts)
+        state = _chosen(state, able, labels, work)
+        told = drifts | (labels != before)
+        rows = torch.stack([able, before, labels], dim=1)[told & (before >= 0)].tolist()
+        if not self.eager:
+            stays = labels == alive[nearest]
+            state = self._merged(state, losses[stays], nearest[stays], alive, work.num_examples[able[stays]])
+        scores = (float(drifts.sum()), float((labels != before)[before >= 0].sum()))
+        tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
+        info = Info(down=losses.numel(), scores=dict(zip(SHIFT_SCORES, scores, strict=True)), tables=tables)
+        return state, replace(info, bytes_up=4 * losses.numel())
+
+    def _start_models(self, state: FedDriftState, best: Tensor, drifts: Tensor) -> tuple[FedDriftState, Tensor]:
+        """Starts a model for each client that drifted, or one for all (`eager`), from the client's best model.
+
+        Args:
+            best: number of each client's best model, int64 `[n]`.
+            drifts: bool `[n]`.
+
+        Returns:
+            The state, and the number of each client's model, int64 `[n]`.
+        """
+        who = drifts.nonzero().flatten()
+        sources = best[who[:1] if self.eager else who]
+        numbers = self._free_numbers(state, best, len(sources))
+        size = max([len(state.models), *(numbers + 1).tolist()]) - len(state.models)
+        gone = torch.isin(state.index, numbers)  # clients without data, of a model whose place is taken
+        state = replace(
+            state,
+            models=_longer(state.models, size).index_copy(0, numbers, state.models[sources[: len(numbers)]]),
+            index=state.index.masked_fill(gone, -1),
+            sizes=_longer(state.sizes, size).index_fill(0, numbers, 0),
+            used=_longer(state.used, size),
+            new=_longer(state.new, size).index_fill(0, numbers, True),
+        )
+        if self.eager:
+            who = who if len(numbers) else who[:0]
+            return state, best.index_copy(0, who, numbers.expand(len(who)))
+        return state, best.index_copy(0, who[: len(numbers)], numbers)
+
+    def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
+        """Finds numbers for new models: free ones, then further ones, then those unused for the longest time."""
+        free = (state.sizes == 0).nonzero().flatten()
+        further = len(state.sizes) + torch.arange(wanted)
+        alive = len(state.sizes) - len(free)
+        room = wanted if self.max_clusters is None else max(self.max_clusters - alive, 0)
+        idle = (state.sizes > 0).index_fill(0, best, False).nonzero().flatten()
+        idle = idle[state.used[idle].argsort(stable=True)]
+        return torch.cat([torch.cat([free, further])[:room], idle])[:wanted]
+
+    def _merged(
+        self, state: FedDriftState, losses: Tensor, nearest: Tensor, alive: Tensor, num_examples: Tensor
+    ) -> FedDriftState:
+        """Merges clusters hierarchically by complete linkage, until the least distance is `merge_delta` or more.
+
+        Args:
+            losses: of clients in clusters that are not new, under each model `[n, alive]`.
+            nearest: column of each one's cluster, int64 `[n]`.
+            alive: numbers of the clusters, int64 `[alive]`.
+            num_examples: int64 `[n]`.
+        """
+        held, place = nearest.unique(return_inverse=True)
+        if len(held) < 2:
+            return state
+        found = cluster_distances(mean_by_cluster(losses[:, held], place, num_examples.double()))
+        threshold = self.delta if self.merge_delta is None else self.merge_delta
+        groups = agglomerate(found, linkage="complete", threshold=threshold)  # numbered by lowest member
+        return merge_clusters(state, alive[held], groups)
+
+    def place(
+        self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedDriftState, Info]:
+        """Gives clients the model with the least training loss, among those that are not new if there are any."""
+        known = (state.sizes > 0) & ~state.new
+        numbers = (known if known.any() else state.sizes > 0).nonzero().flatten()
+        able = work.num_examples[clients] > 0
+        found = work.losses(state.models[numbers], clients[able])
+        losses = found.new_full((len(clients), len(state.models)), torch.nan)
+        losses[able] = losses[able].index_copy(1, numbers, found)
+        labels = torch.where(able, losses.nan_to_num(torch.inf).argmin(1), -1)
+        info = Info(down=len(clients) * len(numbers), skipped=int((~able).sum()), closeness=-losses)
+        return replace(state, index=assign(state.index, clients, labels)), info
+
+    def serve(self, state: FedDriftState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))
+
+
+def cluster_distances(losses: Tensor) -> Tensor:
+    """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0), how much worse models fit each other's clients.
+
+    Args:
+        losses: mean loss of each cluster's clients (rows) under each cluster's model (columns) `[K, K]`: L(i, j), of
+            model i on cluster j, is in row j and column i.
+
+    Returns:
+        float64 `[K, K]`; where a loss is not finite the distance is very large.
+    """
+    rise = losses.double() - losses.double().diagonal()
+    rise = rise.nan_to_num(nan=_APART, posinf=_APART, neginf=_APART).clamp(min=0, max=_APART)
+    return torch.maximum(rise, rise.T).fill_diagonal_(0)
+
+
+def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
+    """Merges clusters `[n]`, ascending, of the same group `[n]` into the one with the lowest number.
+
+    A model becomes the mean of the group's, weighted by the examples that have chosen each; other numbers are free.
+    """
+    if int(groups.max()) + 1 == len(clusters):
+        return state
+    sizes, numbers = state.sizes[clusters], torch.full((int(groups.max()) + 1,), len(state.sizes))
+    numbers = numbers.scatter_reduce(0, groups, clusters, "amin")
+    into = numbers[groups]
+    renamed = torch.arange(len(state.sizes)).index_copy(0, clusters, into)
+    alone = torch.bincount(groups)[groups] == 1
+    means = torch.where(alone[:, None], state.models[clusters], mean_by_cluster(state.models[clusters], groups, sizes)[groups])
+    return replace(
+        state,
+        models=state.models.index_copy(0, into, means),
+        index=torch.where(state.index >= 0, renamed[state.index.clamp(min=0)], -1),
+        sizes=state.sizes.index_fill(0, clusters, 0).index_add(0, into, sizes),
+        used=state.used.index_copy(0, numbers, torch.full_like(numbers, int(state.used[clusters].max()))),
+    )
+
+
+def _chosen(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
+    """Notes which clusters clients `[n]` have chosen, int64 `[n]`."""
+    return replace(
+        state,
+        index=assign(state.index, clients, labels),
+        sizes=state.sizes.index_add(0, labels, work.num_examples[clients]),
+        used=state.used.index_fill(0, labels, work.round),
+    )
+
+
+def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
+    """Finds the clients with data that train in every round of this time step, int64 `[n]`."""
+    able = clients_with_data(work)
+    labels = clusters_of(state.index, able)
+    return able[(labels >= 0) & state.new[labels.clamp(min=0)]]
+
+
+def _longer(rows: Tensor, missing: int, value: float = 0) -> Tensor:
+    """Appends rows of one value."""
+    return torch.cat([rows, rows.new_full((max(missing, 0), *rows.shape[1:]), value)])

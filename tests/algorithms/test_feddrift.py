@@ -1,0 +1,369 @@
+"""FedDrift on quadratic clients: when a jump is a drift, when clusters merge, and what becomes of models."""
+
+import csv
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from benchmark_scripts import FOLDER, loaded
+from quadratic import ids, rng
+from torch import Tensor
+
+from lit_cfl import Experiment
+from lit_cfl.algorithms import FedAvg, FedDrift
+from lit_cfl.algorithms.base import Info
+from lit_cfl.algorithms.feddrift import FedDriftState, cluster_distances
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.shift import LabelDrift
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.errors import InputError
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.run import run
+from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tasks import Classification
+from lit_cfl.testing import QuadraticWork, check_algorithm
+
+ONE = FedDrift(delta=2.0, step_rounds=1, start="one")
+
+
+class FromZero(QuadraticWork):
+    """Clients on a line, w_0 = 0: one step of size 1 goes to the client's own point, the loss is half the square."""
+
+    def initial(self, number: int) -> Tensor:
+        return torch.zeros(1, dtype=torch.float64)
+
+
+def line(*points: float, sizes: tuple[int, ...] | None = None) -> FromZero:
+    centers = torch.tensor(points, dtype=torch.float64)[:, None]
+    return FromZero(centers, torch.tensor(sizes or (1,) * len(points)), 1.0, layers={"fc1": 1})
+
+
+def after_round(
+    state: FedDriftState, algorithm: FedDrift, work: QuadraticWork, number: int, cohort: Tensor | None = None
+) -> tuple[FedDriftState, Info]:
+    who = torch.arange(len(work.centers)) if cohort is None else cohort
+    return algorithm.round(state, who, work.at(number), rng(number))
+
+
+def begun(algorithm: FedDrift, work: QuadraticWork, **changes: object) -> FedDriftState:
+    return replace(algorithm.init(work, rng())[0], **changes)
+
+
+def clusters(*models: float, of: Tensor, work: QuadraticWork, sizes: tuple[int, ...] | None = None) -> FedDriftState:
+    """A state with these models, whose clients are where they were a time step before."""
+    rows, number = torch.tensor(models, dtype=torch.float64)[:, None], len(models)
+    return FedDriftState(
+        models=rows,
+        index=of,
+        losses=work.losses(rows, torch.arange(len(of))).min(1).values,
+        sizes=torch.bincount(of, work.num_examples, number).long() if sizes is None else torch.tensor(sizes),
+        used=torch.zeros(number, dtype=torch.int64),
+        new=torch.zeros(number, dtype=torch.bool),
+    )
+
+
+def served(state: FedDriftState) -> list[float]:
+    return [float(state.models[cluster, 0]) for cluster in state.index.tolist()]
+
+
+def rows(info: Info) -> list[tuple[int, ...]]:
+    return [(row["client"], row["cluster_before"], row["cluster_after"]) for row in info.tables["migrations"]]
+
+
+@pytest.mark.parametrize(("delta", "detected"), [(2.0, 0), (1.9999, 1)])
+def test_jump_is_a_drift_above_delta_and_none_at_it(delta: float, detected: int):
+    before = clusters(1.0, of=ids(0, 0), work=line(1.0, 1.0))
+    now = line(1.0, 3.0)  # the loss of client 1 goes from 0 to 2
+    state, info = after_round(before, replace(ONE, delta=delta), now, 1)
+    assert (info.scores["shift/detected"], len(state.models)) == (detected, 1 + detected)
+    assert state.losses.tolist() == [0.0, 2.0]
+
+
+def test_reference_is_the_loss_of_the_last_time_step():
+    state, found = clusters(1.0, of=ids(0, 0), work=line(1.0, 1.0)), []
+    for number, point in enumerate([2.0, 3.0, 5.0], start=1):  # losses under a model that nobody trains: 0.5, 2, 8
+        state, info = after_round(state, ONE, line(1.0, point), number, cohort=ids())
+        found.append(info.scores["shift/detected"])
+    assert found == [0, 0, 1]
+
+
+def test_loss_counts_under_the_best_model_so_that_a_known_concept_is_no_drift():
+    before = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
+    state, info = after_round(before, ONE, line(8.0, 8.0), 1)
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (0, 1, [(0, 0, 1)])
+    assert state.index.tolist() == [1, 1]
+    state, info = after_round(state, ONE, line(0.0, 8.0), 2)  # the model of 0 is still there
+    assert (info.scores["shift/detected"], rows(info), state.index.tolist()) == (0, [(0, 1, 0)], [0, 1])
+
+
+def test_client_that_drifts_starts_from_its_best_model_and_trains_it_alone_in_each_round_of_the_time_step():
+    algorithm = replace(ONE, step_rounds=2)
+    work = line(1.0, 1.0, 1.0, 9.0)
+    before = clusters(1.0, 4.0, of=ids(0, 0, 0, 0), work=line(1.0, 1.0, 1.0, 1.0), sizes=(4, 1))
+    begun, _ = algorithm.begin_time_step(before, work.at(2))
+    assert begun.index.tolist() == [0, 0, 0, 2]
+    assert begun.models[2].tolist() == [4.0]
+    work.learning_rate = 0.5
+    state, info = algorithm.round(before, ids(0), work.at(2), rng())
+    assert (rows(info), served(state)) == ([(3, 0, 2)], [1.0, 1.0, 1.0, 6.5])
+    state, info = algorithm.round(state, ids(1), work.at(3), rng())  # not in the cohort, but in its first time step
+    assert (info.tables, info.up, served(state)) == ({}, 2, [1.0, 1.0, 1.0, 7.75])
+    state, info = algorithm.round(state, ids(1), work.at(4), rng())
+    assert (info.up, served(state)[3]) == (1, 7.75)
+
+
+def test_clients_that_drift_together_have_a_model_each_which_merge_one_time_step_later():
+    before = clusters(1.0, of=ids(0, 0, 0), work=line(1.0, 1.0, 1.0))
+    now = line(1.0, 9.0, 9.5)
+    state, _ = after_round(before, ONE, now, 1)
+    assert (state.index.tolist(), served(state)) == ([0, 1, 2], [1.0, 9.0, 9.5])
+    state, info = after_round(state, ONE, now, 2)
+    assert (state.index.tolist(), state.sizes.tolist()) == ([0, 1, 1], [5, 4, 0])
+    assert (info.scores["shift/migrated"], rows(info)) == (0, [])  # a merge is no migration
+    assert served(state)[1] == 9.25
+
+
+def test_eager_form_has_one_new_model_for_all_that_drift_and_never_merges():
+    eager = replace(ONE, eager=True)
+    state = clusters(1.0, 1.5, of=ids(0, 1, 0, 0), work=line(1.0, 1.5, 1.0, 1.0))
+    for number in (1, 2, 3):
+        state, info = after_round(state, eager, line(1.0, 1.5, 9.0, 11.0), number)
+        assert info.scores["shift/detected"] == (2 if number == 1 else 0)
+        assert (state.index.tolist(), served(state)) == ([0, 1, 2, 2], [1.0, 1.5, 10.0, 10.0])
+    assert len(state.models) == 3
+
+
+@pytest.mark.parametrize(("merge_delta", "merged"), [(2.0, False), (2.0001, True)])
+def test_clusters_merge_below_the_threshold_and_not_at_it(merge_delta: float, merged: bool):
+    work = line(0.0, 2.0)  # distance 1/2 * 2^2
+    before = clusters(0.0, 2.0, of=ids(0, 1), work=work)
+    state, _ = after_round(before, FedDrift(9.0, merge_delta, step_rounds=1), work, 1, cohort=ids())
+    assert state.index.tolist() == ([0, 0] if merged else [0, 1])
+
+
+def test_threshold_of_merges_is_delta_unless_it_is_given():
+    work = line(0.0, 2.0)
+    before = clusters(0.0, 2.0, of=ids(0, 1), work=work)
+    for algorithm, merged in ((FedDrift(2.1), True), (FedDrift(1.9), False), (FedDrift(1.9, 2.1), True)):
+        state, _ = after_round(before, replace(algorithm, step_rounds=1), work, 1)
+        assert (state.index.tolist() == [0, 0]) is merged
+
+
+def test_merged_model_is_weighted_by_the_examples_that_chose_each_cluster():
+    work = line(0.0, 1.0, 1.0, sizes=(3, 2, 4))
+    before = clusters(0.0, 1.0, of=ids(0, 1, 1), work=work, sizes=(7, 15))
+    state, _ = after_round(before, ONE, work, 1, cohort=ids())
+    assert state.sizes.tolist() == [31, 0]  # 7 + 3 and 15 + 6
+    assert served(state) == pytest.approx([21 / 31] * 3)
+    assert state.index.tolist() == [0, 0, 0]
+
+
+def test_linkage_is_complete_so_that_a_chain_does_not_merge_as_a_whole():
+    work = line(0.0, 1.2, 2.2)  # distances 0.72, 0.5 and 2.42, whose mean with 0.72 is below 2
+    before = clusters(0.0, 1.2, 2.2, of=ids(0, 1, 2), work=work)
+    state, _ = after_round(before, ONE, work, 1, cohort=ids())
+    assert state.index.tolist() == [0, 1, 1]
+
+
+def test_distance_is_the_larger_rise_on_each_others_clients():
+    losses = torch.tensor([[1.0, 4.0], [2.5, 2.0]])  # rows: clients of a cluster, columns: models
+    assert cluster_distances(losses).tolist() == [[0.0, 2.0], [2.0, 0.0]]  # 4 - 2 and 2.5 - 1
+    better = torch.tensor([[1.0, 0.5], [0.5, 2.0]])  # each fits the other's clients better than its own
+    assert cluster_distances(better).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    diverged = torch.tensor([[1.0, torch.inf], [1.0, torch.inf]])
+    assert cluster_distances(diverged)[0, 1] > 1e20
+
+
+def test_mean_losses_of_a_cluster_are_weighted_by_examples():
+    work = line(0.0, 3.0, 2.0, sizes=(1, 1, 9))  # mean loss of model 0 on cluster 1: (4.5 + 9 * 2) / 10 = 2.25
+    before = clusters(0.0, 2.1, of=ids(0, 1, 1), work=work)
+    distance = 2.25 - 0.0
+    for threshold, merged in ((distance - 0.01, False), (distance + 0.01, True)):
+        state, _ = after_round(before, FedDrift(9.0, threshold, step_rounds=1), work, 1)
+        assert (state.index.tolist() == [0, 0, 0]) is merged
+
+
+def test_cluster_of_nobody_keeps_its_model_and_is_not_merged():
+    work = line(1.0, 1.0)
+    before = clusters(1.0, 1.4, of=ids(0, 0), work=work, sizes=(2, 1))
+    state, _ = after_round(before, ONE, work, 1)
+    assert (state.models[:, 0].tolist(), state.sizes.tolist()) == ([1.0, 1.4], [4, 1])
+
+
+def test_number_of_a_merged_cluster_is_free_for_the_next_new_one():
+    work = line(0.0, 0.5, 9.0)
+    state, _ = after_round(clusters(0.0, 0.5, 9.0, of=ids(0, 1, 2), work=work), ONE, work, 1)
+    assert (state.index.tolist(), len(state.models)) == ([0, 0, 2], 3)
+    state, _ = after_round(state, ONE, line(0.0, -9.0, 9.0), 2)
+    assert (state.index.tolist(), len(state.models)) == ([0, 1, 2], 3)
+    assert served(state) == [0.0, -9.0, 9.0]
+
+
+def test_limit_takes_the_place_of_the_model_unused_for_the_longest_and_never_of_one_in_use():
+    limited = replace(ONE, max_clusters=3)
+    work = line(0.0, 0.0)
+    before = clusters(0.0, 20.0, -20.0, of=ids(0, 0), work=work, sizes=(2, 1, 1))
+    before = replace(before, used=ids(5, 4, 3))
+    state, info = after_round(before, limited, line(0.0, 9.0), 6)
+    assert (rows(info), state.models[:, 0].tolist()) == ([(1, 0, 2)], [0.0, 20.0, 9.0])
+    full = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
+    state, info = after_round(full, replace(limited, max_clusters=2), line(-50.0, 90.0), 6)
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (2, 0, [(0, 0, 0), (1, 1, 1)])
+    assert (len(state.models), served(state)) == (2, [-50.0, 90.0])
+
+
+def test_place_that_is_taken_leaves_no_client_with_the_model_of_another_concept():
+    before = clusters(0.0, 20.0, of=ids(0, 0, 1), work=line(0.0, 0.0, 20.0))
+    state, _ = after_round(before, replace(ONE, max_clusters=2), line(0.0, -60.0, 20.0, sizes=(1, 1, 0)), 6)
+    assert state.index.tolist() == [0, 1, -1]  # client 2 has no data, and its model is gone
+
+
+def test_each_client_starts_alone_and_like_clients_merge():
+    algorithm = FedDrift(delta=2.0, step_rounds=2)
+    work = line(0.0, 0.6, 8.0, 8.2, 0.2, sizes=(1, 2, 1, 3, 1))
+    state = begun(algorithm, work)
+    assert (state.index.tolist(), served(state)) == ([0, 1, 2, 3, 4], [0.0] * 5)
+    for number in (0, 1):
+        state, info = after_round(state, algorithm, work, number, cohort=ids(0, 3))
+        assert info.up == 5  # everyone trains in the first time step
+    state, _ = after_round(state, algorithm, work, 2, cohort=ids())
+    assert state.index.tolist() == [0, 0, 2, 2, 0]
+    assert served(state) == pytest.approx([(0 + 2 * 0.6 + 0.2) / 4] * 2 + [(8 + 3 * 8.2) / 4] * 2 + [1.4 / 4])
+
+
+def test_without_a_drift_and_with_one_model_it_is_fedavg_to_the_bit():
+    work = line(0.0, 1.0, 2.0, 5.0, sizes=(1, 3, 2, 5))
+    state, other = begun(FedDrift(start="one"), work), FedAvg().init(work, rng())[0]
+    for number in range(6):
+        cohort = ids(number % 4, (number + 1) % 4)
+        state, _ = after_round(state, FedDrift(start="one"), work, number, cohort)
+        other, _ = FedAvg().round(other, cohort, work.at(number), rng(number))
+        assert torch.equal(state.models, other.models)
+
+
+def test_traffic_is_every_model_for_every_client_at_a_time_step_and_fedavgs():
+    algorithm = replace(ONE, step_rounds=2)
+    state = clusters(0.0, 8.0, of=ids(0, 0, 1), work=line(0.0, 0.0, 8.0))
+    state, info = after_round(state, algorithm, line(0.0, 0.0, 8.0), 1, cohort=ids(0, 2))
+    assert (info.down, info.up, info.bytes_up) == (2, 2, 0)
+    _, info = after_round(state, algorithm, line(0.0, 0.0, 8.0), 2, cohort=ids(0, 2))
+    assert (info.down, info.up, info.bytes_up) == (2 + 3 * 2, 2, 3 * 2 * 4)  # losses as float32
+
+
+def test_client_without_data_keeps_its_cluster_and_its_reference():
+    before = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
+    empty = line(0.0, 8.0, sizes=(1, 0))
+    state, info = after_round(before, ONE, empty, 1)
+    assert (state.index.tolist(), state.losses.tolist(), rows(info)) == ([0, 1], [0.0, 0.0], [])
+    assert (info.scores["shift/detected"], info.skipped) == (0, 1)
+
+
+def test_newcomer_takes_the_best_model_but_none_of_this_time_step():
+    before = clusters(0.0, of=ids(0, 0, 0), work=line(0.0, 0.0, 0.0))
+    state, _ = after_round(before, ONE, line(0.0, 0.0, 8.0), 1)
+    more = line(0.0, 0.0, 8.0, 8.0)
+    assert ONE.place(state, ids(3), more, rng())[0].index.tolist() == [0, 0, 1, 0]
+    state, _ = after_round(state, ONE, line(0.0, 0.0, 8.0), 2)
+    assert ONE.place(state, ids(3), more, rng())[0].index.tolist() == [0, 0, 1, 1]
+
+
+def saved(state: FedDriftState) -> FedDriftState:
+    file = BytesIO()
+    torch.save(state_to_dict(state), file)
+    file.seek(0)
+    return state_from_dict(FedDriftState, torch.load(file, weights_only=True))
+
+
+def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_and_vanish():
+    algorithm = FedDrift(delta=2.0, step_rounds=2)
+    drifting = [line(*[8.0 * ((client + number // 3) % 3) + 0.1 * client for client in range(6)]) for number in range(14)]
+    whole = parts = begun(algorithm, drifting[0])
+    numbers = []
+    for number, work in enumerate(drifting):
+        cohort = ids(number % 6, (2 * number + 1) % 6)
+        whole, first = after_round(whole, algorithm, work, number, cohort)
+        parts, second = after_round(saved(parts), algorithm, work, number, cohort)
+        numbers.append(int((whole.sizes > 0).sum()))
+        assert first.tables == second.tables
+        for name, value in state_to_dict(whole).items():
+            assert torch.equal(value, state_to_dict(parts)[name]) or value.isnan().any(), name
+    assert numbers[0] == 6
+    assert any(later < sooner for sooner, later in pairwise(numbers))  # merged
+    assert any(later > sooner for sooner, later in pairwise(numbers))  # begun
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedDrift(step_rounds=1), FedDrift(start="one", delta=0.1), ONE, FedDrift(0.5, start="one", eager=True, step_rounds=2)],
+    ids=repr,
+)
+def test_options_keep_the_contract(algorithm: FedDrift):
+    check_algorithm(algorithm)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"delta": -1.0}, r"delta is -1\.0; it must be 0 or more"),
+        ({"merge_delta": -1.0}, r"merge_delta is -1\.0; it must be 0 or more"),
+        ({"step_rounds": 0}, "step_rounds is 0; it must be 1 or more"),
+        ({"eager": True}, "eager is true, but start is clients and merge_delta None: .*; give start one"),
+        ({"eager": True, "start": "one", "merge_delta": 1.0}, "merge_delta 1.0: .* and no merge_delta"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict, why: str):
+    with pytest.raises(InputError, match=why):
+        FedDrift(**options)
+
+
+def test_limit_below_the_clients_that_each_start_a_model_is_refused():
+    with pytest.raises(InputError, match="max_clusters is 2, but each of 3 clients starts a model; raise it to 3"):
+        FedDrift(max_clusters=2).check(line(0.0, 1.0, 2.0))
+    FedDrift(max_clusters=3).check(line(0.0, 1.0, 2.0))
+    FedDrift(max_clusters=2, start="one").check(line(0.0, 1.0, 2.0))
+
+
+def test_it_answers_as_the_authors_code_where_clusters_are_compared_on_present_data():
+    script = loaded("feddrift_code")
+    with (FOLDER / "results" / "feddrift_code.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    compared = [row for row in table if row["data"] == "present" or row["form"] == "eager"]
+    assert len(compared) == 3 * script.CASES * script.STEPS
+    for row in compared:
+        mine = list(script.ours(script.FORMS[row["form"]], script.points(int(row["case"]))))[int(row["step"])]
+        assert {name: row[name] for name in mine} == mine, row
+    assert sum(bool(row["detected"]) for row in compared) > 10
+
+
+def drifting_digits(rounds: int) -> Experiment:
+    return Experiment(
+        Digits(num_clients=8, rotations=[0], shift=(LabelDrift(0.25, labels=3, start=6),)),
+        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        FedDrift(step_rounds=3, start="one"),
+        rounds=rounds,
+        cohort_size=8,
+        seeds=[3],
+        local=LocalTraining(3, 10),
+    )
+
+
+def test_run_detects_the_clients_that_shift_in_the_round_in_which_they_do_and_resumes_to_the_bit(tmp_path: Path):
+    run(drifting_digits(13), tmp_path / "whole")
+    moved = {(row["round"], row["client"]) for row in read_table(tmp_path / "whole" / "shift.csv")}
+    found = read_table(tmp_path / "whole" / "migrations.csv")
+    assert len(moved) == 2
+    assert {(row["round"], row["client"]) for row in found} == moved == {(7, row["client"]) for row in found}
+    assert [row["shift/detected"] for row in read_table(tmp_path / "whole" / "metrics.csv")] == [
+        {3: 0, 6: 2, 9: 0, 12: 0}.get(number) for number in range(13)
+    ]
+    assert read_table(tmp_path / "whole" / "metrics.csv")[-1]["clusters/ari"] == 1
+    for end in (7, 8, 10):
+        run(drifting_digits(end), tmp_path / str(end))
+        run(drifting_digits(13), tmp_path / str(end), mode="resume")
+        for name in ("migrations.csv", "clients.csv", "clusters.csv"):
+            assert (tmp_path / str(end) / name).read_text() == (tmp_path / "whole" / name).read_text()
