@@ -11,7 +11,8 @@ Where this differs from the paper:
   in every round of a new model's first time step all of its clients.
 * the loss is the task's on training examples. The published code compares accuracies.
 * models start from w_0, and a new one from the client's best model, as in the published code.
-* `start: clients` is what the published code runs under the name FedDrift; with `one` all clients share the first model.
+* `start: clients` is what the published code runs as FedDrift, and its new models overwrite those of the first clients,
+  which is not repeated; with `one` all clients share the first model.
 * clusters merge strictly below `merge_delta`; the published code merges at it, too. The merged model is weighted by the
   examples that chose each cluster so far, counted once a time step; the code counts clients, which have equal sizes there.
 * the number of models is not limited unless `max_clusters` is given; the published code always has a limit.
@@ -263,7 +264,9 @@ def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> Fe
     into = numbers[groups]
     renamed = torch.arange(len(state.sizes)).index_copy(0, clusters, into)
     alone = torch.bincount(groups)[groups] == 1
-    means = torch.where(alone[:, None], state.models[clusters], mean_by_cluster(state.models[clusters], groups, sizes)[groups])
+    means = torch.where(
+        alone[:, None], state.models[clusters], mean_by_cluster(state.models[clusters], groups, sizes)[groups]
+    )
     return replace(
         state,
         models=state.models.index_copy(0, into, means),

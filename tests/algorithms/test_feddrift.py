@@ -281,7 +281,9 @@ def saved(state: FedDriftState) -> FedDriftState:
 
 def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_and_vanish():
     algorithm = FedDrift(delta=2.0, step_rounds=2)
-    drifting = [line(*[8.0 * ((client + number // 3) % 3) + 0.1 * client for client in range(6)]) for number in range(14)]
+    drifting = [
+        line(*[8.0 * ((client + number // 3) % 3) + 0.1 * client for client in range(6)]) for number in range(14)
+    ]
     whole = parts = begun(algorithm, drifting[0])
     numbers = []
     for number, work in enumerate(drifting):
@@ -299,7 +301,12 @@ def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_
 
 @pytest.mark.parametrize(
     "algorithm",
-    [FedDrift(step_rounds=1), FedDrift(start="one", delta=0.1), ONE, FedDrift(0.5, start="one", eager=True, step_rounds=2)],
+    [
+        FedDrift(step_rounds=1),
+        FedDrift(start="one", delta=0.1),
+        ONE,
+        FedDrift(0.5, start="one", eager=True, step_rounds=2),
+    ],
     ids=repr,
 )
 def test_options_keep_the_contract(algorithm: FedDrift):
