@@ -7,13 +7,13 @@ A client is a point on a line, its loss under a model (a point, too) is their di
 the mean of its clients. So each step can be followed with pencil and paper. Six clients move between three places, at
 different times and back, over six time steps; nobody stands exactly where another one does.
 
-The authors' class `SoftClusterState` is taken unchanged from their file; stubs replace what it imports, and distances what
-it reads off nets and examples (accuracy = 1 - distance).
+The authors' class `SoftClusterState` is taken unchanged from their file; stubs replace what it imports, and distances
+what it reads off nets and examples (accuracy = 1 - distance).
 
-* form: `clients` (their `H_A_F`), `one` (`H_A_C`), `eager` (`mmacc`). Under `H_A_F` new models take the numbers 1, 2, ...,
-  which clients have already, and overwrite their models: `clients, published`. `clients` starts after those.
-* data: clusters are compared on those of `all` time steps (their code) or on the `present` ones (ours: their code is told
-  that a cluster which nobody chooses now is right nowhere).
+* form: `clients` (their `H_A_F`), `one` (`H_A_C`), `eager` (`mmacc`). Under `H_A_F` new models take the numbers 1, 2,
+  ..., which clients have already, and overwrite their models: `clients, published`. `clients` starts after those.
+* data: clusters are compared on those of `all` time steps (their code) or on the `present` ones (ours: their code is
+  told that a cluster which nobody chooses now is right nowhere).
 """
 
 import argparse

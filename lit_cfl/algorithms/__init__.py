@@ -5,8 +5,8 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity
 from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
-from lit_cfl.algorithms.fedgroup import FedGroup
 from lit_cfl.algorithms.feddrift import FedDrift
+from lit_cfl.algorithms.fedgroup import FedGroup
 from lit_cfl.algorithms.fedgrouprox import FedGrouProx
 from lit_cfl.algorithms.fedprox import FedProx
 from lit_cfl.algorithms.fesem import FeSEM

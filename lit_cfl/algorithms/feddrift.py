@@ -14,7 +14,7 @@ Where this differs from the paper:
 * `start: clients` is what the published code runs as FedDrift, and its new models overwrite those of the first clients,
   which is not repeated; with `one` all clients share the first model.
 * clusters merge strictly below `merge_delta`; the published code merges at it, too. The merged model is weighted by the
-  examples that chose each cluster so far, counted once a time step; the code counts clients, which have equal sizes there.
+  examples that chose each cluster so far, counted once in a time step; the code counts clients, of equal sizes there.
 * the number of models is not limited unless `max_clusters` is given; the published code always has a limit.
 * clients without data keep their cluster, or stay without one.
 """
@@ -58,14 +58,14 @@ class FedDrift(Algorithm):
     """Clusters that appear where a client's loss jumps, and merge where models fit each other's clients.
 
     Args:
-        delta: A client detects a drift where its loss under its best model exceeds that of the last time step by more
-            than this (the paper's threshold), 0 or more, in the unit of the task's loss.
-        merge_delta: Clusters merge while their distance, the larger rise in loss of their models on each other's
-            clients, is below this; null = delta.
+        delta: Rise of a client's loss under its best model since the last time step above which it detects a drift,
+            0 or more, in the unit of the task's loss.
+        merge_delta: Distance below which clusters merge: the larger rise in loss of their models on each other's
+            clients; null = delta.
         step_rounds: Rounds of a time step, 1 or more.
         start: Models of the first time step: one for each of the `clients`, which then merge (what the published code
             runs), or `one` for all.
-        eager: FedDrift-Eager: clients that detect a drift at the same time share one new model, and clusters never merge.
+        eager: One new model for all clients that detect a drift at the same time, and no mergers: FedDrift-Eager.
         max_clusters: Largest number of models. A further one takes the place of the model that nobody has chosen for
             the longest time; where all are in use the client stays with its best model. null = no limit.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
@@ -206,8 +206,8 @@ class FedDrift(Algorithm):
         """Merges clusters hierarchically by complete linkage, until the least distance is `merge_delta` or more.
 
         Args:
-            losses: of clients in clusters that are not new, under each model `[n, alive]`.
-            nearest: column of each one's cluster, int64 `[n]`.
+            losses: Losses of clients in clusters that are not new, under each model `[n, alive]`.
+            nearest: Column of each client's cluster, int64 `[n]`.
             alive: numbers of the clusters, int64 `[alive]`.
             num_examples: int64 `[n]`.
         """
