@@ -92,13 +92,11 @@ def _page(
     out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Entry], groups: Mapping[str, Sequence[Entry]]
 ) -> Iterator[str]:
     yield from ["# Which method when", ""]
-    table = f"[{out.name}/results.csv]({out.name}/results.csv)"
-    yield from [f"Written by `python -m benchmarks.reproduction which-method`; every number is in {table}.", ""]
     if not groups:
         yield from ["No data set is complete yet.", ""]
     else:
         yield from _answer(out, groups)
-    yield from _protocol(protocol, ledger, groups)
+    yield from _protocol(out, protocol, ledger, groups)
     for data, group in groups.items():
         yield from _section(data, group)
     if len(groups) > 1:
@@ -108,17 +106,18 @@ def _page(
 
 
 def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """Answers a reader in a hurry: a paragraph by hand, the picture, a line for each data set; more by hand follows."""
+    """Answers the reader: by hand, by the picture, by a line for each data set; sections by hand follow."""
     by_hand = out / "in_short.txt"
-    short, _, more = by_hand.read_text("utf-8").strip().partition("\n\n") if by_hand.exists() else ("", "", "")
+    written = by_hand.read_text("utf-8").strip() if by_hand.exists() else ""
+    short, heading, more = written.partition("\n\n## ")
     yield from [short, ""] if short else []
     yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
-    yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg, white where the 95 %"
-    yield "interval of the difference contains 0; systems by mean rank."
-    yield from ["", "The best on each data set, and those that are not told apart from it: the 95 % interval of the"]
+    yield "Mean over clients of the test accuracy in %. The colour is the difference to FedAvg, white if its 95 %"
+    yield from ["interval contains 0. Systems are ordered by mean rank.", "", "## The best on each data set", ""]
+    yield "A system is *not told apart* from the best if the 95 % interval of their difference, paired by seed,"
     yield from [
-        "difference, paired by seed, contains 0. The best is chosen by the same test data, so this favours it, and the",
-        f"intervals are not corrected for the {len(next(iter(groups.values()))) - 1} comparisons of a data set.",
+        "contains 0. The best is chosen by the same test data, which favours it, and the intervals are not corrected",
+        f"for the {len(next(iter(groups.values()))) - 1} comparisons of a data set.",
         "",
     ]
     for data, group in groups.items():
@@ -134,25 +133,27 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         else:
             gain = f"FedAvg has {base.accuracy:.1f} %"
         yield f"* **{data}**: {told}; {gain}."
-    yield from ["", more, ""] if more else [""]
+    yield from ["", f"{heading.strip()} {more}", ""] if more else [""]
 
 
-def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+def _protocol(out: Path, protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield from ["## Protocol", ""]
+    yield "`python -m benchmarks.reproduction which-method` wrote this page. Every number is in"
+    yield f"[results.csv]({out.name}/results.csv)."
     yield text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
     hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
     yield f"The {len(ledger.rows):,} runs took {hours:.1f} core-hours."
     if slower := [data for data, group in groups.items() if any(entry.compiled for entry in group)]:
         yield f"Some runs on {_listed(slower)}"
-        yield "trained in the compiled stacks of version 0.2: their seconds are several times those of one C++ call a"
-        yield "client, which that version had, too."
+        yield "trained in the compiled stacks of version 0.2. Their seconds are several times those of that version's"
+        yield "other way, one C++ call for each client."
     if missing := [data for data in protocol.data if data not in groups]:
         yield from ["", f"Not complete yet: {_listed(missing)}."]
     yield from ["", "### Data", ""]
     yield from markdown_table(["data", "what it is", "configuration"], list(_data_sets(protocol)))
     yield from ["### Learning rates", ""]
-    yield "Trials of each system with each rate, the same on all data sets. Where others chose a rate that a system"
-    yield from ["never tried, it may be behind them for this reason alone.", ""]
+    yield "Trials of each system with each rate, the same on all data sets. If the best system has a rate that another"
+    yield from ["one never tried, the other may be behind for this reason alone.", ""]
     rates = sorted(protocol.common[RATE])
     tried = {system: [options[RATE] for options in protocol.drawn(system)] for system in protocol.systems}
     rows = [[system, *(str(found.count(rate)) for rate in rates)] for system, found in tried.items()]
@@ -197,22 +198,23 @@ def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     apart = [f"{one} and {other}" for one, other in pairs if found.told_apart(one, other)]
     yield from ["## Across the data sets", ""]
     yield (
-        f"Friedman's test that all systems are alike: p = {found.p_value:.2g} over {len(groups)} data sets. By "
-        f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.2f} of {len(ranks)}: "
+        f"Friedman's test that all systems are alike gives p = {found.p_value:.2g} over {len(groups)} data sets. By "
+        f"Nemenyi's test two systems differ if their mean ranks differ by more than {least:.2f} of {len(ranks)}: "
         f"{len(pairs) - len(apart)} of {len(pairs)} pairs of systems cannot be told apart."
-        + (f" The others: {', '.join(apart)}." if apart else "")
+        + (f" The others are {', '.join(apart)}." if apart else "")
     )
     yield ""
     yield from markdown_table(["system", "mean rank"], [[name, f"{rank:.2f}"] for name, rank in ranks.items()])
 
 
 def _held_out(found: Sequence[Entry]) -> Iterator[str]:
-    """Accuracies of newcomers beside those of the clients in training."""
+    """Accuracies of newcomers next to those of the clients in training."""
     data_sets = list(dict.fromkeys(entry.data for entry in found if entry.variant == NEWCOMERS))
     if not data_sets:
         return
     yield from ["## Newcomers", ""]
-    yield "30 % of the clients join after the last round; accuracy over them in %, beside that of the others."
+    yield "30 % of the clients join after the last round. The table has their accuracy in %, in brackets that of the"
+    yield "other clients."
     yield ""
     known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
 
