@@ -17,6 +17,7 @@ from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.local_work import Budget
+from lit_cfl.metric_names import tuned_columns
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, Scores, SetScore, per_example
 from lit_cfl.seeds import generator
 from lit_cfl.set_predictions import SetPredictions
@@ -56,6 +57,14 @@ class EvaluationPlan:
             raise InputError(
                 "evaluation.class_counts is true, but the task has no classes or no score accuracy; add accuracy to "
                 "task.scores, or leave class_counts out"
+            )
+
+    def require_reported(self, metric: str, scores: Scores, option: str) -> None:
+        """Raises InputError if an option names a score after fine-tuning, and nobody fine-tunes."""
+        if self.fine_tune is None and metric in tuned_columns(scores):
+            raise InputError(
+                f"{option} is {metric!r}, but evaluation.fine_tune is null, so that no run reports it; set it to "
+                "{length: 1, unit: epochs}"
             )
 
     def require_clients(self, clients: int) -> None:

@@ -193,6 +193,7 @@ class Experiment:
             engine.require_variance(data.population, tuned, per_client(tuned.length, data.population), data)
         if self.stop is not None:
             metric = self.stop.metric_of(engine.scores)
+            self.evaluation.require_reported(metric, engine.scores, "stop.metric")
             if metric.startswith("val/") and not data.validation.sizes.any():
                 own = self.data.validation if self.data.partition_file is None else 0
                 why = "set data.validation to 0.1"

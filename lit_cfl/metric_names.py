@@ -86,7 +86,8 @@ def client_columns(scores: Scores) -> tuple[str, ...]:
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:
     """Lists the metrics that may choose something: test data only report."""
-    known = (name for name in metric_columns(scores) if name.startswith(("val/", "train/")))
+    columns = (*metric_columns(scores), *tuned_columns(scores))
+    known = (name for name in columns if name.startswith(("val/", "train/")))
     return tuple(name for name in known if not name.startswith(f"val/{_UNDEFINED}_"))
 
 

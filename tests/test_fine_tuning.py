@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lit_cfl import Experiment, run
 from lit_cfl.algorithms import Algorithm, Ditto, FedAvg, FedGroup, Local
+from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.errors import InputError
@@ -107,3 +108,23 @@ def test_a_client_without_training_examples_keeps_its_model_and_bad_budgets_are_
     with pytest.raises(InputError, match="a budget of 0 epochs trains nothing; give 1 or more"):
         EvaluationPlan(fine_tune=Budget(0))
     assert torch.equal(sizes, torch.zeros_like(sizes))
+
+
+def test_fine_tuned_validation_score_stops_a_run(tmp_path: Path):
+    experiment = digits(algorithm=FedAvg(), evaluation=FINE_TUNE, rounds=6)
+    rows = read_table(run(experiment, tmp_path / "whole").path / "metrics.csv")
+    target = max(row["val/tuned_accuracy"] for row in rows[:3])
+    first = next(row["round"] for row in rows if row["val/tuned_accuracy"] >= target)
+    rule = StopRule("val/tuned_accuracy", target=target)
+    stopped = run(replace(experiment, stop=rule), tmp_path / "stopped")
+    assert stopped.summary["stopped"] == f"val/tuned_accuracy reached {target}"
+    assert stopped.summary["round"] == first <= 3
+
+
+def test_fine_tuned_score_without_fine_tuning_is_refused_before_the_start():
+    rule = StopRule("val/worst10_tuned_accuracy", patience=2)
+    with pytest.raises(
+        InputError, match=r"stop\.metric is 'val/worst10_tuned_accuracy', but evaluation\.fine_tune is null.*set it to"
+    ):
+        digits(stop=rule).prepare(3)
+    digits(stop=rule, evaluation=FINE_TUNE).prepare(3)

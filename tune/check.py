@@ -184,6 +184,8 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
     study, (default, *corners) = check_study(study)
     scores = check_on_clients(study, default, corners)
     objective = Objective.of(study.metric, scores, study.second_metric)
+    for experiment in (default, *corners):
+        experiment.evaluation.require_reported(objective.metric, scores, "metric")
     require_possible_target(objective.metric, study.limits.target, scores, "limits.target")
     study = replace(study, metric=objective.metric)
     space = study.searched()

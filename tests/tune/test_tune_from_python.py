@@ -43,6 +43,19 @@ def test_content_of_a_study_is_searched_and_its_tables_come_back():
     pd.testing.assert_frame_equal(again.trials, found.trials)
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_study_is_judged_by_a_score_after_fine_tuning():
+    study = STUDY | {"metric": "val/tuned_accuracy"}
+    with pytest.raises(InputError, match=r"metric is 'val/tuned_accuracy', but evaluation\.fine_tune is null"):
+        lit_cfl.tune(study, study_dir="study")
+    base = STUDY["base"] | {"evaluation": {"fine_tune": {"length": 2, "unit": "steps"}}}
+    found = lit_cfl.tune(study | {"base": base}, ["--limits.trials", "2"], study_dir="study", say=lambda line: None)
+    assert found.best is not None
+    assert found.best["val/tuned_accuracy"] == found.trials["val/tuned_accuracy"].max()
+    assert found.trials["val/tuned_accuracy"].notna().any()
+
+
 @pytest.mark.parametrize(
     ("study", "words", "expected"),
     [
