@@ -1,10 +1,10 @@
 """Local: each client trains a model of its own, and nobody communicates.
 
-The baseline "Local" of arXiv:2108.10252, Section 4.
+The baseline "Local" of arXiv:2108.10252, Table 2; its code is the method `local` of github.com/omarfoq/FedEM.
 
 Where this differs from the paper:
-* a client trains in the rounds that draw it, as with all other algorithms, so that each does as much local work; the
-  paper's clients train in all rounds.
+* a client trains in the rounds that draw it, as with all other algorithms, so that each does as much local work; in
+  the published code's scripts all clients train in all rounds.
 * a newcomer trains once from w_0, for as long as clients train in a round; the paper has none.
 """
 

@@ -1,6 +1,6 @@
 """Oracle: FedAvg inside the true clusters, an upper bound for what clustering can give.
 
-The baseline "Oracle" of arXiv:2206.00799, Section 5.
+The idealized algorithm of arXiv:2206.00799, which has oracle knowledge of the true clusters at each time step.
 
 Where this differs from the paper:
 * clusters are those in which the data were made (`true_clusters`), one for each client; the paper's change over time.

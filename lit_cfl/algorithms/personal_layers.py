@@ -1,13 +1,13 @@
 """Layers that each client keeps: they are trained, but neither sent nor averaged, in every algorithm that sends models.
 
-With BatchNorm layers and FedAvg this is FedBN (arXiv:2102.07623, Algorithm 1), with the last layers FedPer
-(arXiv:1912.00818, Algorithms 1 and 2). The algorithm sees models without these layers, so that its means, mixes,
-similarities, distances and its traffic are of the other layers alone.
+With BatchNorm layers and FedAvg this is FedBN (arXiv:2102.07623), with the last layers FedPer (arXiv:1912.00818). The
+algorithm sees models without these layers, so that means, mixes, similarities, distances and traffic are of the other
+layers alone.
 
 Where this differs from the papers:
 * a client that never trained, such as a newcomer, has the mean of the personal layers of its cluster's clients, to
   choose a cluster, to start from and to be scored; of all clients where the cluster has none, and those of w_0 before
-  anybody trained. The papers start from w_0 or at random. This mean is not counted as traffic.
+  anybody trained. FedBN's published code starts every client from w_0. This mean is not counted as traffic.
 * what clients train from w_0 to be compared (pre-training, Psi) starts from w_0's personal layers, so that all clients
   start from one model. They are kept from the training of a round alone, not from pre-training or placing.
 * a proximal term pulls the personal layers towards those with which the client began the round.

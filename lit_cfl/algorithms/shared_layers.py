@@ -1,6 +1,7 @@
 """Layers that all clusters share: averaged over all clients of a round, while the others stay per cluster.
 
-The weight sharing of IFCA (arXiv:2006.04088, Section 5), for every algorithm that averages in clusters.
+The weight sharing with which arXiv:2006.04088 combines IFCA where clusters are ambiguous, for every algorithm that
+averages in clusters.
 
 * The mean over all clients has the weights that the algorithm gives them inside clusters.
 * Clusters that nobody trained have the shared layers, too, and so have new ones, from their first fit on.

@@ -1,7 +1,6 @@
 """Runs whose clients keep layers: scored with them, resumed and opened with them, and alike in every engine."""
 
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -211,18 +210,9 @@ def test_every_engine_gives_the_trainers_result(name: str, algorithm: Algorithm)
     torch.testing.assert_close(found.models, expected.models, rtol=0, atol=1e-11)
 
 
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    import ray
-
-    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.ray
 @pytest.mark.parametrize("algorithm", [GROUPS, IFCA(2)], ids=lambda a: type(a).__name__)
-def test_workers_give_the_same_bits(ray_cluster: None, algorithm: Algorithm):
+def test_workers_give_the_same_bits(cluster: None, algorithm: Algorithm):
     found = end_of(Plan("chain", workers=2), algorithm)
     expected = end_of(Plan("chain"), algorithm)
     assert torch.equal(found.models, expected.models)
