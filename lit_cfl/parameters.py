@@ -140,14 +140,15 @@ class ParameterLayout:
 
     def without(self, columns: Tensor) -> "ParameterLayout":
         """Lays out the same module without the tensors of these columns, ascending int64."""
-        gone = set(columns.tolist())
-        slots, start = [], 0
+        gone = torch.zeros(self.num_columns, dtype=torch.bool).index_fill_(0, columns, True)
+        slots, left_out, start = [], [], 0
         for slot in self.slots:
-            if slot.start not in gone:
+            if gone[slot.start : slot.stop].any():
+                left_out.append(slot.layer)
+            else:
                 slots.append(replace(slot, start=start, stop=start + slot.stop - slot.start))
                 start = slots[-1].stop
-        left_out = dict.fromkeys(slot.layer for slot in self.slots if slot.start in gone)
-        return ParameterLayout(tuple(slots), tuple(left_out))
+        return ParameterLayout(tuple(slots), tuple(dict.fromkeys(left_out)))
 
     def _columns_of(self, chosen: Sequence[Slot]) -> Tensor:
         mask = torch.zeros(self.num_columns, dtype=torch.bool)

@@ -211,3 +211,38 @@ def test_rows_of_a_stack_can_be_written():
     module = OneVector()
     ParameterLayout.of(module).write(models[1], module)
     assert module.scale.tolist() == [3, 4]
+
+
+def normalised() -> ParameterLayout:
+    """Columns: conv 0-1, bn 2-3, a linear layer 4-7, and the statistics of bn 8-9 and of one without weights 10-11."""
+    layers = {"conv": nn.Conv1d(1, 1, 1), "bn": nn.BatchNorm1d(1), "fc": nn.Linear(1, 2)}
+    return ParameterLayout.of(nn.ModuleDict(layers | {"plain": nn.BatchNorm1d(1, affine=False)}))
+
+
+def test_layers_are_found_with_their_buffers_also_those_that_have_nothing_else():
+    layout = normalised()
+    assert layout.columns_with_buffers(["bn"]).tolist() == [2, 3, 8, 9]
+    assert layout.columns_with_buffers(["fc", "plain"]).tolist() == [4, 5, 6, 7, 10, 11]
+    assert layout.columns_with_buffers(["batchnorm[*]"]).tolist() == [2, 3, 8, 9, 10, 11]
+    assert layout.columns("batchnorm[*]").tolist() == [2, 3]
+    assert layout.columns(["conv[*]", "linear[*]"]).tolist() == [0, 1, 4, 5, 6, 7]
+    for pattern in ("plain", "lstm[*]"):
+        with pytest.raises(
+            InputError, match=re.escape(f"layer pattern '{pattern}' matches nothing; the layers are: conv")
+        ):
+            layout.columns(pattern)
+
+
+def test_layout_without_layers_numbers_the_others_anew_and_names_those_that_are_left_out():
+    layout = normalised().without(torch.tensor([2, 3, 8, 9]))
+    assert [(slot.name, slot.start, slot.stop) for slot in layout.slots] == [
+        ("conv.weight", 0, 1),
+        ("conv.bias", 1, 2),
+        ("fc.weight", 2, 4),
+        ("fc.bias", 4, 6),
+        ("plain.running_mean", 6, 7),
+        ("plain.running_var", 7, 8),
+    ]
+    assert (layout.num_parameters, layout.num_columns, layout.left_out) == (6, 8, ("bn",))
+    with pytest.raises(InputError, match=r"the layers are: conv \(conv1d\), fc \(linear\) \(without bn: personal\)"):
+        layout.columns("bn")

@@ -160,9 +160,9 @@ def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor
 
 
 def _require_apart(layout: ParameterLayout, personal: Tensor, shared: Sequence[str]) -> None:
-    both = set(personal.tolist()) & set(layout.columns_with_buffers(shared).tolist()) if shared else set()
-    if both:
-        layer = next(slot.layer for slot in layout.slots if slot.start <= min(both) < slot.stop)
+    both = personal[torch.isin(personal, layout.columns_with_buffers(shared))] if shared else personal[:0]
+    if len(both):
+        layer = next(slot.layer for slot in layout.slots if slot.start <= int(both[0]) < slot.stop)
         raise InputError(f"layer {layer!r} is in personal and in shared; a client cannot keep what all clusters share")
 
 

@@ -47,11 +47,13 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     experiment, data, engine, plan = prepared.experiment, prepared.data, prepared.engine, prepared.engine.plan
     sizes, inputs = data.num_examples[data.population], data.examples.inputs
     row = engine.layout.num_columns * plan.dtype.itemsize
+    sent = experiment.algorithm.sent_columns(engine.layout) * plan.dtype.itemsize
+    less = "" if sent == row else f", of which {sent / 2**20:.2f} MiB are sent"
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
         "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} a client",
-        "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB",
+        "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB{less}",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {_runs(experiment)} run(s)",
         "local steps": f"about {client_steps(prepared) * _runs(experiment):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",

@@ -15,14 +15,17 @@ from torch.testing import assert_close
 from lit_cfl import memmap_rows
 from lit_cfl.algorithms import (
     CFL,
+    FLHC,
     IFCA,
     AdaCFL,
     Algorithm,
     Ditto,
     FedAvg,
-    FedDrift,
     FedGroup,
+    FedGrouProx,
     FedProx,
+    FeSEM,
+    FlexCFL,
     LayerCFL,
     Local,
     Oracle,
@@ -39,10 +42,9 @@ from lit_cfl.testing import QuadraticWork, check_algorithm
 TRUTH = torch.arange(8) % 2
 KEPT, SENT = slice(2), slice(2, 4)  # conv1 and fc1, two columns each
 EVERYONE = torch.arange(8)
-SENDING: list[Algorithm] = [
-    *(kind() for kind in AVERAGING if kind is not Ditto),
-    *(kind(eps1=10.0, eps2=1e-6, warmup_rounds=1) for kind in (CFL, AdaCFL, LayerCFL)),
-]
+SPLITTING: list[Algorithm] = [kind(eps1=10.0, eps2=1e-6, warmup_rounds=1) for kind in (CFL, AdaCFL, LayerCFL)]
+SENDING: list[Algorithm] = [*(kind() for kind in AVERAGING if kind is not Ditto), *SPLITTING]
+BY_MODELS = (FedAvg, FedProx, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle)  # and not by losses or data
 
 
 def keeping(algorithm: Algorithm) -> Algorithm:
@@ -75,12 +77,7 @@ def test_algorithms_keep_the_contract(algorithm: Algorithm):
     check_algorithm(keeping(algorithm))
 
 
-BY_UPDATES = [
-    a for a in SENDING if not isinstance(a, IFCA | FedDrift)
-]  # others compare losses, which all layers change
-
-
-@pytest.mark.parametrize("algorithm", BY_UPDATES, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("algorithm", [*(kind() for kind in BY_MODELS), *SPLITTING], ids=lambda a: type(a).__name__)
 def test_means_clusters_and_mixes_are_those_of_models_without_the_layers(algorithm: Algorithm):
     """Column 0, by which these clients differ most, is personal: it must not decide their clusters."""
     work = quadratic_clients(8, **truth_for(algorithm))

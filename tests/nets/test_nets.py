@@ -247,3 +247,13 @@ def test_image_that_is_too_small_is_refused(net: type[Net], least: int, pad: int
 def test_convolutional_net_refuses_what_is_no_image(net: type[Net]):
     with pytest.raises(InputError, match=r"inputs of shape \[60\] are no images"):
         net([60], 10)
+
+
+def test_mlp_may_normalise_its_hidden_layer():
+    net = MLP(5, [1, 2, 2], 3, batch_norm=True)
+    assert ParameterLayout.of(net).layers == ("fc1", "bn1", "fc2")
+    assert ParameterLayout.of(net).num_parameters == (4 * 5 + 5) + 2 * 5 + (5 * 3 + 3)
+    inputs = torch.rand(16, 1, 2, 2)
+    hidden = net.fc1(inputs.flatten(1))
+    normal = (hidden - hidden.mean(0)) / (hidden.var(0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(net(inputs), net.fc2(normal.relu()))

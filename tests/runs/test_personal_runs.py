@@ -4,6 +4,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -120,18 +121,21 @@ def test_run_is_resumed_to_the_bit(algorithm: Algorithm, tmp_path: Path):
     options = {"algorithm": algorithm, "checkpoint": ALWAYS}
     whole = run(kept(rounds=4, **options), tmp_path / "whole").path
 
-    def two(row: dict[str, Any]) -> None:
-        if row["round"] == 2:
+    def leave(row: dict[str, Any]) -> None:
+        if row["round"] == 2:  # the row is written, the checkpoint not yet: what a kill here leaves behind
+            copytree(tmp_path / "run", tmp_path / "killed")
+        if row["round"] == 3:
             raise Interrupted(signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        run(kept(rounds=4, **options), tmp_path / "run", RunCallbacks(row=two))
-    path = run(kept(rounds=4, **options), tmp_path / "run", mode="resume").path
-    assert without_clocks(path) == without_clocks(whole)
-    assert (path / "clients.csv").read_bytes() == (whole / "clients.csv").read_bytes()
-    states = [Checkpoint(folder).load()["state"]["own_layers"] for folder in (path, whole)]
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(states[0][client], states[1][client]) for client in states[0])
+        run(kept(rounds=4, **options), tmp_path / "run", RunCallbacks(row=leave))
+    for name in ("run", "killed"):
+        path = run(kept(rounds=4, **options), tmp_path / name, mode="resume").path
+        assert without_clocks(path) == without_clocks(whole)
+        assert (path / "clients.csv").read_bytes() == (whole / "clients.csv").read_bytes()
+        states = [Checkpoint(folder).load()["state"]["own_layers"] for folder in (path, whole)]
+        assert states[0].keys() == states[1].keys()
+        assert all(torch.equal(states[0][client], states[1][client]) for client in states[0])
     with pytest.raises(InputError, match=r"personal: \['fc2'\] -> None"):
         run(kept(rounds=4, personal=None, **options), tmp_path / "run", mode="resume")
 
