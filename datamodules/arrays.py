@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import Division, Examples
+from lit_cfl.data.checks import require_several
 from lit_cfl.data.npz import read_npz
 from lit_cfl.datamodules.columns import as_array, clients, label_space, labels_of, pad_names, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -38,8 +39,9 @@ class ArrayData(PooledDataModule):
         x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be.
             `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Integers other than uint8
             are numbers, too; but token ids if the net has an embedding.
-        y: labels `[N]`, integers from 0, or words, which are numbered in ascending order; or numbers, floats `[N]`;
-            None = there are none. The task must take such.
+        y: labels `[N]`, integers from 0, or words, which are numbered in ascending order; or numbers, floats `[N]`; or
+            several labels of each example `[N, L]`, 0 or 1 each (bool, integers or floats; shares between are soft
+            labels); None = there are none. The task must take such.
         client: `[N]`, numbers or words; client 0 is the first of them in ascending order.
         cluster: true clusters, for scoring only: `[N]`, or one for each client in that order; integers from 0, or
             words.
@@ -190,8 +192,13 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")
+    if column.ndim == 2 and len(column) == count and column.shape[1] > 1:
+        return _several_labels(column, num_labels), 0, ()
     if column.shape != (count,):
-        raise InputError(f"y has shape {column.shape} for {count} examples in x; give one label for each, [{count}]")
+        raise InputError(
+            f"y has shape {column.shape} for {count} examples in x; give one label for each, [{count}], or several, "
+            f"[{count}, L]"
+        )
     column = scalars(y, "y")
     if column.dtype.kind == "f":
         numbers = torch.from_numpy(_numbers("y", column))
@@ -211,6 +218,17 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
         raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
     size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
     return torch.from_numpy(labels), size, pad_names(names, size)
+
+
+def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:
+    """Converts several labels of each example `[N, L]` to bool, or to floats where they are floats."""
+    if num_labels not in (None, y.shape[1]):
+        raise InputError(f"y has {y.shape[1]} labels for each example and num_labels is {num_labels}; leave it out")
+    labels = torch.from_numpy(np.array(y) if y.dtype.kind == "b" else _numbers("y", y))
+    require_several(labels if labels.is_floating_point() else labels.float(), "the labels y")
+    if labels.is_floating_point() and bool(((labels != 0) & (labels != 1)).any()):
+        return labels.float()
+    return labels.bool()
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:
@@ -321,10 +339,13 @@ def _require_of_one_client(file: Path, part: Mapping[str, np.ndarray], first: Ma
     if "y" in part and (part["y"].dtype.kind == "f") != (first["y"].dtype.kind == "f"):
         kinds = [array["y"].dtype for array in (part, first)]
         raise InputError(f"{file} holds y of {kinds[0]}, the first file of the folder {kinds[1]}; make them alike")
-    shapes = [f"{array['x'].dtype} {array['x'].shape[1:]}" for array in (part, first)]
-    if shapes[0] != shapes[1]:
-        raise InputError(f"{file} holds x of {shapes[0]}, the first file of the folder {shapes[1]}; make them alike")
+    for name in ("x", "y") if "y" in part else ("x",):
+        if part[name].shape[1:] != first[name].shape[1:] or (name == "x" and part[name].dtype != first[name].dtype):
+            shapes = [f"{array[name].dtype} {array[name].shape[1:]}" for array in (part, first)]
+            raise InputError(
+                f"{file} holds {name} of {shapes[0]}, the first file of the folder {shapes[1]}; make them alike"
+            )
     x, y = part["x"], part.get("y")
-    if not x.ndim or not x.size or (y is not None and y.shape != x.shape[:1]):
+    if not x.ndim or not x.size or (y is not None and y.shape[:1] != x.shape[:1]):
         labels = "" if y is None else f" and y of shape {y.shape}"
         raise InputError(f"{file} has x of shape {x.shape}{labels}; give [n, ...], [n]")

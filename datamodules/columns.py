@@ -40,6 +40,49 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     return array.astype(np.int64), ()
 
 
+def several_labels(
+    values: Sequence[Any], what: str, names: Sequence[str] | None = None, num_labels: int | None = None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Converts a column of lists to several labels of each example, bool `[N, L]`, or float32 for shares between.
+
+    Lists of one length that hold 0 and 1 alone, bools or floats have an entry for each label. All others hold the
+    labels that an example has: their numbers from 0, or words, which are numbered in ascending order.
+
+    Args:
+        values: Lists, one a row.
+        what: Name of the column, for errors.
+        names: Names of the labels 0, 1, ... if the source has them; the lists then hold numbers.
+        num_labels: L; None = as the lists have it.
+
+    Returns:
+        the labels, and their names; empty where they have none.
+
+    Raises:
+        InputError: a row holds no list, or a list holds what is no label.
+    """
+    for row, value in enumerate(values):
+        if not isinstance(value, list) or None in value:
+            raise _missing(what, value, row)
+    sizes = np.array([len(value) for value in values])
+    flat = scalars([entry for value in values for entry in value], f"{what} (its entries, counted over all rows)")
+    if not len(flat):
+        raise InputError(f"{what} holds empty lists alone; give each example the labels that it has")
+    wide = sizes.max() > 1 and (sizes == (num_labels or sizes[0])).all() and names is None
+    if wide and (flat.dtype.kind in "bf" or (flat.dtype.kind in "iu" and ((flat == 0) | (flat == 1)).all())):
+        table = flat.reshape(len(values), -1)
+        return (table.astype(bool) if ((table == 0) | (table == 1)).all() else table.astype(np.float32)), ()
+    labels, words = labels_of(flat, what, "give lists of one length, with an entry for each label, or whole numbers")
+    known, rows = tuple(names or words), np.repeat(np.arange(len(values)), sizes)
+    size = num_labels or len(known) or label_space(labels, what)
+    wrong = np.flatnonzero((labels < 0) | (labels >= size))
+    if len(wrong):
+        label, row = labels[wrong[0]], rows[wrong[0]]
+        raise InputError(f"{what} holds {label} in row {row}, but labels are 0 to {size - 1}; fix the data")
+    table = np.zeros((len(values), size), bool)
+    table[rows, labels] = True
+    return table, pad_names(known, size)
+
+
 def label_space(labels: np.ndarray, what: str) -> int:
     """Finds the size of the label space of labels that nobody counted, int64 `[N]`: the largest + 1.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import Division, Examples, FederatedData, Split
+from lit_cfl.data.augment import Augment, AugmentFunction, augment_function
 from lit_cfl.data.checks import require_division, require_examples, require_views
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
@@ -40,6 +41,9 @@ class FederatedDataModule(LightningDataModule, ABC):
         allow_unseen_labels: train even where some test or validation data have a label nobody trains on; an error
             otherwise.
         batch_size: Batch size of the centralised loaders.
+        augment: Random changes of the examples in local training, and nowhere else: `{crop: 4, flip: true}` pads images
+            by so many pixels, cuts a window of their size, and mirrors half of them; or a function of one's own of a
+            batch and a key for each example, by its path such as `my_module.function`. None = none.
     """
 
     commit: str | None = None  # of the Hub's data set, once it is loaded
@@ -53,6 +57,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         partition_file: str | Path | None = None,
         allow_unseen_labels: bool = False,
         batch_size: int = 32,
+        augment: Augment | AugmentFunction | str | None = None,
     ) -> None:
         super().__init__()
         for name, share in {"validation": validation, "newcomers": newcomers}.items():
@@ -64,6 +69,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         self.validation, self.newcomers = validation, newcomers
         self.partition_seed, self.partition_file, self.batch_size = partition_seed, partition_file, batch_size
         self.allow_unseen_labels = allow_unseen_labels
+        self.augment = augment_function(augment)
 
     @abstractmethod
     def load(self) -> Examples:
@@ -78,6 +84,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         """The pool of examples, loaded once, with the views that shifts need."""
         examples = self.load()
         require_examples(examples, type(self).__name__)
+        examples = examples if self.augment is None else replace(examples, augment=self.augment)
         for shift in self.shift:
             examples = shift.widen(examples)
         if self.shift:

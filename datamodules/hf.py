@@ -10,7 +10,7 @@ import torch
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import clients, in_range, label_space, labels_of, matrix, pad_names
+from lit_cfl.datamodules.columns import clients, in_range, label_space, labels_of, matrix, pad_names, several_labels
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -78,8 +78,9 @@ class HFDataset(PooledDataModule):
     Args:
         source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
         input_column: Column of images, texts, numbers or lists of numbers; several scalar columns as a list.
-        label_column: Column of class labels, integers from 0, or strings (numbered in sorted order); or of numbers;
-            null: there are no labels. The task must take such.
+        label_column: Column of class labels, integers from 0, or strings (numbered in sorted order); or of numbers; or
+            of lists, for several labels of each example: the labels that it has, or 0 and 1 for each label; null:
+            there are no labels. The task must take such.
         client_column: whose values name the natural clients, or null.
         kind: Required content of the input column; null: as its feature type says (bytes are images).
         num_labels: size of the label space; null: the number of class labels, or else the highest label + 1. 0: the
@@ -215,9 +216,12 @@ class HFDataset(PooledDataModule):
         return arrays
 
     def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
-        """Converts labels to int64 classes, or to float32 where `num_labels` is 0, `[N]`."""
+        """Converts labels to int64 classes, or to float32 where `num_labels` is 0, `[N]`; lists to `[N, L]`."""
         column = str(self.label_column)
         what = f"label column {column!r}"
+        if any(isinstance(value, list) for value in values):
+            table, words = several_labels(values, what, names, self.num_labels)
+            return {"labels": table, "num_labels": np.array(0), "label_names": np.array(words, np.str_)}
         if self.num_labels == 0:
             numbers = matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32)
             return {"labels": numbers, "num_labels": np.array(0), "label_names": np.array([], np.str_)}

@@ -115,6 +115,10 @@ def _require_alike(first: Examples, other: Examples, where: str) -> None:
         raise InputError(
             f"token ids of {where} stand for other words than those of parts[0]; read the texts as one source"
         )
+    if first.labels.shape[1:] != other.labels.shape[1:]:
+        raise InputError(
+            f"there are {first.labels_in_words} in parts[0] and {other.labels_in_words} in {where}; make them alike"
+        )
     first.require_same_labels(other, where)
     for name in _ALIKE:
         one, another = getattr(first, name), getattr(other, name)

@@ -233,7 +233,7 @@ class Source:
 
 
 def _names_of(feature: Any) -> list[str] | None:
-    names = getattr(feature, "names", None)
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # a list's entries have them
     return None if names is None else list(names)
 
 

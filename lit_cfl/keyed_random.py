@@ -5,6 +5,8 @@ from math import pi
 import torch
 from torch import Tensor
 
+__all__ = ["draw_keyed_normal", "draw_keyed_uniform"]
+
 _MASK = 0xFFFFFFFF
 _NOT_ZERO = 0x27D4EB2F  # 0 is hashed to 0, which would be an outlier
 

@@ -30,6 +30,7 @@ _ADDED = {
     "per_client": False,
     "class_counts": False,
     "batch_norm": False,
+    "augment": None,
 }
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",

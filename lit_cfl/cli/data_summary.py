@@ -40,17 +40,18 @@ def show_data(arguments: Sequence[str]) -> int:
 def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, ...]) -> None:
     """Prints clients, samples, labels per client and sizes."""
     labels, sizes = _labels_per_client(data), data.num_examples[data.population]
+    several = data.examples.label_kind in ("classes", "multi-label")
     clusters = data.true_clusters[data.true_clusters >= 0].unique(return_counts=True)[1]
     newcomers = data.num_clients - len(data.population)
     lines = {
         "data": f"{name}: {len(data.examples):,} examples of shape {data.examples.input_shape}, "
-        + (f"{data.examples.num_labels} labels" if data.examples.num_labels else f"labels: {data.examples.label_kind}"),
+        + (data.examples.labels_in_words if several else f"labels: {data.examples.label_kind}"),
         "clients": f"{len(data.population):,} in training, {newcomers:,} newcomers",
         "examples": ", ".join(
             f"{int(data.split(split).sizes.sum()):,} {split}" for split in ("train", "validation", "test")
         ),
         "training examples": f"a client: {_quantiles(sizes)}",
-        "labels": f"a client: {_quantiles(labels)}" if data.examples.num_labels else data.examples.label_kind,
+        "labels": f"a client: {_quantiles(labels)}" if several else data.examples.label_kind,
         **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
         "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
         if len(clusters)

@@ -82,9 +82,10 @@ def _other_data(saved: SavedRun, options: Sequence[str], unlabelled: bool) -> Fe
     without = theirs.label_kind == "none" != mine.label_kind
     if without and not unlabelled:
         raise InputError("these clients have no labels; give labels, or place them by their inputs with --unlabelled")
-    if mine.input_shape != theirs.input_shape or (mine.num_labels != theirs.num_labels and not without):
+    columns = [(pool.num_labels, pool.labels.shape[1:]) for pool in (mine, theirs)]
+    if mine.input_shape != theirs.input_shape or (columns[0] != columns[1] and not without):
         raise InputError(
-            f"the run's examples have shape {mine.input_shape} and {mine.num_labels} labels, "
-            f"these {theirs.input_shape} and {theirs.num_labels}: its models cannot take them"
+            f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, "
+            f"these {theirs.input_shape} and {theirs.labels_in_words}: its models cannot take them"
         )
     return data

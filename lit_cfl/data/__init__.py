@@ -1,7 +1,8 @@
 """The data of a federated run: examples held once, index lists of the clients, and the true clusters."""
 
+from lit_cfl.data.augment import Augment
 from lit_cfl.data.examples import Examples, View
 from lit_cfl.data.federated import Division, FederatedData, Split
 from lit_cfl.data.index import ClientIndex
 
-__all__ = ["ClientIndex", "Division", "Examples", "FederatedData", "Split", "View"]
+__all__ = ["Augment", "ClientIndex", "Division", "Examples", "FederatedData", "Split", "View"]

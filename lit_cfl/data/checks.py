@@ -31,10 +31,11 @@ def require_examples(examples: object, who: str) -> None:
         raise InputError(
             f"{who}: load returns a {type(examples).__name__}; return Examples(inputs, labels, num_labels)"
         )
-    if len(examples.inputs) != len(examples.labels) or examples.labels.ndim != 1 or not len(examples):
+    if len(examples.inputs) != len(examples.labels) or examples.labels.ndim not in (1, 2) or not len(examples):
         shapes = tuple(examples.inputs.shape), tuple(examples.labels.shape)
         raise InputError(
-            f"{who}: inputs have shape {shapes[0]}, labels {shapes[1]}; give [N, ...] and [N], N at least 1"
+            f"{who}: inputs have shape {shapes[0]}, labels {shapes[1]}; give [N, ...] and [N], N at least 1 (several "
+            "labels of each example: [N, L])"
         )
     _require_inputs(examples, who)
     _require_labels(examples, who)
@@ -76,6 +77,9 @@ def _require_inputs(examples: Examples, who: str) -> None:
 
 def _require_labels(examples: Examples, who: str) -> None:
     labels, size = examples.labels, examples.num_labels
+    if examples.label_kind == "multi-label":
+        require_several(labels, f"{who}: labels")
+        return
     if examples.label_kind == "numbers":
         if not (good := labels.isfinite()).all():
             raise InputError(f"{who}: example {int(good.int().argmin())} has no finite label; drop it")
@@ -94,6 +98,21 @@ def _require_labels(examples: Examples, who: str) -> None:
             "has an accuracy of 1",
             Notice,
             stacklevel=4,
+        )
+
+
+def require_several(labels: Tensor, what: str) -> None:
+    """Raises InputError unless these are several labels of each example: bool, or floats of 0 to 1, `[N, L]`."""
+    if labels.dtype == torch.bool:
+        return
+    if not labels.is_floating_point():
+        raise InputError(f"{what} have dtype {labels.dtype} and shape {tuple(labels.shape)}; give bool or floats")
+    good = (labels >= 0) & (labels <= 1)  # False for NaN
+    if not good.all():
+        row, column = (int(place) for place in (~good).nonzero()[0])
+        raise InputError(
+            f"{what} hold {float(labels[row, column]):g} in row {row}, column {column}; several labels of an example "
+            "are 0 or 1 each, or shares between"
         )
 
 

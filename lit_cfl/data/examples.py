@@ -13,12 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lit_cfl.data.augment import Augment, AugmentFunction
 from lit_cfl.data.looks import blurred, turned
 from lit_cfl.devices import sent
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_normal
 
-LabelKind = Literal["classes", "numbers", "none"]
+LabelKind = Literal["classes", "multi-label", "numbers", "none"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Examples:
         inputs: `[N, ...]`, floats, uint8, int32 or int64; images `[N, channels, height, width]`. Integers are handed
             out as floats, but token ids unchanged.
         labels: classes, int64 `[N]`, 0 to `num_labels - 1`; or, where `num_labels` is 0, numbers, floats `[N]`; or
-            int64 zeros `[N]` where there are none.
+            several labels of each example, bool or floats of 0 to 1 `[N, L]`; or int64 zeros `[N]` where there are
+            none.
         num_labels: size of the label space.
         scale: a factor (1/255 for uint8 images), or one for each position of an input.
         offset: Offset to subtract first, in the input's own units: a number, or one per position of an input.
@@ -93,7 +95,8 @@ class Examples:
         vocabulary: number of token ids if inputs are tokens, else 0; int32 or int64 inputs with 0 become tokens if the
             net has an embedding (`lit_cfl.engines.token_inputs`).
         words: fingerprint of the words that these ids stand for; empty = not known.
-        label_names: names of the labels 0, 1, ...; empty = they have none.
+        label_names: names of the labels 0, 1, ... (of the columns of several labels); empty = they have none.
+        augment: Random changes of the examples in local training, and nowhere else; None = none.
     """
 
     inputs: Tensor
@@ -106,18 +109,26 @@ class Examples:
     vocabulary: int = 0
     words: str = ""
     label_names: tuple[str, ...] = ()
+    augment: AugmentFunction | None = None
 
     def __post_init__(self) -> None:
         shape = self.inputs.shape
-        if self.label_names and len(self.label_names) != self.num_labels:
+        if self.labels.ndim > 1 and self.num_labels:
             raise InputError(
-                f"label_names has {len(self.label_names)} names, but num_labels is {self.num_labels}; give one for each"
+                f"labels have shape {tuple(self.labels.shape)} and num_labels is {self.num_labels}; give classes [N], "
+                "or several labels of each example with num_labels=0"
             )
+        several = self.labels.ndim > 1
+        if self.label_names and len(self.label_names) != (self.labels.shape[1] if several else self.num_labels):
+            there = f"each example has {self.num_outputs} labels" if several else f"num_labels is {self.num_labels}"
+            raise InputError(f"label_names has {len(self.label_names)} names, but {there}; give one for each")
         if self.labels.is_floating_point() and self.num_labels:
             raise InputError(
                 f"labels have dtype {self.labels.dtype} and num_labels is {self.num_labels}; classes are int64, and "
                 "numbers have no label space: give num_labels=0"
             )
+        if isinstance(self.augment, Augment):
+            self.augment.require_images(self.input_shape, bool(self.vocabulary))
         if any(view.quarter_turns for view in self.views) and len(shape) != 4:
             raise InputError(f"inputs of shape {tuple(shape[1:])} are no images; only images can be rotated")
         if any(view.of_images for view in self.views) and (len(shape) != 4 or self.vocabulary):
@@ -144,6 +155,8 @@ class Examples:
     @property
     def label_kind(self) -> LabelKind:
         """What the labels are."""
+        if self.labels.ndim > 1:
+            return "multi-label"
         if self.num_labels:
             return "classes"
         return "numbers" if self.labels.is_floating_point() else "none"
@@ -151,7 +164,19 @@ class Examples:
     @property
     def num_outputs(self) -> int:
         """Counts the outputs of a net for each example: one a class, or a number; without labels one a token id."""
+        if self.labels.ndim > 1:
+            return self.labels.shape[1]
         return {"classes": self.num_labels, "numbers": 1, "none": self.num_tokens}[self.label_kind]
+
+    @property
+    def labels_in_words(self) -> str:
+        """What labels there are, for a message."""
+        return {
+            "classes": f"{self.num_labels} labels",
+            "multi-label": f"{self.num_outputs} labels for each example",
+            "numbers": "labels that are numbers",
+            "none": "no labels",
+        }[self.label_kind]
 
     @cached_property
     def num_tokens(self) -> int:
@@ -169,6 +194,11 @@ class Examples:
 
     def require_classes(self, who: str) -> None:
         """Raises InputError where somebody needs classes and the labels are none."""
+        if self.label_kind == "multi-label":
+            raise InputError(
+                f"{who} needs one label of each example, but these have {self.labels.shape[1]} each; take a partition "
+                "by sizes or clients, such as IID, LogNormalSizes or Natural, and skews of inputs, such as Rotations"
+            )
         if self.label_kind != "classes":
             held = "are numbers" if self.label_kind == "numbers" else "are not there"
             raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
@@ -210,7 +240,7 @@ class Examples:
         return digest.hexdigest()
 
     def targets(self, index: Tensor) -> Tensor:
-        """Returns labels `[n]` as the clients see them."""
+        """Returns labels `[n]`, or `[n, L]`, as the clients see them."""
         return self._labels(sent(index, self.labels.device), self._seen(index))
 
     def _labels(self, index: Tensor, seen: _Seen) -> Tensor:
@@ -223,7 +253,9 @@ class Examples:
     def batch(
         self, index: Tensor, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these.
+        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels of these.
+
+        Labels are `[n]`, classes or numbers; several of each example are floats `[n, L]`.
 
         Args:
             device: where to; None = where the examples are.
@@ -261,7 +293,7 @@ class Examples:
     def _targets(self, index: Tensor, seen: _Seen, dtype: torch.dtype) -> Tensor:
         """Converts labels; numbers become as precise as the inputs, but no less than float32."""
         labels = self._labels(index, seen)
-        return labels.to(torch.promote_types(dtype, torch.float32)) if labels.is_floating_point() else labels
+        return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
     def _seen(self, index: Tensor) -> _Seen:
         """Finds the views among these indices that change something, and which of the indices have each.

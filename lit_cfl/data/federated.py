@@ -86,7 +86,13 @@ class FederatedData:
 
     @cached_property
     def label_counts(self) -> Tensor:
-        """Training examples of each label, int64 `[clients, labels]`; no columns where labels are no classes."""
+        """Training examples of each label, int64 `[clients, labels]`; no columns where labels are numbers or missing.
+
+        Of several labels of each example, those count that are above 0.5.
+        """
+        if self.examples.label_kind == "multi-label":
+            held = (self.examples.targets(self.train.entries) > 0.5).long().cpu()
+            return held.new_zeros(self.num_clients, held.shape[1]).index_add_(0, self.train.owners, held)
         labels = self.examples.num_labels
         if not labels:
             return torch.zeros(self.num_clients, 0, dtype=torch.int64)

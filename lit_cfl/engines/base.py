@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, prepare_ahead, rows_on, sent
+from lit_cfl.engines.augmented import with_augmented_examples
 from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_statistics import statistics_of
@@ -372,9 +373,10 @@ class Engine:
 
     def _training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
         """Yields positions of clients that train at once, of a chunk."""
-        sizes = data.num_examples[request.clients[chunk]]
-        training = ((sizes > 0) & (request.lengths[chunk] > 0)).nonzero().flatten()
-        for part in parts_of(sizes[training], self._examples_at_once(data)):
+        sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
+        training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
+        held = sizes if data.examples.augment is None else self._describer.seen(request.budget, lengths, sizes)
+        for part in parts_of(held[training], self._examples_at_once(data)):
             yield training[part] + chunk.start
 
     def _examples_at_once(self, data: FederatedData) -> float:
@@ -409,6 +411,8 @@ class Engine:
         weights = None if work.weights is None else sent(work.weights.to(dtype), device)
         own = {"inputs": inputs, "labels": labels, "models": models, "start": start}
         work = replace(work, **own, batches=batches, weights=weights)
+        if data.examples.augment is not None:
+            work = with_augmented_examples(work, data.examples.augment)
         if not work.prox:
             return work
         if work.centers is None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lit_cfl.data import Examples, FederatedData
+from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_copies import require_faithful_copy, require_same_build
 from lit_cfl.engines.check_module import schedulers_in
@@ -28,6 +29,7 @@ _TOKENS = (
 _NO_TRAINER = "; scores are computed without a Trainer: read what it holds in training_step alone"
 _REMEDIES = {
     "classes": "give numbers as floats, or take the task Classification",
+    "multi-label": "take the task MultiLabel, or give one class for each example, such as y.argmax(1)",
     "numbers": "give classes as integers from 0, or take the task Regression, or one with labels = ('numbers',)",
     "none": "give labels, or take a task that needs none, with labels = ('none',), such as NextToken",
 }
@@ -45,7 +47,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     require_same_build(engine.template, engine.build(0))
     model = engine.initial(0)
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
-    shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {_in_words(data.examples)}"
+    shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.labels_in_words}"
     try:
         _require_same_scores_again(engine, engine.module(model).eval(), batch)
     except InputError:
@@ -59,6 +61,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
     _require_fixed_constants(engine, engine.module(model), batch)
+    if data.examples.augment is not None:
+        _require_augmentation(data.examples.augment, batch)
     local = engine.local
     _require_finite_rates(engine.module(model))
     _note_schedulers(engine.module(model), local)
@@ -90,6 +94,19 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
             f"{f', for {changed} changes' if changed else ''}: scores would depend on what was scored before; "
             "change it in training alone (if self.training)"
         )
+
+
+def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
+    """Checks how examples are changed in training. Raises InputError."""
+    keys = torch.arange(len(batch[1]), device=batch[0].device) << 32
+    try:
+        require_augmentation(augment, batch, keys)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a function of the user's raises
+        if not _is_users(error, RuntimeError, TypeError, IndexError, ValueError):
+            raise
+        raise InputError(f"data.augment cannot change the examples: {in_short(error)}{in_line(error)}") from error
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
@@ -141,9 +158,15 @@ def _require_labels(engine: Engine, examples: Examples) -> None:
     task, kind = engine.template, examples.label_kind
     taken = getattr(task, "labels", ("classes",))
     if kind not in taken:
-        held = {"classes": "classes", "numbers": f"numbers ({examples.labels.dtype})", "none": "not there"}[kind]
+        held = {
+            "classes": "classes",
+            "multi-label": f"{examples.num_outputs} for each example",
+            "numbers": f"numbers ({examples.labels.dtype})",
+            "none": "not there",
+        }[kind]
+        wanted = " or ".join("several for each example" if one == "multi-label" else one for one in taken)
         raise InputError(
-            f"{type(task).__name__} takes labels that are {' or '.join(taken)}, but those of these data are {held}: "
+            f"{type(task).__name__} takes labels that are {wanted}, but those of these data are {held}: "
             f"{_REMEDIES[kind]}"
         )
 
@@ -160,8 +183,3 @@ def _one_of_each_label(data: FederatedData) -> Tensor:
         new = [label for label in (first < len(some)).nonzero().flatten().tolist() if label not in found]
         found |= {label: some[first[label]] for label in new}
     return torch.stack([found[label] for label in sorted(found)])
-
-
-def _in_words(examples: Examples) -> str:
-    kinds = {"classes": f"{examples.num_labels} labels", "numbers": "labels that are numbers", "none": "no labels"}
-    return kinds[examples.label_kind]

@@ -49,6 +49,8 @@ class CohortFit:
             trains no such modules (`ClientLoop.seeds_global_generators`).
         rates: learning rates of the optimizer's parameter groups; None = the optimizer's own.
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
+        augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
+            examples are the data's, or changed already.
     """
 
     clients: Tensor
@@ -67,6 +69,7 @@ class CohortFit:
     seeds: list[int] | None = None
     rates: Rates | None = None
     weights: Tensor | None = None
+    augment_keys: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.batches import BatchSize, MiniBatches, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.batches import BatchSize, MiniBatches, count_examples, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.dropout import keys_of_steps
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
@@ -49,16 +49,22 @@ class FitDescriber:
         """
         return count_steps(budget, lengths, sizes, self.batch_size(budget), self.local.last_batch)
 
+    def seen(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the examples of all mini-batches of each client, int64 `[n]`; see `steps`."""
+        steps = self.steps(budget, lengths, sizes)
+        return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
+
     def fit(self, request: FitRequest, positions: Tensor, round: int, data: FederatedData) -> CohortFit:
         """Describes the training of the clients at these positions of a request; models and examples are left out."""
         clients = request.clients[positions]
         sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
         steps = self.steps(request.budget, request.lengths[positions], sizes)
         ids, last = clients.tolist(), self.local.last_batch
-        seeds, keys = derive_each(self.seed, request.purpose, round, ids=ids), None
-        if self.draws_masks:
-            of_clients = derive_each(self.seed, f"{request.purpose}/dropout", round, ids=ids)
-            keys = keys_of_steps(torch.tensor(of_clients), steps)
+        seeds = derive_each(self.seed, request.purpose, round, ids=ids)
+
+        def keys(purpose: str) -> Tensor:
+            return keys_of_steps(torch.tensor(derive_each(self.seed, purpose, round, ids=ids)), steps)
+
         return CohortFit(
             clients,
             request.models,
@@ -72,10 +78,11 @@ class FitDescriber:
             steps,
             steps_of_epoch(sizes, batch_size, last),
             draw_batches(seeds, sizes, steps, batch_size, last, self.draws_together),
-            keys,
+            keys(f"{request.purpose}/dropout") if self.draws_masks else None,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
             request.rates,
             request.weights_at(positions),
+            keys(f"{request.purpose}/augment") if data.examples.augment is not None else None,
         )
 
     def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lit_cfl.data import FederatedData
+from lit_cfl.errors import join_ids
 from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 _MAX_CLIENTS = 500
@@ -14,8 +15,11 @@ _MAX_CLUSTERS = 16
 
 
 def label_distribution(data: FederatedData) -> Figure | None:
-    """Draws the share of each label in each client's training data, by true cluster; None if labels are no classes."""
-    if not data.examples.num_labels:
+    """Draws the share of each label in each client's training data, by true cluster; None if there are none to count.
+
+    An example with several labels counts for each of them: shares are of the client's labels.
+    """
+    if data.examples.label_kind not in ("classes", "multi-label"):
         return None
     clients = _sampled(data.population)
     order = clients[data.true_clusters[clients].argsort(stable=True)]
@@ -80,9 +84,17 @@ def example_images(data: FederatedData) -> Figure | None:
         axes.axis("off")
     for axes, (cluster, index) in zip(places, found, strict=False):
         _draw(axes, data, index)
-        label = f"{float(data.examples.targets(index[None])):g}"
+        label = _label_of(data, index)
         axes.set_title(f"{'cluster ' + str(cluster) if cluster >= 0 else 'cluster ?'}\nlabel {label}", fontsize=9)
     return figure
+
+
+def _label_of(data: FederatedData, index: torch.Tensor) -> str:
+    """Returns the label of an example as its client sees it; of several those that it has."""
+    (target,) = data.examples.targets(index[None])
+    if target.ndim:
+        return join_ids((target > 0.5).nonzero().flatten().tolist()) or "none"
+    return f"{float(target):g}"
 
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
@@ -92,6 +104,8 @@ def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
     for cluster in clusters:
         mine = data.population[data.true_clusters[data.population] == cluster]
         held.append(data.train.select(mine[:50]).entries)
+    if data.examples.label_kind == "multi-label":
+        return [(cluster, entries[0]) for cluster, entries in zip(clusters, held, strict=True)]
     stored = [data.examples.labels[entries % len(data.examples)] for entries in held]
     common = set.intersection(*(set(labels.tolist()) for labels in stored))
     chosen = [(labels == sorted(common)[len(common) // 2]).nonzero()[0, 0] if common else 0 for labels in stored]

@@ -29,7 +29,9 @@ _ADDED_OPTIONS = {
     "data.init_args.columns": None,
     "task.init_args.scores": None,
     "task.init_args.net.init_args.batch_norm": False,
+    "data.init_args.augment": None,
 }  # since 0.3, and how earlier runs trained
+_ADDED_TO_PARTS = {"augment": None, "columns": None}  # the same of the data modules in a list, a Hybrid's parts
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
@@ -199,8 +201,19 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             flat |= flat_options(value, f"{name}.")
         else:
-            flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
+            plain = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
+            flat[name] = _without_added(plain) if isinstance(plain, list) else plain
     return flat
+
+
+def _without_added(value: Any) -> Any:
+    """Leaves out options that earlier runs do not know from data modules in a list, where they change nothing."""
+    if isinstance(value, list):
+        return [_without_added(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {k: part for k, part in value.items() if not (k in _ADDED_TO_PARTS and part == _ADDED_TO_PARTS[k])}
+    return {k: _without_added(part) for k, part in kept.items()}
 
 
 def _shown(flat: Mapping[str, Any], name: str) -> str:

@@ -4,15 +4,16 @@ Scores of sets take softmax of the outputs as probabilities and are computed by 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from math import nan
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lit_cfl.errors import InputError, in_short, nearest
+from lit_cfl.errors import InputError, nearest
+from lit_cfl.own_names import import_own
 from lit_cfl.scores import ACCURACY, Score, Scores, SetScore
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ else:
     ScoreNames = list[str]  # of a configuration
 
 _BINS = 15  # of the calibration error
-_OF_CLASS = re.compile(r"f1_(\d+)")
+_OF_ONE = re.compile(r"(\w+)_(\d+)")
 
 
 def auroc(outputs: Tensor, labels: Tensor) -> float:
@@ -84,63 +85,85 @@ def calibration_error(outputs: Tensor, labels: Tensor) -> Tensor:
     return multiclass_calibration_error(outputs.softmax(1), labels, outputs.shape[1], _BINS, validate_args=False)
 
 
-_NAMED: dict[str, Score] = {
-    score.name: score
-    for score in (
+@dataclass(frozen=True)
+class KnownScores:
+    """The scores that a task has names for.
+
+    Args:
+        scores: Scores that go by their names.
+        of_one: Functions of one class or label, its number first, by the name in front of that number.
+        one: Word for what these are of: `class` or `label`.
+    """
+
+    scores: Sequence[Score]
+    of_one: Mapping[str, Callable[[int, Tensor, Tensor], float]]
+    one: str = "class"
+
+    def find(self, name: str) -> Score | None:
+        """Finds a score by its name; None where there is none."""
+        numbered = _OF_ONE.fullmatch(name)
+        if numbered is not None and numbered[1] in self.of_one:
+            return SetScore(name, function=partial(self.of_one[numbered[1]], int(numbered[2])))
+        return next((score for score in self.scores if score.name == name), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*(score.name for score in self.scores), *(f"{name}_<{self.one}>" for name in self.of_one))
+
+
+OF_CLASSES = KnownScores(
+    (
         ACCURACY,
         SetScore("auroc", function=auroc),
         SetScore("balanced_accuracy", function=balanced_accuracy),
         SetScore("calibration_error", higher_is_better=False, function=calibration_error),
         SetScore("f1", function=f1),
-    )
-}
+    ),
+    {"f1": f1_of_class},
+)
 
 
-def named_scores(names: Sequence[str | Score]) -> Scores:
-    """Finds the scores that a classifier is measured by.
+def named_scores(names: Sequence[str | Score], known: KnownScores = OF_CLASSES) -> Scores:
+    """Finds the scores that a task is measured by.
 
     Args:
-        names: Names of scores; `f1_<class>`; paths of one's own such as `package.module.name`, of a function of all
-            outputs and labels, or of a `SetScore`; or such scores themselves.
+        names: Names of scores, such as `f1_<class>`; paths of one's own such as `package.module.name`, of a function of
+            all outputs and labels, or of a `SetScore`; or such scores themselves.
+        known: Scores that the task has names for.
 
     Raises:
         InputError: There is no such score, a score is there twice, or none is given.
     """
     if isinstance(names, str) or not names:
-        raise InputError(f"task.scores is {names!r}; give a list of scores, such as [accuracy, f1]")
-    found = tuple(_score(name) for name in names)
+        raise InputError(f"task.scores is {names!r}; give a list of scores, such as [{known.scores[0].name}, f1]")
+    found = tuple(_score(name, known) for name in names)
     if len({score.name for score in found}) < len(found):
         raise InputError(f"task.scores names {', '.join(score.name for score in found)}; give each once")
     return found
 
 
-def _score(name: str | Score) -> Score:
+def _score(name: str | Score, known: KnownScores) -> Score:
     if isinstance(name, Score):
-        if name != ACCURACY and not isinstance(name, SetScore):
+        if name not in known.scores and not isinstance(name, SetScore):
             raise InputError(
                 f"task.scores has the score {name.name!r}, a mean over examples; add it in a task of your own, whose "
                 "outcomes return it, or give a SetScore"
             )
         return name
-    if (of_class := _OF_CLASS.fullmatch(name)) is not None:
-        return SetScore(name, function=partial(f1_of_class, int(of_class[1])))
-    if name in _NAMED:
-        return _NAMED[name]
+    if (found := known.find(name)) is not None:
+        return found
     module, _, own = name.rpartition(".")
     if not module:
         raise InputError(
-            f"task.scores names {name!r}, which is no score{nearest(name, tuple(_NAMED))}. There are: "
-            f"{', '.join(_NAMED)}, f1_<class>, and functions of your own by their path, such as my_scores.{name}"
+            f"task.scores names {name!r}, which is no score{nearest(name, known.names)}. There are: "
+            f"{', '.join(known.names)}, and functions of your own by their path, such as my_scores.{name}"
         )
-    return _own(name, module, own)
+    return _own(name, own)
 
 
-def _own(path: str, module: str, name: str) -> Score:
+def _own(path: str, name: str) -> Score:
     """Imports a score of one's own."""
-    try:
-        found: object = getattr(import_module(module), name)
-    except Exception as error:  # whatever a user's module raises
-        raise InputError(f"task.scores names {path!r}, which cannot be imported: {in_short(error)}") from error
+    found = import_own("task.scores", path)
     if isinstance(found, SetScore):
         return found
     if not callable(found):

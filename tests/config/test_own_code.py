@@ -62,7 +62,7 @@ def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, caps
 
 
 def test_clusters_of_own_data_are_found():
-    (command,) = unpack("own_data")
+    command, _ = unpack("own_data")
     assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
     last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
     assert last["clusters/ari"] == 1

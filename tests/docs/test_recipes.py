@@ -18,15 +18,37 @@ RECIPES = [block for block in BLOCKS if "space" not in block]
 (STUDY,) = [block for block in BLOCKS if "space" in block]
 
 
+def named(value: Any) -> Any:
+    """Options with the classes by their names, without their modules."""
+    if isinstance(value, dict):
+        return {k: v.rpartition(".")[2] if k == "class_path" else named(v) for k, v in value.items()}
+    return [named(part) for part in value] if isinstance(value, list) else value
+
+
+def holds(whole: Any, part: Any) -> bool:
+    """Says whether options hold those of a part."""
+    if isinstance(part, dict):
+        return all(key in whole and holds(whole[key], value) for key, value in part.items())
+    if isinstance(part, list):
+        return len(whole) == len(part) and all(holds(one, other) for one, other in zip(whole, part, strict=True))
+    return bool(whole == part or str(whole).endswith(f"/{part}"))  # a file by its whole path
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: "-".join(recipe))
-def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path):
+def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
     block = next(
         block for block in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if parse_yaml(block) == recipe
     )
     (tmp_path / "recipe.yaml").write_text(block)
+    section = next(part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE) if block in part)
+    for code in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
+        exec(compile(code, "recipes.md", "exec"), {})  # noqa: S102  # our own documentation
     words = ["--config", "quickstart", "--config", str(tmp_path / "recipe.yaml"), "--baseline", "null", "--tiny"]
     assert main(["run", *words, "--run_dir", str(tmp_path / "run"), "--quiet"]) == 0
     (row,) = read_table(tmp_path / "run" / "metrics.csv")
+    recorded = parse_yaml((tmp_path / "run" / "config.yaml").read_text())
+    assert holds(named(recorded["data"]), named(recipe.get("data", {})))
     assert ("train/lr" in row) == ("lr_schedule" in recipe.get("local", {}))
     assert ("test/undefined_auroc" in row) == ("auroc" in recipe.get("task", {}).get("init_args", {}).get("scores", []))
     assert ("test/tuned_accuracy" in row) == ("fine_tune" in recipe.get("evaluation", {}))

@@ -1,0 +1,129 @@
+"""Random changes of the examples that clients train on, the same for the same key, in every engine.
+
+A function changes a mini-batch by a key for each of its examples. What becomes of an example depends on its key alone,
+not on the other examples, so that clients may train one by one or together.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+from lit_cfl.keyed_random import draw_keyed_uniform
+from lit_cfl.own_names import import_own
+
+Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels
+AugmentFunction = Callable[[Batch, Tensor], Batch]
+"""A function of a mini-batch (inputs `[n, ...]`, labels) and keys int64 `[n]`: the changed mini-batch, of its shape."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random crops and flips of images.
+
+    Args:
+        crop: Zeros added on each side, in pixels; a window of the image's size is then cut at random. 0 = no crop.
+        flip: Mirrors every second image, on average, from left to right.
+    """
+
+    crop: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.crop < 0:
+            raise InputError(f"data.augment.crop is {self.crop}; give 0 or more pixels")
+        if not self.crop and not self.flip:
+            raise InputError("data.augment changes nothing; give crop: 4, flip: true, or leave it out")
+
+    def __call__(self, batch: Batch, keys: Tensor) -> Batch:
+        """Changes images `[n, channels, height, width]` by their keys, int64 `[n]`; labels stay as they are."""
+        images, labels = batch
+        down, right, mirror = draw_keyed_uniform(keys, 3).unbind(1)
+        rows, inside = self._window(down, images.shape[2])
+        columns, beside = self._window(right, images.shape[3])
+        if self.flip:
+            turned = (mirror < 0.5)[:, None]
+            columns, beside = columns.flip(1).where(turned, columns), beside.flip(1).where(turned, beside)
+        image = torch.arange(len(images), device=images.device)[:, None, None, None]
+        channel = torch.arange(images.shape[1], device=images.device)[:, None, None]
+        found = images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+        shown = inside[:, None, :, None] & beside[:, None, None, :]
+        return found.where(shown, 0), labels
+
+    def _window(self, draws: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Returns where each place of a window comes from, int64 `[n, size]`, and whether that is in the image."""
+        first = (draws * (2 * self.crop + 1)).long() - self.crop
+        places = first[:, None] + torch.arange(size, device=draws.device)
+        return places.clamp(0, size - 1), (places >= 0) & (places < size)
+
+    def require_images(self, shape: Sequence[int], are_tokens: bool) -> None:
+        """Raises InputError unless inputs are images with more pixels than the crop.
+
+        Args:
+            shape: Shape of one input.
+            are_tokens: True if inputs are token ids.
+        """
+        if len(shape) != 3 or are_tokens:
+            raise InputError(
+                f"data.augment crops and flips images [channels, height, width], but inputs have shape {tuple(shape)}; "
+                "leave it out, or give a function of your own"
+            )
+        if self.crop >= min(shape[1:]):
+            raise InputError(
+                f"data.augment.crop is {self.crop}, but images have {shape[1]} x {shape[2]} pixels; give less than "
+                f"{min(shape[1:])}"
+            )
+
+
+def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFunction | None:
+    """Returns the function that the option `data.augment` stands for.
+
+    Raises:
+        InputError: It is no function, or cannot be imported.
+    """
+    found = import_own("data.augment", given) if isinstance(given, str) else given
+    if found is not None and not callable(found):
+        raise InputError(
+            f"data.augment is {found!r}; give {{crop: 4, flip: true}}, or a function of a batch and its keys, such as "
+            "my_module.function"
+        )
+    return found
+
+
+def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -> None:
+    """Checks a function on some examples.
+
+    Args:
+        augment: Function to check.
+        batch: Two examples or more.
+        keys: One for each, int64 `[n]`.
+
+    Raises:
+        InputError: It does not return a batch of the same form, or what becomes of an example depends on something else
+            than the example and its key.
+    """
+
+    def changed(part: slice) -> Batch:
+        found = augment((batch[0][part].clone(), batch[1][part].clone()), keys[part])
+        if not isinstance(found, tuple) or [_form(tensor) for tensor in found] != [_form(t[part]) for t in batch]:
+            held = [_form(t) for t in found] if isinstance(found, tuple) else type(found).__name__
+            raise InputError(
+                f"data.augment returned {held} for a batch of {[_form(t[part]) for t in batch]}; return the inputs and "
+                "labels, of the same shapes and dtypes"
+            )
+        return found
+
+    whole, half = changed(slice(None)), len(keys) // 2
+    for parts in ([slice(None)], [slice(0, half), slice(half, None)]):
+        again = [torch.cat(tensors) for tensors in zip(*map(changed, parts), strict=True)]
+        if not all(torch.equal(mine, first) for mine, first in zip(again, whole, strict=True)):
+            raise InputError(
+                "data.augment changes the same examples otherwise when it is asked again, or in other company; draw "
+                "the random numbers of an example from its key (lit_cfl.keyed_random), and read no other example"
+            )
+
+
+def _form(tensor: object) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__

@@ -1,0 +1,53 @@
+"""Makes the examples that clients with `data.augment` train on: those of each mini-batch, changed at random."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lit_cfl.data.augment import AugmentFunction
+from lit_cfl.devices import sent
+from lit_cfl.engines.batches import MiniBatches
+from lit_cfl.engines.cohort_fit import CohortFit
+
+_BLOCK = 2**22  # numbers that are changed together
+
+
+def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
+    """Replaces the examples of a cohort by those of its mini-batches, one after the other, each changed by its key.
+
+    Every way of training then finds them as it finds any examples. An example is there once for each of the client's
+    mini-batches that has it.
+
+    Args:
+        work: Local training of the cohort, with `augment_keys`.
+        augment: See `AugmentFunction`. An example's key is made of that of its step and of its place in the client.
+    """
+    if work.augment_keys is None:
+        raise TypeError("the work has no keys to change its examples by")
+    device, counts = work.inputs.device, work.batches.counts
+    begins, firsts = counts.cumsum(0) - counts, work.sizes.cumsum(0) - work.sizes
+    steps = torch.arange(len(counts)).repeat_interleave(counts)  # of each example
+    owners = torch.arange(len(work)).repeat_interleave(work.steps)[steps]
+    drawn = work.batches.begins[steps] + torch.arange(len(steps)) - begins[steps]
+    places = work.batches.drawn[sent(drawn, device)]
+    keys = (sent(work.augment_keys[steps], device) << 32) ^ places
+    index = places + sent(firsts[owners], device)
+    inputs, labels = _changed(work, augment, index, keys)
+    weights = None if work.weights is None else work.weights[index]
+    sizes = work.num_seen
+    own = torch.arange(len(steps)) - (sizes.cumsum(0) - sizes)[owners]
+    batches = MiniBatches(own.to, begins, counts, work.batches.device)
+    changed = {"inputs": inputs, "labels": labels, "weights": weights}
+    return replace(work, **changed, sizes=sizes, batches=batches, augment_keys=None)
+
+
+def _changed(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Changes these examples of the cohort, some at a time."""
+    inputs, labels = (part.new_empty(len(index), *part.shape[1:]) for part in (work.inputs, work.labels))
+    size = max(1, _BLOCK // max(1, work.inputs.shape[1:].numel()))
+    for start in range(0, len(index), size):
+        part = slice(start, start + size)
+        own = index[part]
+        inputs[part], labels[part] = augment((work.inputs[own], work.labels[own]), keys[part])
+    return inputs, labels

@@ -1,0 +1,23 @@
+"""Imports what a user names by its path, such as a function in a file of theirs."""
+
+from importlib import import_module
+
+from lit_cfl.errors import InputError, in_short
+
+
+def import_own(option: str, path: str) -> object:
+    """Imports an object by its path.
+
+    Args:
+        option: Option that names it, for errors.
+        path: Path of the object, such as `my_module.function`.
+
+    Raises:
+        InputError: The path names no object, or its module cannot be imported.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        found: object = getattr(import_module(module), name)
+    except Exception as error:  # whatever a user's module raises
+        raise InputError(f"{option} names {path!r}, which cannot be imported: {in_short(error)}") from error
+    return found

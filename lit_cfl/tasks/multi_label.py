@@ -1,0 +1,126 @@
+"""Classification with several labels of each example: the LightningModule of clients whose labels are `[N, L]`."""
+
+from collections.abc import Callable, Iterable
+from math import nan
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim import Optimizer
+
+from lit_cfl.errors import InputError
+from lit_cfl.nets.base import Net
+from lit_cfl.scores import Score, SetScore, per_example
+from lit_cfl.tasks.base import Batch, Task
+from lit_cfl.tasks.named_scores import KnownScores, ScoreNames, named_scores
+
+
+def auroc_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
+    """Computes the area under the ROC curve of one label; nan if all examples have it, or none.
+
+    Args:
+        label: Number of the label.
+        outputs: Logits `[n, L]`.
+        labels: Labels `[n, L]`; an example has those above 0.5.
+
+    Raises:
+        InputError: There is no such label.
+    """
+    from torchmetrics.functional.classification import binary_auroc
+
+    has = _column(labels, label, "auroc")
+    if has.all() or not has.any():
+        return nan
+    return float(binary_auroc(outputs[:, label].sigmoid(), has.int(), validate_args=False))
+
+
+def f1_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
+    """Computes the F1 score of one label; nan if no example has it and it is never predicted. See `auroc_of_label`."""
+    from torchmetrics.functional.classification import binary_f1_score
+
+    has, predicted = _column(labels, label, "f1"), outputs[:, label] > 0
+    if not (has | predicted).any():
+        return nan
+    return float(binary_f1_score(predicted.int(), has.int(), validate_args=False))
+
+
+def auroc_of_labels(outputs: Tensor, labels: Tensor) -> float:
+    """Computes the mean of `auroc_of_label` over the labels for which it is defined; nan if there are none."""
+    return _mean_of_defined([auroc_of_label(k, outputs, labels) for k in range(labels.shape[1])])
+
+
+def f1_of_labels(outputs: Tensor, labels: Tensor) -> float:
+    """Computes the mean of `f1_of_label` over the labels for which it is defined; nan if there are none."""
+    return _mean_of_defined([f1_of_label(k, outputs, labels) for k in range(labels.shape[1])])
+
+
+def _column(labels: Tensor, label: int, score: str) -> Tensor:
+    if label >= labels.shape[1]:
+        raise InputError(f"the score '{score}_{label}' is of label {label}, but labels are 0 to {labels.shape[1] - 1}")
+    return labels[:, label] > 0.5
+
+
+def _mean_of_defined(values: list[float]) -> float:
+    return float(torch.tensor(values, dtype=torch.float64).nanmean())
+
+
+_LABEL_ACCURACY, _EXACT_MATCH = Score("label_accuracy", worst=0.0), Score("exact_match", worst=0.0)
+_KNOWN = KnownScores(
+    (
+        _LABEL_ACCURACY,
+        _EXACT_MATCH,
+        SetScore("auroc", function=auroc_of_labels),
+        SetScore("f1", function=f1_of_labels),
+    ),
+    {"auroc": auroc_of_label, "f1": f1_of_label},
+    "label",
+)
+
+
+class MultiLabel(Task):
+    """A net that is trained to predict which of several labels each example has.
+
+    The loss of an example is the mean of the binary cross-entropies of its labels. The data's labels are bool or floats
+    of 0 to 1 `[N, L]`.
+
+    Args:
+        net: inputs `[n, ...]` to a logit for each label `[n, L]`. A net of ours goes by its short name.
+        optimizer: any `torch.optim` class, with its options.
+        scores: Scores, the main one first: `label_accuracy` (share of an example's labels that are right),
+            `exact_match` (all of them are), `auroc` and `f1` (means over labels), `auroc_<label>`, `f1_<label>`, or
+            one's own by its path, such as `my_scores.kappa`: a function of all outputs `[n, L]` and labels `[n, L]` of
+            a client. None = label_accuracy and exact_match.
+    """
+
+    labels = ("multi-label",)
+
+    def __init__(
+        self,
+        net: Net | nn.Module,
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.SGD,
+        scores: ScoreNames | None = None,
+    ) -> None:
+        super().__init__(net, optimizer)
+        self.scores = named_scores(["label_accuracy", "exact_match"] if scores is None else scores, _KNOWN)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Computes the mean binary cross-entropy of each example's labels `[n]`."""
+        return _losses(self(batch[0]), batch[1])
+
+    def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Computes the losses `[n]` and the scores, in one pass; the outputs follow where a score is of sets."""
+        outputs = self(batch[0])
+        right = (outputs > 0) == (batch[1] > 0.5)
+        values = {_LABEL_ACCURACY: right.to(outputs.dtype).mean(1), _EXACT_MATCH: right.all(1)}
+        means = per_example(self.scores)
+        of_sets = [outputs] if len(means) < len(self.scores) else []
+        return _losses(outputs, batch[1]), *(values[score] for score in means), *of_sets
+
+    def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
+        """Predicts labels, int64 `[n, L]`, 0 or 1; -1 where an output is nan."""
+        outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return (outputs > 0).long().where(~outputs.isnan(), -1)
+
+
+def _losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(1)

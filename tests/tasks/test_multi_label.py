@@ -1,0 +1,219 @@
+"""MultiLabel by hand: losses, scores of examples and of sets; the same in every engine, and in a whole run."""
+
+from dataclasses import replace
+from functools import partial
+from math import exp, isnan, log1p, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ragged import PLANS, SGD, SHAPE, fitted, ragged_data, rows_of
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lit_cfl import Experiment, run
+from lit_cfl.algorithms import IFCA, FedAvg, FlexCFL
+from lit_cfl.cli.main import main
+from lit_cfl.data import FederatedData
+from lit_cfl.datamodules import ArrayData
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.ways import way_named
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.scores import Score
+from lit_cfl.storage import read_table
+from lit_cfl.tasks import Classification, MultiLabel, Regression
+
+NAMES = ["label_accuracy", "exact_match", "auroc", "f1", "auroc_1", "f1_2"]
+OUTPUTS = torch.tensor([[2.0, -1.0, 0.5], [-1.0, 3.0, -0.5], [1.0, 2.0, -2.0], [0.5, -3.0, -1.0]], dtype=torch.float64)
+LABELS = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
+
+
+def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
+    (score,) = MultiLabel(nn.Identity(), scores=[name]).scores
+    return score.of_set(outputs, labels)  # type: ignore[attr-defined]
+
+
+def test_losses_are_mean_binary_cross_entropies():
+    batch = OUTPUTS[:1], torch.tensor([[1.0, 0.25, 0.0]], dtype=torch.float64)
+    by_hand = (log1p(exp(-2)) + 0.25 * log1p(exp(1)) + 0.75 * log1p(exp(-1)) + log1p(exp(0.5))) / 3
+    assert float(MultiLabel(nn.Identity()).losses(batch)) == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_scores_of_examples_by_hand():
+    module = MultiLabel(nn.Identity())
+    module.register_parameter("unused", nn.Parameter(torch.zeros(1)))
+    found = outcomes_of(module, (OUTPUTS, LABELS.double()))
+    assert found[1].tolist() == pytest.approx([2 / 3, 1, 2 / 3, 2 / 3])
+    assert found[3].tolist() == [0, 1, 0, 0]
+    broken = OUTPUTS.clone()
+    broken[1, 0] = nan
+    found = outcomes_of(module, (broken, LABELS.double()))
+    assert (float(found[1, 1]), float(found[3, 1])) == (0, 0)
+    assert module.predict_step(broken).tolist() == [[1, 0, 1], [-1, 1, 0], [1, 1, 0], [1, 0, 0]]
+
+
+def test_scores_of_sets_by_hand():
+    assert of("auroc_0") == pytest.approx(1.0)  # 2, 1 against -1, 0.5
+    assert of("auroc_1") == pytest.approx(1.0)
+    assert of("auroc_1", OUTPUTS, LABELS[[2, 0, 1, 3]]) == pytest.approx(2 / 3)  # 2 against -1, 3, -3
+    assert isnan(of("auroc_2"))  # nobody has it
+    assert of("auroc") == pytest.approx((1 + 1) / 2)
+    assert of("f1_0") == pytest.approx(2 * 2 / (2 + 3))
+    assert of("f1_1") == pytest.approx(2 * 1 / (1 + 2))
+    assert of("f1_2") == 0.0  # predicted once
+    assert of("f1") == pytest.approx((4 / 5 + 2 / 3 + 0) / 3)
+    assert isnan(of("f1_2", -OUTPUTS.abs(), LABELS))
+    assert of("f1", -OUTPUTS.abs(), LABELS) == 0.0
+    assert isnan(of("auroc", OUTPUTS, LABELS & False))
+    assert of("auroc_0", OUTPUTS, LABELS * 0.4 + 0.2) == of("auroc_0")  # soft labels
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["accuracy"], r"'accuracy', which is no score \(did you mean label_accuracy\?\). There are: label_accuracy, "
+                       "exact_match, auroc, f1, auroc_<label>, f1_<label>, and functions of your own"),
+        (["balanced_accuracy"], "is no score"),
+        ([Score("accuracy")], "'accuracy', a mean over examples; add it in a task of your own"),
+        ([], r"give a list of scores, such as \[label_accuracy, f1\]"),
+    ],
+)  # fmt: skip
+def test_wrong_names_are_refused_with_what_there_is(names: list[Any], message: str):
+    with pytest.raises(InputError, match=message):
+        MultiLabel(nn.Identity(), scores=names)
+
+
+@pytest.mark.parametrize("name", ["auroc_3", "f1_3"])
+def test_a_label_that_is_not_there_is_refused(name: str):
+    with pytest.raises(InputError, match=f"the score '{name}' is of label 3, but labels are 0 to 2"):
+        of(name)
+
+
+# The same in every engine
+
+
+def several(labels: int = 4) -> FederatedData:
+    data = ragged_data()
+    rng = torch.Generator().manual_seed(1)
+    of_each = torch.rand(len(data.examples), labels, generator=rng) < 0.4
+    return replace(data, examples=replace(data.examples, labels=of_each, num_labels=0))
+
+
+NETS = {"linear": lambda: MCLR(SHAPE, 4), "mlp": lambda: MLP(12, SHAPE, 4), "cnn": lambda: MNISTCNN(SHAPE, 4)}
+
+
+@pytest.mark.parametrize("plan", ["chain", *(name for name in PLANS if name != "trainer")])
+@pytest.mark.parametrize("net", NETS)
+def test_every_engine_gives_the_trainers_result(net: str, plan: str):
+    if (net, plan) == ("cnn", "chain"):
+        traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
+        assert way_named("chain").reason_against(traits, "cpu", "64-true", LocalTraining()) is not None
+        return
+    make, precise = lambda: MultiLabel(NETS[net](), SGD), "64-true"
+    expected, _ = fitted(make, Plan("trainer", precision=precise), data=several())
+    chosen = replace(PLANS.get(plan, Plan("chain")), precision=precise)
+    found, engine = fitted(make, chosen, data=several(), prox=0.0)
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
+    assert_close(found.losses, expected.losses, rtol=0, atol=1e-12, equal_nan=True)
+    assert (rows_of(found)[3] - engine.initial(1)).norm() > 0.01
+
+
+@pytest.mark.parametrize("net", ["linear", "mlp"])
+def test_chain_is_the_way_by_rule_for_fully_connected_nets(net: str):
+    traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
+    for precision in ("32-true", "bf16-mixed"):
+        assert way_named("chain").reason_against(traits, "cpu", precision, LocalTraining()) is None
+
+
+# Whole runs
+
+
+class Tagged(ArrayData):
+    """Twelve clients of two clusters, whose inputs show three labels in different places."""
+
+    def __init__(self, **options: Any) -> None:
+        rng = np.random.default_rng(0)
+        owner = np.arange(12).repeat(40)
+        labels = rng.random((len(owner), 3)) < [0.2, 0.5, 0.35]
+        x = rng.normal(size=(len(owner), 3)) + np.where(owner[:, None] % 2, -4, 4) * (labels - 0.5)
+        super().__init__(x, labels, owner, np.arange(12) % 2, **({"validation": 0.2} | options))
+
+
+def experiment(**changes: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "data": Tagged(),
+        "task": lambda: MultiLabel(MCLR([3], 3), partial(torch.optim.SGD, lr=0.5), NAMES),
+        "algorithm": IFCA(2),
+        "rounds": 3,
+        "cohort_size": 12,
+        "local": LocalTraining(2, 10),
+    }
+    return Experiment(**(settings | changes))
+
+
+def test_a_run_has_the_scores_in_its_tables_in_every_engine(tmp_path: Path):
+    last = {}
+    for engine in ("chain", "loop", "trainer"):
+        result = run(experiment(engine=engine, evaluation=EvaluationPlan(fine_tune=Budget(1))), tmp_path / engine)
+        row = read_table(result.path / "metrics.csv")[-1]
+        last[engine] = {k: v for k, v in row.items() if not k.startswith("time/") and v is not None}
+    assert {f"test/weighted_{name}" for name in NAMES} <= set(last["loop"])
+    assert last["loop"]["test/weighted_label_accuracy"] > 0.8
+    assert last["loop"]["test/weighted_auroc"] > 0.8
+    assert "test/tuned_label_accuracy" in last["loop"]
+    for engine in ("loop", "trainer"):
+        assert last[engine] == pytest.approx(last["chain"], rel=1e-4)
+    (first, *_) = read_table(tmp_path / "loop" / "clients.csv")
+    assert {"label_accuracy", "exact_match", "auroc_1"} <= set(first)
+
+
+def test_migration_sees_labels_that_drift(tmp_path: Path):
+    algorithm = FlexCFL(2, migrate=True, pretrain_scale=2)
+    row = read_table(run(experiment(algorithm=algorithm, rounds=1), tmp_path).path / "metrics.csv")[-1]
+    assert row["shift/detected"] == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (lambda: Classification(MCLR([3], 3)), "Classification takes labels that are classes, but those of these data "
+         "are 3 for each example: take the task MultiLabel, or give one class for each example, such as y.argmax"),
+        (lambda: Regression(MCLR([3], 1)), "Regression takes labels that are numbers, but .* take the task MultiLabel"),
+        (lambda: MultiLabel(MCLR([3], 4)), "the net cannot take the data: inputs of shape .3,., 3 labels for each"),
+    ],
+)  # fmt: skip
+def test_tasks_that_do_not_fit_are_refused(task: Any, message: str):
+    with pytest.raises(InputError, match=message):
+        experiment(task=task).prepare(0)
+
+
+def test_classes_are_no_labels_of_this_task():
+    data = ArrayData(np.zeros((20, 3)), np.arange(20) % 3, partition=None)
+    with pytest.raises(
+        InputError, match=r"MultiLabel takes labels that are several for each example, but .* classes: give numbers as"
+    ):
+        experiment(data=data, algorithm=FedAvg(), cohort_size=2).prepare(0)
+
+
+def test_a_configuration_runs_and_a_report_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    content = f"""
+rounds: 2
+cohort_size: 4
+data: {{class_path: {__name__}.Tagged}}
+task: {{class_path: MultiLabel, init_args: {{net: {{class_path: MCLR}}, scores: [exact_match, f1_0]}}}}
+algorithm: {{class_path: FedGroup, init_args: {{num_clusters: 2}}}}
+"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tagged.yaml").write_text(content)
+    assert main(["run", "--config", str(tmp_path / "tagged.yaml"), "--run_dir", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    assert "exact match" in (tmp_path / "report.html").read_text()
