@@ -97,14 +97,16 @@ def test_zeros_outside_stay_zeros_beside_infinite_pixels():
 # The mini-batches that clients train on
 
 
-def work_of(engine: Engine, data: FederatedData, round: int = 2, clients: Tensor | None = None) -> CohortFit:
+def work_of(
+    engine: Engine, data: FederatedData, round: int = 2, clients: Tensor | None = None, weights: Tensor | None = None
+) -> CohortFit:
     """The work as ways of training receive it."""
     clients = ids(*range(len(SIZES))) if clients is None else clients
     clients, seen = clients[data.num_examples[clients] > 0], []
     loop = engine.loop
     fit = loop.fit
     loop.fit = lambda work, ended: seen.append(work) or fit(work, ended)  # type: ignore[method-assign,func-returns-value]
-    engine.at(round, data).fit(engine.initial(0)[None], clients).rows  # noqa: B018
+    engine.at(round, data).fit(engine.initial(0)[None], clients, weights=weights).rows  # noqa: B018
     loop.fit = fit  # type: ignore[method-assign]
     (work,) = seen
     return work
@@ -115,7 +117,10 @@ def engine_of(net: str = "mlp", plan: Plan = Plan("loop"), local: LocalTraining 
 
 
 def test_mini_batches_are_those_without_augmentation_changed_one_by_one():
-    plain, changed = (work_of(engine_of(), augmented_data(augment)) for augment in (None, BOTH))
+    weights = torch.arange(sum(SIZES)) / 100
+    plain, changed = (work_of(engine_of(), augmented_data(augment), weights=weights) for augment in (None, BOTH))
+    assert plain.weights is not None
+    assert changed.weights is not None
     assert torch.equal(changed.steps, plain.steps)
     assert torch.equal(changed.num_seen, plain.num_seen)
     assert changed.sizes.tolist() == plain.num_seen.tolist()
@@ -125,6 +130,7 @@ def test_mini_batches_are_those_without_augmentation_changed_one_by_one():
         for step in range(first, first + int(plain.steps[client])):
             before, after = plain.inputs[start + lists[step]], changed.inputs[mine + own[step]]
             assert torch.equal(changed.labels[mine + own[step]], plain.labels[start + lists[step]])
+            assert torch.equal(changed.weights[mine + own[step]], plain.weights[start + lists[step]])
             assert all(tuple(b.flatten().tolist()) in windows(a, BOTH) for a, b in zip(before, after, strict=True))
             seen += [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
     assert 0.9 < np.mean(seen) < 1  # one of 50 stays as it is
