@@ -29,8 +29,8 @@ class EvaluationPlan:
 
     Args:
         every: rounds between two evaluations, 1 or more; the last round is always evaluated.
-        clients: `assigned`: those that have a model; `all`: the others are placed for scoring only, and what that
-            changes and costs is dropped; a number: the assigned ones of a fixed sample of so many clients.
+        clients: `assigned`: those that have a model. `all`: clients without a model get one for this score, which is
+            then thrown away. A number: those with a model among a fixed sample of that many clients.
         fine_tune: Also score each client after it has trained its model for so long on its own examples, which is then
             dropped (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
         per_client: Also write the scores of each client in each evaluated round into `client_rounds.parquet`.

@@ -160,7 +160,7 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
     """Counts rounds, MiB and local work until the first score on test data reaches a target; None if it never does.
 
-    Rounds in which clients without a model are not scored do not count.
+    A round counts only if all clients are scored in it.
 
     Args:
         rows: Rows of `metrics.csv`.
@@ -275,7 +275,7 @@ def _notes(
         said = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
             f"Rounds, MiB and local steps: until the test {name} is {target:g} ({said}); test data only report, "
-            "and rounds in which clients without a model are not scored do not count."
+            "and a round counts only if all clients are scored in it."
         )
     for row in rows:
         if row["rounds_with_all_clients"]:
