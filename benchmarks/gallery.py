@@ -47,10 +47,18 @@ def first_picture(folder: Path) -> Figure:
     runs = [folder / f"seed-{seed}" for seed in seeds]
     figure = Figure(figsize=(9, 2.9), layout="constrained")
     left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 1, 1.25])
-    draw_digits(left, runs[0])
-    draw_map(middle, runs[0] / "snapshots" / "1.npz")
+    shown = next(run for run in runs if every_cluster_is_seen_twice(run))
+    draw_digits(left, shown)
+    draw_map(middle, shown / "snapshots" / "1.npz")
     draw_accuracy(right.subplots(), runs)
     return figure
+
+
+def every_cluster_is_seen_twice(run: Path) -> bool:
+    """Says whether two or more of the clients that were compared before round 1 are of each true cluster."""
+    with np.load(run / "snapshots" / "1.npz") as snapshot:
+        clusters, counts = np.unique(snapshot["true_cluster"], return_counts=True)
+    return len(clusters) == 4 and counts.min() > 1
 
 
 def draw_digits(figure: Any, run: Path) -> None:
