@@ -28,6 +28,10 @@ CELLS = {
     "CFL": "stocfl-t2-shifted_mnist-mlp_2048-cfl-test_accuracy-n20-d9600",
     "StoCFL": "stocfl-t1-rotated_mnist_k_4-mlp_2048-stocfl-test_accuracy-n1200-d200-p10",
 }  # the papers of the others have no table of accuracies
+REASONS = {  # of numbers that are not reproduced
+    "Ditto": "the paper does not give lambda",
+    "CFL": "the paper gives neither rounds nor batch size",
+}
 ROW = re.compile(r"^\| (?P<name>\w+) (?P<kept>(?:\|[^|]*){4})\|[^|]*\|[^|]*\|$", re.MULTILINE)
 
 
@@ -37,7 +41,7 @@ def with_numbers(readme: str, folder: Path) -> str:
 
     def line(found: re.Match[str]) -> str:
         name = found["name"]
-        paper, ours = numbers(*rows[CELLS[name]]) if name in CELLS else ("-", "-")
+        paper, ours = numbers(*rows[CELLS[name]], name) if name in CELLS else ("-", "-")
         return f"| {name} {found['kept']}| {paper} | {ours} |"
 
     head, mark, table = readme.partition("| Algorithm |")
@@ -45,8 +49,8 @@ def with_numbers(readme: str, folder: Path) -> str:
     return head + mark + ROW.sub(line, body) + end + rest
 
 
-def numbers(table: str, row: Row) -> tuple[str, str]:
-    """Returns the paper's number with its place, and ours with its spread, number of seeds and verdict."""
+def numbers(table: str, row: Row, algorithm: str) -> tuple[str, str]:
+    """Returns the paper's number with its place, and ours with its spread, number of seeds, verdict and the reason."""
     model = f", {row['model']}" if row["model"] else ""
     paper = f"{row['paper_value']:.1f} ([{table}](docs/reproduction/{table}.md): {row['dataset']}{model})"
     if row["ours_mean"] is None:
@@ -54,7 +58,8 @@ def numbers(table: str, row: Row) -> tuple[str, str]:
     spread = "" if row["ours_std"] is None else f" ± {row['ours_std']:.1f}"
     seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
     option = f", {row['option_mean']:.1f} by the published options" if row["verdict"] == "explained" else ""
-    return paper, f"{row['ours_mean']:.1f}{spread} ({seeds}): {row['verdict']}{option}"
+    reason = f" ({REASONS[algorithm]})" if row["verdict"] == "not reproduced" else ""
+    return paper, f"{row['ours_mean']:.1f}{spread} ({seeds}): {row['verdict']}{option}{reason}"
 
 
 def main() -> None:
