@@ -49,6 +49,7 @@ from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 
 COLUMNS = ("part", "net", "what", "result", "unit", "note")
+WAYS = ("stack", "loop", "trainer")  # of all nets; chains have one more
 GREY, COLOUR, BATCH = [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
 
@@ -86,7 +87,11 @@ class Case:
 
     @property
     def ways(self) -> tuple[str, ...]:
-        return ("chain",) * self.is_chain + ("stack", "loop", "trainer")
+        return ("chain",) * self.is_chain + WAYS
+
+    @property
+    def stacked_ways(self) -> tuple[str, ...]:
+        return ("chain",) * self.is_chain + ("stack",)
 
     def task(self) -> Classification:
         return self.kind(self.net(), partial(torch.optim.SGD, lr=0.03))
@@ -169,7 +174,7 @@ class Bench:
             losses = [one.losses_of_all(start[None], data.train[0], data) for one in (engine, expected)]
             largest = float((losses[0] - losses[1]).abs().max())
             yield row(name, f"losses, {precision}", largest, "nats")
-            for way in case.ways[:-2]:
+            for way in case.stacked_ways:
                 both = few.engine(way, self.device, precision), expected
                 slopes = differ(*(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start))
                 yield row(name, f"gradients, {way}, {precision}", slopes, "of all")
@@ -235,7 +240,7 @@ class Bench:
     def deterministic(self) -> Iterator[Row]:
         set_up_torch(Plan("stack", self.device), True)
         for name, case in self.cases.items():
-            for way in case.ways[:-2]:
+            for way in case.stacked_ways:
                 few, found = replace(case, clients=4, epochs=2), []
                 for _ in range(2):
                     engine = few.engine(way, self.device)

@@ -40,14 +40,25 @@ def bench() -> object:
 
 def test_results_of_a_gpu_are_compared_with_the_cpus():
     rows = list(bench().parity())
-    assert [row["what"] for row in rows] == ["stack", "loop", "losses", "gradients"] * 2
-    assert all(row["result"] < 1e-5 for row in rows)
+    expected = [
+        ("MCLR", ["chain", "stack", "loop", "losses", "gradients, chain", "gradients, stack"]),
+        ("LSTM", ["stack", "loop", "losses", "gradients, stack"]),
+    ]
+    assert [(row["net"], row["what"]) for row in rows] == [
+        (net, f"{what}, {precision}")
+        for precision in ("32-true", "64-true")
+        for net, parts in expected
+        for what in parts
+    ]
+    assert all(row["result"] < (1e-12 if row["what"].endswith("64-true") else 1e-4) for row in rows)
 
 
 def test_rows_of_a_gpu_have_their_times_and_their_memory():
     measured = bench()
     graphs, eager, host = list(measured.graphs()), list(measured.eager()), list(measured.host())
-    assert [row["what"] for row in graphs] == ["stack, 32-true, 4 clients"] * 2 + ["stack, tf32, 4 clients"] * 2
+    assert [row["what"] for row in graphs] == [
+        f"stack, {precision}, 4 clients, 1 epoch(s)" for precision in ("32-true", "32-true", "tf32", "tf32")
+    ]
     assert [row["what"].split(",")[:2] for row in eager[:2]] == [["stack", " eager"], ["loop", " 32-true"]]
     assert all(row["result"] > 0 for row in (*graphs, *eager, *host))
     (linear, _) = measured.memory()

@@ -66,9 +66,9 @@ def tune_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "lit_cfl", "tune", *words]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # other files start a Ray of their own in the same process
 def cluster() -> Iterator[None]:
-    """Ray with two cores and one GPU that is none, for all tests of `tune/`. A fixture of `conftest.py`."""
+    """Ray with two cores and one GPU that is none, for the tests of a file. A fixture of `conftest.py`."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
