@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
-_NAMED = re.compile(r"`([a-z_]+\.py)`(?:, [^\n]*)?:\n\n```python\n(.*?)```", re.DOTALL)
+_NAMED = re.compile(r"`([a-z_]+\.(?:py|yaml))`(?:, [^\n]*)?:\n\n```(?:python|yaml)\n(.*?)```", re.DOTALL)
 
 
 def unpack(page: str) -> list[str]:
