@@ -12,6 +12,7 @@ from lit_cfl.algorithms.fedprox import FedProx
 from lit_cfl.algorithms.fesem import FeSEM
 from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.algorithms.flhc import FLHC
+from lit_cfl.algorithms.flux import FLUX
 from lit_cfl.algorithms.ifca import IFCA
 from lit_cfl.algorithms.layercfl import LayerCFL
 from lit_cfl.algorithms.local import Local
@@ -22,6 +23,7 @@ from lit_cfl.algorithms.stocfl import StoCFL
 __all__ = [
     "CFL",
     "FLHC",
+    "FLUX",
     "IFCA",
     "PACFL",
     "AdaCFL",

@@ -31,7 +31,7 @@ class QuadraticWork:
     of a client's examples. Each of these has the loss F_i, so weights of examples with the mean q make it q F_i.
 
     To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them (zeros, n_i of
-    them, where these have no columns); the module of a model w returns `inputs - w`.
+    them, where these have no columns); the module of a model w returns `inputs - w`, its latent features, too.
 
     Args:
         centers: c_i, float64 `[clients, d]`.
@@ -186,3 +186,5 @@ class _Difference(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         difference: Tensor = inputs - self.model
         return difference
+
+    latent_features = forward

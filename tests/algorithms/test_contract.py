@@ -28,7 +28,7 @@ def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
 
 def test_all_systems_are_there():
     wanted = "FedAvg, FedProx, Ditto, IFCA, FeSEM, CFL, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, AdaCFL, LayerCFL"
-    wanted += ", Local, Oracle, FedDrift, PACFL"
+    wanted += ", Local, Oracle, FedDrift, FLUX, PACFL"
     assert all(hasattr(lit_cfl.algorithms, name) for name in wanted.split(", "))
     assert {kind.__name__ for kind in ALL} == set(wanted.split(", "))
 

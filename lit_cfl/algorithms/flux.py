@@ -1,0 +1,218 @@
+"""FLUX: cluster clients once by descriptors of their data; a newcomer without labels is matched by its features.
+
+Fenoglio, Li, Barbiero, Lane, Langheinrich, Gjoreski. FLUX: Efficient Descriptor-Driven Clustered Federated Learning
+under Arbitrary Distribution Shifts. NeurIPS 2025. arXiv:2511.22305; the numbers are those of the published code, with
+its descriptors `Px_label_long` and its clustering 4.
+
+Where this differs from the paper and its code:
+* the latent features are the inputs of the net's last layer; the code takes those of LeNet-5's first fully connected
+  layer.
+* clients are clustered after `warmup_rounds` rounds; the code waits until the mean validation accuracy gains less than
+  0.06 in a round, but at least 3 rounds and at most 80 % of them.
+* the largest latent feature, which bounds the points that the axes are made of, is that of the clients' training data
+  in the round that clusters; the code takes 1.02 times that of their validation data in the round before.
+* every client with data sends its descriptor in that round, also one that is not in the cohort.
+* where the nearest distances have no knee, their largest is the radius, so that clients alike form one cluster; the
+  code ends with an error.
+* a newcomer with labels is matched by its whole descriptor; the code matches newcomers without them only.
+* no noise for differential privacy is added, and clusters do not follow data that shift (the code's `flux_dynamic`).
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    Similarity,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.clustering import assign, clusters_of, cosine_similarity, cross_distances, kmeans
+from lit_cfl.clustering.density import cluster_by_density
+from lit_cfl.clustering.descriptors import block_range, describe, principal_axes
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import LocalWork
+from lit_cfl.nets.latent_features import latent_features
+
+
+@dataclass(frozen=True, eq=False)
+class FLUXState:
+    models: Tensor  # [K, d], one before the clustering
+    index: Tensor  # [clients]; all 0 before the clustering
+    joint: Tensor  # the model whose latent features are described [d]
+    center: Tensor  # origin of the descriptors' axes in the latent space [features]; none before the clustering
+    axes: Tensor  # [features, r]
+    low: Tensor  # lowest value of each block of the descriptors [blocks, 1]
+    width: Tensor  # range of each block [blocks, 1]
+    centroids: Tensor  # mean scaled descriptor of each cluster [K, blocks, r]; none before the clustering
+
+
+@dataclass(frozen=True)
+class FLUX(Algorithm):
+    """One clustering by moments of latent features, for each label; the number of clusters is found.
+
+    Args:
+        warmup_rounds: rounds of FedAvg before the round in which clients are clustered; 0 or more.
+        components: r, axes onto which latent features are projected, 1 or more; null = as many as there are labels (10
+            if there are no classes).
+        radius_scale: factor of DBSCAN's radius, which the nearest distances of the clients' descriptors give, above 0:
+            larger = fewer clusters.
+        num_clusters: make this number of clusters by K-means instead of DBSCAN, 1 or more; null = their number is
+            found.
+        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
+    """
+
+    paper: ClassVar[str] = (
+        "Fenoglio, Li, Barbiero, Lane, Langheinrich, Gjoreski. FLUX: Efficient Descriptor-Driven Clustered Federated "
+        "Learning under Arbitrary Distribution Shifts. NeurIPS 2025. arXiv:2511.22305"
+    )
+    warmup_rounds: int = 3
+    components: int | None = None
+    radius_scale: float = 1.0
+    num_clusters: int | None = None
+    weights: Weights = "examples"
+    state_type = FLUXState
+    closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
+
+    def __post_init__(self) -> None:
+        require_not_negative(warmup_rounds=self.warmup_rounds)
+        if self.components is not None:
+            require_positive(components=self.components)
+        if self.num_clusters is not None:
+            require_positive(num_clusters=self.num_clusters)
+        if not 0 < self.radius_scale < float("inf"):
+            raise InputError(f"radius_scale is {self.radius_scale}; give a number above 0")
+
+    def check(self, work: LocalWork) -> None:
+        require_clients(self.num_clusters or 1, len(clients_with_data(work)))
+
+    def first_clustering_round(self) -> int:
+        return self.warmup_rounds
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
+        w0, none = work.initial(0), torch.empty(0, dtype=torch.float64)
+        everyone = torch.zeros(len(work.num_examples), dtype=torch.int64)
+        return FLUXState(w0[None], everyone, w0, none, none, none, none, none), Info()
+
+    def round(self, state: FLUXState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
+        clustered = Info()
+        if work.round == self.warmup_rounds:
+            state, clustered = self._cluster(state, work, rng)
+        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
+        labels = clusters_of(state.index, cohort)
+        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
+        fitted = work.fit(state.models, cohort, labels)
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, labels, weights, into=state.models)
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
+        down = 0 if clustered.down else len(cohort)  # clusters start from the model that everyone has just received
+        info = Info(fitted.loss, down, int(fitted.trained.sum()), fitted.skipped, scores).plus(placed).plus(clustered)
+        return replace(state, models=models), info
+
+    def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
+        """Asks all clients for descriptors of their data, and clusters them."""
+        joint, clients = state.models[0], clients_with_data(work)
+        require_clients(self.num_clusters or 1, len(clients))
+        ranges = torch.stack([row for row in work.map(feature_range, clients, joint) if isinstance(row, Tensor)])
+        _require_finite(ranges, clients)
+        num_labels = work.label_counts.shape[1]
+        components = self.components or num_labels or 10
+        points = 1.02 * ranges[:, 1].max() * torch.rand(200, int(ranges[0, 0]), generator=rng, dtype=torch.float64)
+        center, axes = principal_axes(points, components)
+        state = replace(state, joint=joint, center=center, axes=axes)
+        rows = self._descriptors(state, clients, work, num_labels)[0]
+        low, width = block_range(rows)
+        points = ((rows - low) / width).flatten(1)
+        if self.num_clusters is None:
+            labels = cluster_by_density(points, self.radius_scale)
+        else:
+            labels = kmeans(points, self.num_clusters, rng)
+        centroids = mean_by_cluster(points, labels)
+        state = replace(
+            state,
+            models=joint.repeat(len(centroids), 1),
+            index=assign(torch.full_like(state.index, -1), clients, labels),
+            low=low,
+            width=width,
+            centroids=centroids.unflatten(1, rows.shape[1:]),
+        )
+        similarity = Similarity(clients, cosine_similarity(points - points.mean(0)))
+        return state, Info(down=len(clients), similarity=similarity)
+
+    def _descriptors(
+        self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
+    ) -> tuple[Tensor, Tensor]:
+        """Asks clients for descriptors: `[m, blocks, r]` of those with examples, and who these are, bool `[n]`."""
+        function = partial(describe_client, center=state.center, axes=state.axes, num_labels=num_labels)
+        found = work.map(function, clients, state.joint)
+        rows = [row.double() for row in found if isinstance(row, Tensor)]
+        able = torch.tensor([isinstance(row, Tensor) for row in found], dtype=torch.bool)
+        described = torch.stack(rows) if rows else state.centroids[:0]
+        _require_finite(described, clients[able])
+        return described, able
+
+    def place(self, state: FLUXState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
+        return self._join_nearest(state, clients, work, work.label_counts.shape[1])
+
+    def place_unlabelled(
+        self, state: FLUXState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FLUXState, Info]:
+        return self._join_nearest(state, clients, work, 0)
+
+    def _join_nearest(
+        self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
+    ) -> tuple[FLUXState, Info]:
+        """Gives clients the clusters whose mean descriptors are nearest, by the blocks that they can send."""
+        if not len(state.centroids):  # before the clustering: the joint model
+            return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
+        rows, able = self._descriptors(state, clients, work, num_labels)
+        sent = 2 + 2 * num_labels
+        points = ((rows[:, :sent] - state.low[:sent]) / state.width[:sent]).flatten(1)
+        closeness = torch.full((len(clients), len(state.centroids)), torch.nan, dtype=torch.float64)
+        closeness[able] = -cross_distances(points, state.centroids[:, :sent].flatten(1), "l2")
+        labels = torch.where(able, closeness.argmax(1), -1)
+        info = Info(down=int(able.sum()), skipped=int((~able).sum()), closeness=closeness)
+        return replace(state, index=assign(state.index, clients, labels)), info
+
+    def serve(self, state: FLUXState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))
+
+
+def _require_finite(rows: Tensor, clients: Tensor) -> None:
+    """Raises InputError where what a client sent of its features `[n, ...]` is not finite."""
+    wrong = clients[~rows.flatten(1).isfinite().all(1)]
+    if len(wrong):
+        raise InputError(
+            f"the latent features of client {int(wrong[0])} are not finite: the joint model diverged; lower the "
+            "learning rate"
+        )
+
+
+def feature_range(inputs: Tensor, labels: Tensor, module: nn.Module) -> Tensor:
+    """Sends how many latent features an example has, and the largest of all, float64 `[2]`."""
+    features = latent_features(module, inputs)
+    return torch.tensor([features.shape[1], float(features.max())], dtype=torch.float64)
+
+
+def describe_client(
+    inputs: Tensor, labels: Tensor, module: nn.Module, *, center: Tensor, axes: Tensor, num_labels: int
+) -> Tensor:
+    """Sends the moments of a client's latent features, by label, along a few axes `[2 + 2 num_labels, r]`.
+
+    Args:
+        center: `[features]`.
+        axes: `[features, r]`.
+        num_labels: labels to describe; 0 = those of all examples together alone.
+    """
+    features = latent_features(module, inputs)
+    points = (features.double() - center.to(features.device)) @ axes.to(features.device)
+    return describe(points, labels, num_labels).to(torch.promote_types(features.dtype, torch.float32))

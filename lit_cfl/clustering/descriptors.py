@@ -1,0 +1,46 @@
+"""Moments of points by label, in a common frame of few axes: FLUX's descriptors of clients' data."""
+
+import torch
+from torch import Tensor
+
+NO_MOMENT = -1.0  # in place of the moments of a label with fewer than two examples
+_ROUNDING = 1e-12  # of the largest value: a block whose range is smaller is the same everywhere
+
+
+def principal_axes(points: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Computes the mean `[d]` of points `[n, d]` and their main directions `[d, r]`; r is `number` at most.
+
+    Directions have length 1. Their sign is free: the largest entry is positive.
+    """
+    center = points.mean(0)
+    axes = torch.linalg.svd(points - center, full_matrices=False).Vh[:number]
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    return center, (axes * largest.sign()).T
+
+
+def describe(points: Tensor, labels: Tensor, num_labels: int) -> Tensor:
+    """Computes mean and standard deviation of all points, the means of each label, and their deviations.
+
+    Args:
+        points: `[n, r]`, n at least 1.
+        labels: int64 `[n]`.
+        num_labels: 0 = without those of labels.
+
+    Returns:
+        blocks `[2 + 2 num_labels, r]`; `NO_MOMENT` for a label with fewer than two points.
+    """
+    groups = [points[labels == label] for label in range(num_labels)]
+    unknown = torch.full_like(points[0], NO_MOMENT)
+    means = [group.mean(0) if len(group) > 1 else unknown for group in groups]
+    deviations = [group.std(0, correction=0) if len(group) > 1 else unknown for group in groups]
+    return torch.stack([points.mean(0), points.std(0, correction=0), *means, *deviations])
+
+
+def block_range(descriptors: Tensor) -> tuple[Tensor, Tensor]:
+    """Finds the lowest value and the width of the range of each block `[blocks, 1]` over clients `[n, blocks, r]`.
+
+    The width of a block that is the same everywhere is 1, so that scaling makes it 0.
+    """
+    low, high = descriptors.amin((0, 2)), descriptors.amax((0, 2))
+    width, rounding = high - low, _ROUNDING * descriptors.abs().max()
+    return low[:, None], torch.where(width > rounding, width, 1.0)[:, None]

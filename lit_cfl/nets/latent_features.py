@@ -1,0 +1,63 @@
+"""Finds the latent features of examples: the inputs of a net's last layer."""
+
+import torch
+from torch import Tensor, nn
+
+from lit_cfl.errors import InputError
+
+_AT_ONCE = 1024  # examples
+
+
+def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Computes what the last layer of a module takes for these inputs, flattened `[n, features]`.
+
+    The last layer is the one that is called last: a part of the module with parameters and without further parts, such
+    as the last Linear of a net. A module, or its `net`, with a method `latent_features(inputs)` is asked instead.
+
+    Args:
+        module: a LightningModule or net that computes outputs of inputs. Put it into evaluation mode first.
+        inputs: `[n, ...]`, n at least 1.
+
+    Raises:
+        InputError: the last layer cannot be found, or the method returns something else than rows of features.
+    """
+    own = [part for part in (module, getattr(module, "net", None)) if callable(getattr(part, "latent_features", None))]
+    parts = inputs.split(_AT_ONCE)
+    if not own:
+        return torch.cat([_inputs_of_last_layer(module, part).flatten(1) for part in parts])
+    found = [own[0].latent_features(part) for part in parts]
+    for part, features in zip(parts, found, strict=True):
+        if not isinstance(features, Tensor) or features.ndim < 2 or len(features) != len(part):
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise InputError(
+                f"{type(own[0]).__name__}.latent_features returns {shape} for {len(part)} inputs; return a tensor "
+                f"[{len(part)}, features]"
+            )
+    return torch.cat([features.flatten(1) for features in found])
+
+
+def _inputs_of_last_layer(module: nn.Module, inputs: Tensor) -> Tensor:
+    called: list[tuple[Tensor, Tensor]] = []  # inputs and outputs of the layer that was called last
+
+    def note(layer: nn.Module, arguments: tuple[Tensor, ...], outputs: Tensor) -> None:
+        called[:] = [(arguments[0], outputs)]
+
+    layers = [
+        part
+        for part in module.modules()
+        if next(part.parameters(recurse=False), None) is not None and next(part.children(), None) is None
+    ]
+    handles = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        outputs = module(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called or not isinstance(called[0][1], Tensor) or called[0][1].numel() > outputs.numel():
+        why = "calls no layer with parameters" if not called else "computes its outputs after its last layer"
+        name = type(getattr(module, "net", module)).__name__
+        raise InputError(
+            f"the latent features of {name} are not known, as it {why}; end it with a layer such as nn.Linear, or give "
+            "it a method latent_features(inputs) that returns [n, features]"
+        )
+    return called[0][0]

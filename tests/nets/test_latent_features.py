@@ -1,0 +1,114 @@
+"""Latent features: the inputs of a net's last layer, however the net is built."""
+
+import pytest
+import torch
+from lightning import LightningModule
+from quadratic import rng
+from torch import Tensor, nn
+
+from lit_cfl.errors import InputError
+from lit_cfl.nets import MCLR, MLP, FedGroupLSTM, LeNet, Sent140GRU
+from lit_cfl.nets.latent_features import latent_features
+from lit_cfl.tasks import Classification, NextToken, Regression
+
+IMAGES = torch.randn(5, 1, 28, 28, generator=rng())
+
+
+def test_features_of_our_nets_are_what_the_last_layer_takes():
+    net = MLP(16, [1, 28, 28], 10)
+    hidden = net.fc1(IMAGES.flatten(1)).relu()
+    assert torch.equal(latent_features(Classification(net), IMAGES), hidden)
+    assert torch.equal(latent_features(MCLR([1, 28, 28], 10), IMAGES), IMAGES.flatten(1))
+    lenet = LeNet([1, 28, 28], 10).eval()
+    features = latent_features(lenet, IMAGES)
+    assert features.shape == (5, 84)
+    assert torch.equal(lenet.fc3(features), lenet(IMAGES))
+
+
+@pytest.mark.parametrize(("net", "width"), [(Sent140GRU, 64), (FedGroupLSTM, 30)])
+def test_features_of_recurrent_nets(net: type[nn.Module], width: int):
+    words = torch.randn(4, 25, 300, generator=rng())
+    assert latent_features(net([25, 300], 2).eval(), words).shape == (4, width)
+
+
+def test_features_of_sequences_and_of_numbers_are_rows():
+    tokens = torch.randint(9, (3, 6), generator=rng())
+    assert latent_features(NextToken(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))), tokens).shape == (3, 24)
+    regression = Regression(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1), nn.Flatten(0)))
+    assert latent_features(regression, torch.rand(3, 6)).shape == (3, 4)
+
+
+def test_the_last_layer_is_the_one_called_last_not_the_one_made_last():
+    class MadeBackwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.end, self.begin = nn.Linear(2, 3), nn.Linear(7, 2)
+            self.weight = nn.Parameter(torch.ones(2))  # of the net itself, which is no layer
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.end(self.weight * self.begin(inputs)).softmax(1)
+
+    net, inputs = MadeBackwards(), torch.rand(4, 7)
+    assert torch.equal(latent_features(net, inputs), net.begin(inputs))
+
+
+def test_many_examples_are_computed_in_parts():
+    sizes = []
+
+    class Counts(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            sizes.append(len(inputs))
+            return super().forward(inputs)
+
+    net, inputs = nn.Sequential(Counts(3, 2), nn.Linear(2, 2)), torch.rand(2500, 3)
+    features = latent_features(net, inputs)
+    assert sizes == [1024, 1024, 452]
+    torch.testing.assert_close(features, net[0](inputs))
+
+
+def test_nothing_is_left_on_the_module():
+    net = nn.Sequential(nn.Linear(3, 2))
+    latent_features(net, torch.rand(2, 3))
+    assert not net[0]._forward_hooks
+
+
+class Functional(nn.Module):
+    """Its last layer is a function of a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Parameter(torch.ones(3, 8))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.linear(self.body(inputs), self.head)
+
+
+class Asked(Functional):
+    def latent_features(self, inputs: Tensor) -> Tensor:
+        return self.body(inputs)
+
+
+def test_net_that_computes_outputs_after_its_last_layer_is_refused_with_the_remedy():
+    remedy = r"end it with a layer such as nn\.Linear, or give it a method latent_features\(inputs\)"
+    with pytest.raises(InputError, match=f"of Functional are not known, as it computes its outputs after.*{remedy}"):
+        latent_features(Classification(Functional()), torch.rand(2, 4))
+    with pytest.raises(InputError, match=f"of Flatten are not known, as it calls no layer.*{remedy}"):
+        latent_features(nn.Flatten(), torch.rand(2, 4))
+
+
+def test_module_or_net_with_the_method_is_asked():
+    class Module(LightningModule):
+        def latent_features(self, inputs: Tensor) -> Tensor:
+            return 2 * inputs
+
+    net, inputs = Asked(), torch.rand(2, 4)
+    assert torch.equal(latent_features(Classification(net), inputs), net.body(inputs))
+    assert torch.equal(latent_features(Module(), inputs), 2 * inputs)
+
+
+@pytest.mark.parametrize("answer", [lambda x: x[:1], lambda x: x[:, 0], lambda x: None], ids=["rows", "flat", "None"])
+def test_features_that_are_no_rows_are_refused(answer):
+    net = Asked()
+    net.latent_features = answer
+    with pytest.raises(InputError, match=r"Asked\.latent_features returns .* for 2 inputs; return a tensor \[2, feat"):
+        latent_features(net, torch.rand(2, 4))
