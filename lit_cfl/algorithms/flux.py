@@ -66,7 +66,7 @@ class FLUX(Algorithm):
             if there are no classes).
         radius_scale: factor of DBSCAN's radius, which the nearest distances of the clients' descriptors give, above 0:
             larger = fewer clusters.
-        num_clusters: make this number of clusters by K-means instead of DBSCAN, 1 or more; null = their number is
+        known_clusters: make this number of clusters, 1 or more, by K-means instead of DBSCAN; null = their number is
             found.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
@@ -78,7 +78,7 @@ class FLUX(Algorithm):
     warmup_rounds: int = 3
     components: int | None = None
     radius_scale: float = 1.0
-    num_clusters: int | None = None
+    known_clusters: int | None = None
     weights: Weights = "examples"
     state_type = FLUXState
     closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
@@ -87,13 +87,21 @@ class FLUX(Algorithm):
         require_not_negative(warmup_rounds=self.warmup_rounds)
         if self.components is not None:
             require_positive(components=self.components)
-        if self.num_clusters is not None:
-            require_positive(num_clusters=self.num_clusters)
+        if self.known_clusters is not None:
+            require_positive(known_clusters=self.known_clusters)
         if not 0 < self.radius_scale < float("inf"):
             raise InputError(f"radius_scale is {self.radius_scale}; give a number above 0")
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters or 1, len(clients_with_data(work)))
+        self._require_clients(len(clients_with_data(work)))
+
+    def _require_clients(self, clients: int) -> None:
+        require_clients(1, clients)
+        if self.known_clusters is not None and clients < self.known_clusters:
+            raise InputError(
+                f"known_clusters is {self.known_clusters}, but only {clients} clients have data; lower it, or use more "
+                "clients"
+            )
 
     def first_clustering_round(self) -> int:
         return self.warmup_rounds
@@ -121,7 +129,7 @@ class FLUX(Algorithm):
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
         """Asks all clients for descriptors of their data, and clusters them."""
         joint, clients = state.models[0], clients_with_data(work)
-        require_clients(self.num_clusters or 1, len(clients))
+        self._require_clients(len(clients))
         ranges = torch.stack([row for row in work.map(feature_range, clients, joint) if isinstance(row, Tensor)])
         _require_finite(ranges, clients)
         num_labels = work.label_counts.shape[1]
@@ -132,10 +140,10 @@ class FLUX(Algorithm):
         rows = self._descriptors(state, clients, work, num_labels)[0]
         low, width = block_range(rows)
         points = ((rows - low) / width).flatten(1)
-        if self.num_clusters is None:
+        if self.known_clusters is None:
             labels = cluster_by_density(points, self.radius_scale)
         else:
-            labels = kmeans(points, self.num_clusters, rng)
+            labels = kmeans(points, self.known_clusters, rng)
         centroids = mean_by_cluster(points, labels)
         state = replace(
             state,

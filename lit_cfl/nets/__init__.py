@@ -1,7 +1,8 @@
-"""The papers' nets. One file a family; layers are named fc1.., conv1.. in forward order."""
+"""The papers' nets, one file a family, with layers named fc1.., conv1.. in forward order; and their latent features."""
 
 from lit_cfl.nets.base import Net
 from lit_cfl.nets.cnn import FEMNISTCNN, MNISTCNN, FashionCNN, LeNet, SattlerCNN, StoCFLCNN
+from lit_cfl.nets.latent_features import latent_features
 from lit_cfl.nets.mclr import MCLR
 from lit_cfl.nets.mlp import MLP
 from lit_cfl.nets.recurrent import FedGroupLSTM, Sent140GRU, Sent140LSTM
@@ -21,4 +22,5 @@ __all__ = [
     "Sent140GRU",
     "Sent140LSTM",
     "StoCFLCNN",
+    "latent_features",
 ]

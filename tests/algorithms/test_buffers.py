@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import Algorithm, FedGroup, FeSEM, FlexCFL, Info
-from lit_cfl.local_work import Fitted, Sketch
+from lit_cfl.local_work import ClientFunction, Fitted, Sketch, Statistic
 from lit_cfl.parameters import ParameterLayout, Slot
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork
@@ -50,6 +50,9 @@ class WithBuffers(QuadraticWork):
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         return super().losses(models[:, :COLUMNS], clients, penalised=penalised)
+
+    def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
+        return super().map(function, clients, None if model is None else model[:COLUMNS])
 
 
 def after(algorithm: Algorithm, noted: Tensor) -> tuple[Tensor, Tensor, list[Info]]:

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -217,6 +218,24 @@ def test_newcomers_with_hidden_labels_are_scored_by_them(averaged: Path):
     hidden = saved.assign(data, unlabelled=True)
     assert hidden.assignment.index.tolist() == [0] * 4
     assert torch.equal(hidden.test.of_clients(), saved.assign(data).test.of_clients())
+
+
+class NotesLabels(FedAvg):
+    """Notes what the clients that it places show of their labels."""
+
+    seen: ClassVar[list[tuple[int, set[int]]]] = []
+
+    def place_unlabelled(self, state, clients, work, rng):
+        shown = torch.cat(work.map(lambda inputs, labels: labels, clients))
+        self.seen.append((work.label_counts.shape[1], set(shown.tolist())))
+        return super().place_unlabelled(state, clients, work, rng)
+
+
+def test_hidden_labels_are_shown_to_no_algorithm(tmp_path: Path):
+    experiment = Experiment(Digits(8), small_task, NotesLabels(), rounds=1, cohort_size=3)
+    run(experiment, tmp_path / "run")
+    load_run(tmp_path / "run", experiment).assign(Digits(4).federated(9), unlabelled=True)
+    assert NotesLabels.seen == [(0, {0})]
 
 
 def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_path: Path, capsys):
