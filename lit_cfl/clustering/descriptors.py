@@ -23,13 +23,14 @@ def describe(points: Tensor, labels: Tensor, num_labels: int) -> Tensor:
 
     Args:
         points: `[n, r]`, n at least 1.
-        labels: int64 `[n]`.
+        labels: int64 `[n]`; or several of each point, 0 to 1 `[n, num_labels]`, which has those above 0.5.
         num_labels: 0 = without those of labels.
 
     Returns:
         blocks `[2 + 2 num_labels, r]`; `NO_MOMENT` for a label with fewer than two points.
     """
-    groups = [points[labels == label] for label in range(num_labels)]
+    several = labels.ndim > 1
+    groups = [points[labels[:, k] > 0.5 if several else labels == k] for k in range(num_labels)]
     unknown = torch.full_like(points[0], NO_MOMENT)
     means = [group.mean(0) if len(group) > 1 else unknown for group in groups]
     deviations = [group.std(0, correction=0) if len(group) > 1 else unknown for group in groups]

@@ -37,6 +37,11 @@ def test_moments_of_all_and_of_each_label():
     assert (found[6:] == -1).all()
 
 
+def test_a_point_with_several_labels_counts_for_each():
+    points, labels = numbers([0, 1], [2, 1], [4, 7]), torch.tensor([[1, 0], [1, 1], [0, 1]]).bool()
+    assert_close(describe(points, labels, 2)[2:4], numbers([1, 1], [3, 4]))
+
+
 def test_without_labels_two_blocks_are_left():
     points = numbers([0, 1], [2, 1])
     assert torch.equal(describe(points, ids(0, 1), 0), describe(points, ids(0, 1), 2)[:2])
