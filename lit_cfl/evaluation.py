@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
 from typing import Literal
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, OwnLayers, State
 from lit_cfl.algorithms.check_answers import check_assignment
-from lit_cfl.clustering.cluster_scores import agreement, churn
+from lit_cfl.clustering.cluster_scores import agreement, churn, mean_entropy
 from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.local_work import Budget
-from lit_cfl.metric_names import tuned_columns
+from lit_cfl.metric_names import ENTROPY, tuned_columns
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, Scores, SetScore, per_example
 from lit_cfl.seeds import generator
 from lit_cfl.set_predictions import SetPredictions
@@ -65,6 +65,14 @@ class EvaluationPlan:
             raise InputError(
                 f"{option} is {metric!r}, but evaluation.fine_tune is null, so that no run reports it; set it to "
                 "{length: 1, unit: epochs}"
+            )
+
+    def require_one_model(self, algorithm: Algorithm) -> None:
+        """Raises InputError where a client's one model is to be fine-tuned, and the algorithm gives it several."""
+        if self.fine_tune is not None and algorithm.mixes_models:
+            raise InputError(
+                f"evaluation.fine_tune is given, but {type(algorithm).__name__} mixes several models for each client, "
+                "of which none is its own to fine-tune; leave fine_tune out"
             )
 
     def require_clients(self, clients: int) -> None:
@@ -153,6 +161,7 @@ def score_clients(
     split: Split,
     class_counts: bool = False,
     own: OwnLayers | None = None,
+    weights: Tensor | None = None,
 ) -> SplitScores:
     """Scores clients with their models; an example that clients of one model share is run once.
 
@@ -161,9 +170,10 @@ def score_clients(
         index: the model of each client, int64 `[n]`, none negative.
         clients: ids int64 `[n]`.
         own: Layers that clients have instead of those of their model.
+        weights: Weights of the models in each client's mixture `[n, K]`, in the place of `index`; None = one model.
     """
     if own is None:
-        return _score(engine, models, index, clients, data, split, class_counts)
+        return _score(engine, models, index, clients, data, split, class_counts, weights)
     parts = own_models(engine, models, index, clients, own)
     return _joined([_score(engine, rows, each, some, data, split, class_counts) for rows, each, some in parts])
 
@@ -194,14 +204,21 @@ def _score(
     data: FederatedData,
     split: Split,
     class_counts: bool,
+    weights: Tensor | None = None,
 ) -> SplitScores:
     mine, views = data.split(split).select(clients), len(data.examples) * len(data.examples.views)
+    if len(models) == 1:
+        weights = None  # a mixture of one model is that model, to the bit
+    index = index if weights is None else torch.arange(len(clients))
     held, list_of, (asked, where) = _score_once(mine, index, views)
 
     def named(number: int) -> str:
         return f"model {number} of the clients {join_ids(clients[index == number].tolist())} on {split} data"
 
-    found = engine.outcomes_of_each(models, asked // views, asked % views, data, named)
+    if weights is None:
+        found = engine.outcomes_of_each(models, asked // views, asked % views, data, named)
+    else:
+        found = engine.outcomes_of_mixtures(models, weights, asked // views, asked % views, data)
     finite = found.losses.isfinite()
     if not finite.all() and not engine.noted_not_finite:
         engine.noted_not_finite = True
@@ -283,6 +300,7 @@ class Evaluation:
         scores: Scores by split (`validation`, `test`).
         metrics: columns of `metrics.csv`.
         full_coverage: True if every training client was scored; only such rounds count for the best figure.
+        weights: Weights of the models in each client's mixture, float64 `[n, K]`; None = each uses one model.
     """
 
     clients: Tensor
@@ -290,6 +308,7 @@ class Evaluation:
     scores: dict[Split, SplitScores]
     metrics: dict[str, float]
     full_coverage: bool
+    weights: Tensor | None = None
 
 
 def evaluate(
@@ -316,16 +335,16 @@ def evaluate(
         del served
         served = place_for_scoring(algorithm, state, engine, data, data.population, round, unassigned)
     if candidates is not data.population:
-        served = replace(served, index=served.index[torch.isin(data.population, candidates)])
-    known = served.index >= 0
-    clients, index = candidates[known], served.index[known]
+        served = served.select(torch.isin(data.population, candidates))
+    clients, served = candidates[served.index >= 0], served.select(served.index >= 0)
+    index, weights = served.index, served.weights
     metrics: dict[str, float] = {}
     scores: dict[Split, SplitScores] = {}
     for split, name in NAMES.items():
         if not len(clients) or not data.split(split).sizes.any():
             continue
         counted = plan.class_counts and split == "test"
-        scores[split] = score_clients(engine, served.models, index, clients, data, split, counted, served.own)
+        scores[split] = score_clients(engine, served.models, index, clients, data, split, counted, served.own, weights)
         metrics |= scores[split].metrics(name)
         if "global" in served.extra:
             row, everyone = served.extra["global"][None], torch.zeros_like(index)
@@ -340,12 +359,14 @@ def evaluate(
         "clusters/unobserved": len(unassigned),
         "clients/evaluated": len(clients),
     }
+    if weights is not None:
+        metrics[ENTROPY] = mean_entropy(weights)
     truth = data.true_clusters[clients]
     if (truth >= 0).all():  # after a partial swap nobody knows: agreement over the rest alone would mislead
         metrics |= agreement(index, truth)
     if before is not None:
         metrics["clusters/churn"] = churn(before[clients], index)
-    return Evaluation(clients, index, scores, metrics, len(clients) == len(data.population))
+    return Evaluation(clients, index, scores, metrics, len(clients) == len(data.population), weights)
 
 
 def _tuned_metrics(

@@ -29,6 +29,7 @@ from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
+from lit_cfl.engines.task_protocol import require_mixing
 from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError
@@ -185,6 +186,9 @@ class Experiment:
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
         for algorithm in (self.algorithm, self.baseline):
             if algorithm is not None:
+                self.evaluation.require_one_model(algorithm)
+                if algorithm.mixes_models:
+                    require_mixing(engine.template, type(algorithm).__name__)
                 algorithm.check(engine.at(0, data))
                 say_what_is_unheeded(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)

@@ -24,6 +24,8 @@ _LOWER = ("loss", "discrepancy")
 
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
 
+ENTROPY = "clusters/entropy"  # a column of runs whose clients use mixtures of models
+
 LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs of before 0.3 lack
 
 SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
@@ -82,6 +84,11 @@ def client_columns(scores: Scores) -> tuple[str, ...]:
     """Lists the columns of `clients.csv`."""
     first = ("client", "cluster", "true_cluster", "n_train", "n_val", "n_test")
     return (*first, *(score.name for score in scores), "loss", "newcomer")
+
+
+def weight_columns(models: int) -> tuple[str, ...]:
+    """Lists the columns of `clients.csv` for mixtures of so many models: the weight of each."""
+    return tuple(f"weight_{number}" for number in range(models))
 
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:

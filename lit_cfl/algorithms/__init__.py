@@ -6,6 +6,7 @@ from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.feddrift import FedDrift
+from lit_cfl.algorithms.fedem import FedEM
 from lit_cfl.algorithms.fedgroup import FedGroup
 from lit_cfl.algorithms.fedgrouprox import FedGrouProx
 from lit_cfl.algorithms.fedprox import FedProx
@@ -33,6 +34,7 @@ __all__ = [
     "FeSEM",
     "FedAvg",
     "FedDrift",
+    "FedEM",
     "FedGrouProx",
     "FedGroup",
     "FedProx",

@@ -117,12 +117,25 @@ class Assignment:
         index: int64 `[clients asked for]`, -1 = nobody yet.
         extra: further rows `[d]` by name; `global` is scored as `test/global_<score>`.
         own: Layers that clients have instead of those of their model; None = none.
+        weights: Weights of the models in each client's mixture, float64 `[clients asked for, K]`: they sum to 1, and
+            are 0 for a client without a model; `index` is the largest, ties: the lowest number. Outputs of the models
+            are mixed, see `Task.mix_outputs`. None = each client uses one model.
     """
 
     models: Tensor
     index: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
     own: OwnLayers | None = None
+    weights: Tensor | None = None
+
+    @classmethod
+    def of_mixtures(cls, models: Tensor, weights: Tensor) -> "Assignment":
+        """Makes the assignment of clients with mixtures of the models; for the weights see above."""
+        return cls(models, weights.argmax(1).where(weights.sum(1) > 0, -1), weights=weights)
+
+    def select(self, which: Tensor) -> "Assignment":
+        """Selects some of the clients, by their positions or a mask."""
+        return replace(self, index=self.index[which], weights=None if self.weights is None else self.weights[which])
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,7 @@ class Algorithm(ABC):
     closeness: ClassVar[str] = "the algorithm's own measure"  # what Info.closeness is, for a reader of its numbers
     sees_truth: ClassVar[bool] = False  # whether it reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed beside its results
+    mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check
         """Raises InputError where these clients cannot be trained with these hyper-parameters. Trains nothing."""

@@ -119,7 +119,25 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
             raise _broken(algorithm, f"serve gives a model of shape {shape}; give ({columns},)")
     if len(index) and not -1 <= int(index.min()) <= int(index.max()) < len(models):
         raise _broken(algorithm, "serve names a model that it does not give")
+    _require_mixtures(algorithm, served)
     return served
+
+
+def _require_mixtures(algorithm: Algorithm, served: Assignment) -> None:
+    weights, index = served.weights, served.index
+    if (weights is not None) != algorithm.mixes_models:
+        what = "no weights" if weights is None else "weights"
+        raise _broken(algorithm, f"serve gives {what}, but mixes_models is {algorithm.mixes_models}; make both agree")
+    if weights is None:
+        return
+    if weights.shape != (len(index), len(served.models)):
+        shape = [len(index), len(served.models)]
+        raise _broken(algorithm, f"serve gives weights of shape {list(weights.shape)}; give {shape}")
+    known, given = index >= 0, weights.sum(1)
+    if not (weights >= 0).all() or not torch.allclose(given, known.to(given.dtype), rtol=0, atol=1e-6):
+        raise _broken(algorithm, "serve gives weights that do not sum to 1 (0 for a client without a model)")
+    if not torch.equal(index[known], weights[known].argmax(1)):
+        raise _broken(algorithm, "serve gives an index that is not the largest weight; use Assignment.of_mixtures")
 
 
 def _broken(algorithm: Algorithm, what: str) -> InputError:

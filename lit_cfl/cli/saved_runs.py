@@ -24,8 +24,9 @@ def evaluate_run(arguments: Sequence[str]) -> int:
         return 0
     served, data = saved.served(), saved.data
     clients = data.population[served.index[data.population] >= 0]  # newcomers are scored once they are placed
+    mine, engine = served.select(clients), saved.prepared.engine
     scores = {
-        name: score_clients(saved.prepared.engine, served.models, served.index[clients], clients, data, split)
+        name: score_clients(engine, mine.models, mine.index, clients, data, split, own=mine.own, weights=mine.weights)
         for split, name in NAMES.items()
         if len(clients) and data.split(split).sizes.any()
     }

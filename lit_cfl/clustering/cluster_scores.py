@@ -5,6 +5,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 # Clusters seldom change from one round to the next, and to score them is a third of an evaluation of 1,000 clients.
@@ -44,6 +45,15 @@ def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
         "clusters/purity": _in_majority(overlaps) / len(found),
         "clusters/matched_accuracy": _count_matched(overlaps) / len(found),
     }
+
+
+def mean_entropy(weights: Tensor) -> float:
+    """Computes the mean entropy of the clients' weights over models, nats: 0 where each has one model, at most log K.
+
+    Args:
+        weights: `[n, K]`, not negative; each client's sum to 1.
+    """
+    return float(torch.special.entr(weights).sum(1).mean())
 
 
 def churn(before: Tensor, now: Tensor) -> float:

@@ -218,6 +218,21 @@ class Engine:
         with self.own_stream("evaluation"):
             return self._scorer.of_each(models, which, index, self.examples(data), named)
 
+    def outcomes_of_mixtures(
+        self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
+    ) -> Outcomes:
+        """Computes losses and scores of mixtures of models, each on examples of its own.
+
+        Args:
+            models: `[K, d]`.
+            weights: Weights of the models in each mixture `[mixtures, K]`.
+            which: the mixture of each example, int64 `[n]`, ascending.
+            index: the examples, int64 `[n]`.
+        """
+        self.report(Activity("evaluating"))
+        with self.own_stream("evaluation"):
+            return self._scorer.of_mixtures(models, weights, which, index, self.examples(data))
+
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seeds the global generators, for what a module itself draws, and restores them afterwards."""
         return seed_globally(derive(self.seed, purpose, *ids), self.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import Examples
 from lit_cfl.devices import is_out_of_memory, sent
-from lit_cfl.engines.task_protocol import Batch, outcomes_of, penalty_of
+from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of, penalty_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, per_example, scores_of
@@ -98,6 +98,36 @@ class Scorer:
             rows = torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)
         rows = rows.cpu()  # at the end: a GPU need not wait in between
         return self._checked(Outcomes.of_rows(rows, scores), index % len(examples))
+
+    @torch.no_grad()
+    def of_mixtures(
+        self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, examples: Examples
+    ) -> Outcomes:
+        """Computes losses and scores of each example under a mixture of the models: `[n]`, see `Engine`."""
+        scores, rows = scores_of(self._module), list[Tensor]()
+        models = sent(models, self._device)
+        for part in torch.arange(len(index)).split(EVALUATION_BATCH):
+            rows.append(self._mixed(models, weights[which[part]], index[part], examples))
+        if not rows:
+            rows = [torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)]
+        return self._checked(Outcomes.of_rows(torch.cat(rows, 1).cpu(), scores), index % len(examples))
+
+    def _mixed(self, models: Tensor, weights: Tensor, index: Tensor, examples: Examples) -> Tensor:
+        """Computes the outcomes of a batch of examples with their own weights `[n, K]`; in halves, as `_losses`."""
+        try:
+            batch = examples.batch(index, self._dtype, self._device)
+            return self._mixed_outcomes(models, sent(weights, self._device), batch, int(index[0]))
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(index) < 2:
+                raise
+        halves = zip(weights.tensor_split(2), index.tensor_split(2), strict=True)
+        return torch.cat([self._mixed(models, own, half, examples) for own, half in halves], dim=1)
+
+    def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
+        self._seed(first)
+        return mixed_outcomes_of(
+            self._module, batch, [partial(self._layout.write, m, self._module) for m in models], weights
+        )
 
     def _scored(
         self, models: Tensor, parts: Sequence[Part], index: Tensor, examples: Examples, named: ModelName

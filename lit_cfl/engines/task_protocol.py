@@ -127,6 +127,56 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     return whole if outputs is None else torch.cat([whole, outputs.flatten(1).T.double()])
 
 
+def require_mixing(module: LightningModule, algorithm: str) -> None:
+    """Raises InputError where an algorithm gives clients mixtures of models, and the module cannot mix outputs."""
+    if not hasattr(module, "mix_outputs"):
+        raise InputError(
+            f"{algorithm} mixes the outputs of several models, but {type(module).__name__} has no "
+            "`mix_outputs(outputs, weights)`, which says how; add it (see docs/own_model.md)"
+        )
+
+
+def mix_outputs_of(module: LightningModule, outputs: Tensor, weights: Tensor) -> Tensor:
+    """Mixes outputs of models `[K, n, ...]` with weights `[n, K]`: `[n, ...]`."""
+    return cast(Callable[[Tensor, Tensor], Tensor], module.mix_outputs)(outputs, weights)
+
+
+def mixed_outcomes_of(
+    module: LightningModule, batch: Batch, load: Sequence[Callable[[], None]], weights: Tensor
+) -> Tensor:
+    """Evaluates a mixture of models as `outcomes_of` does one: `forward` returns the mixed outputs meanwhile.
+
+    Args:
+        load: writes each of the K models into the module.
+        weights: Weights of the models in the mixture of each example `[n, K]`.
+
+    Raises:
+        InputError: `outcomes` does not call `forward`, so that it would be of one model.
+    """
+    plain, calls = module.forward, 0
+
+    def mixed(*inputs: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        outputs = []
+        for write in load:
+            write()
+            outputs.append(plain(*inputs))
+        return mix_outputs_of(module, torch.stack(outputs), weights)
+
+    module.forward = mixed  # type: ignore[method-assign]  # of this instance, until the end
+    try:
+        found = outcomes_of(module, batch)
+    finally:
+        del module.forward
+    if not calls:
+        raise InputError(
+            f"{type(module).__name__}.outcomes does not call the module itself, self(inputs), so that outputs of "
+            "several models cannot be mixed in it; let it do so"
+        )
+    return found
+
+
 def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
     """Takes the outputs from the end of what `outcomes` returned after the losses."""
     outputs = found.pop() if len(found) > scores else None

@@ -33,7 +33,8 @@ def write_end(
     directory.write_arrays("memberships.npz", membership_arrays(memberships, r.data))
     newcomers = _score_newcomers(prepared, r)
     found = [evaluation, *([newcomers] if newcomers else [])]
-    directory.write_clients(client_rows(r.data, found, len(prepared.engine.scores)))
+    models = 0 if evaluation.weights is None else evaluation.weights.shape[1]
+    directory.write_clients(client_rows(r.data, found, len(prepared.engine.scores)), models)
     summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
     summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
     summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
@@ -54,6 +55,7 @@ def _score_newcomers(prepared: PreparedRun, r: Round) -> Evaluation | None:
     algorithm, engine = prepared.experiment.algorithm, prepared.engine
     clients = r.data.newcomers.nonzero().flatten()
     placed = place_for_scoring(algorithm, r.state, engine, r.data, clients, r.index)
-    clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
-    scores = score_clients(engine, placed.models, index, clients, r.data, "test", own=placed.own)
-    return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)
+    clients, placed = clients[placed.index >= 0], placed.select(placed.index >= 0)
+    index, own, weights = placed.index, placed.own, placed.weights
+    scores = score_clients(engine, placed.models, index, clients, r.data, "test", own=own, weights=weights)
+    return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True, weights=weights)

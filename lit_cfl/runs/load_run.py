@@ -49,7 +49,8 @@ class PlacedNewcomers:
     """Newcomers and the models that the algorithm gives them.
 
     Args:
-        assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data).
+        assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data); its
+            `weights` where newcomers use mixtures of models.
         new: True if the cluster was created for newcomers, bool `[n]`; the run then has no cluster of that number.
         closeness: with the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares nothing.
         test: scores on the newcomers' test data, those that were placed; None if there are none.
@@ -77,6 +78,11 @@ class PlacedNewcomers:
             raise InputError(f"there is no newcomer {newcomer}; there are 0 to {len(clusters) - 1}")
         if clusters[newcomer] < 0:
             raise InputError(f"newcomer {newcomer} has no model: it could not be placed; give it training data")
+        if self.assignment.weights is not None:
+            raise InputError(
+                f"newcomer {newcomer} uses a mixture of models, no single one; take the module of each cluster from "
+                "the run, and mix their outputs by assignment.weights with module.mix_outputs"
+            )
         return self.engine.module(self.assignment.models[clusters[newcomer]]).eval()
 
 
@@ -175,6 +181,11 @@ class SavedRun:
         index = served.index[client : client + 1]
         if int(index) < 0:
             raise InputError(f"client {client} has no model yet; `assign` finds one for clients that never took part")
+        if served.weights is not None:
+            raise InputError(
+                f"client {client} uses a mixture of models, no single one; mix the outputs of module(0), module(1), "
+                "... by served().weights with module.mix_outputs"
+            )
         own = served.own or OwnLayers(index[:0], {})
         return self.prepared.engine.module(own.models_of(torch.tensor([client]), served.models, index)[0]).eval()
 
@@ -216,8 +227,9 @@ class SavedRun:
         placed = found.index >= 0
         test = None
         if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
-            which, models = found.index[placed], found.models
-            test = score_clients(engine, models, which, clients[placed], data, "test", own=found.own)
+            some, which = found.select(placed), clients[placed]
+            options = {"own": some.own, "weights": some.weights}
+            test = score_clients(engine, some.models, some.index, which, data, "test", **options)
         told = placed & (truth >= 0)
         agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}
         return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)

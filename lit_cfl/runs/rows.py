@@ -119,8 +119,12 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
     """Builds one row for each client, ordered by id, in blocks; what is not known is None."""
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
+    models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)
+    weights = torch.full((data.num_clients, models), float("nan"), dtype=torch.float64)  # of mixtures
     for evaluation in evaluations:
         cluster[evaluation.clients] = evaluation.index
+        if evaluation.weights is not None:
+            weights[evaluation.clients] = evaluation.weights
         test = evaluation.scores.get("test")
         if test is not None:
             of_each = [*map(test.of_clients, range(num_scores)), test.loss / test.count]
@@ -130,10 +134,10 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
     for start in range(0, data.num_clients, _ROWS_AT_ONCE):
         block = slice(start, start + _ROWS_AT_ONCE)
         clusters = [_known(numbers[block], numbers[block] >= 0) for numbers in (cluster, data.true_clusters)]
-        known = [_known(values, ~values.isnan()) for values in figures[block].T]
+        known, mixed = ([_known(v, ~v.isnan()) for v in table[block].T] for table in (figures, weights))
         counts = [numbers[block].tolist() for numbers in (*sizes, newcomers)]
         ids = range(start, start + len(counts[0]))
-        yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], strict=True))
+        yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], *mixed, strict=True))
 
 
 def _known(values: Tensor, which: Tensor) -> list[Any]:

@@ -13,7 +13,7 @@ from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.engines.plan import release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
-from lit_cfl.metric_names import RATE, Row, tuned_columns
+from lit_cfl.metric_names import ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.runs.client_rounds import require_parquet
@@ -228,6 +228,7 @@ def _recorder(
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     scores = prepared.engine.scores
     columns = (*algorithm.score_columns, *((RATE,) if experiment.local.lr_schedule else ()))
+    columns += (ENTROPY,) if algorithm.mixes_models else ()
     columns += tuned_columns(scores) if experiment.evaluation.fine_tune else ()
     directory = RunDirectory(path, columns, algorithm.tables, shifting, scores)
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))

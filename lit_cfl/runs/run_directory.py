@@ -21,7 +21,7 @@ import torch
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import save_partition
 from lit_cfl.errors import InputError
-from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns
+from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
 from lit_cfl.runs.client_rounds import drop_parts, part_name, write_part
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
@@ -265,13 +265,17 @@ class RunDirectory:
         self.rows.append(whole)
         return whole
 
-    def write_clients(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Writes `clients.csv` whole, row by row; None is left blank."""
+    def write_clients(self, rows: Iterable[Sequence[Any]], models: int = 0) -> None:
+        """Writes `clients.csv` whole, row by row; None is left blank.
+
+        Args:
+            models: Models whose weights in the client's mixture end each row.
+        """
 
         def write(file: IO[bytes]) -> None:
             text = TextIOWrapper(file, newline="")
             writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(client_columns(self.scores))
+            writer.writerow((*client_columns(self.scores), *weight_columns(models)))
             writer.writerows(rows)
             text.detach()
 

@@ -43,6 +43,20 @@ class Task(LightningModule, ABC):
     def losses(self, batch: Batch) -> Tensor:
         """Computes what is trained on each example `[n]`."""
 
+    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Mixes the outputs of several models on the same examples, for a client with weights over models.
+
+        Here it is the weighted mean, as of predicted numbers; a classifier mixes probabilities (`mixed_logits`).
+
+        Args:
+            outputs: `[K, n, ...]`.
+            weights: `[n, K]`, of the models in each example's mixture; they sum to 1.
+
+        Returns:
+            `[n, ...]`.
+        """
+        return _as_factors(weights, outputs).mul(outputs).sum(0)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.losses(batch).mean()
 
@@ -51,6 +65,15 @@ class Task(LightningModule, ABC):
             return self.optimizer(self.parameters())
         except (ValueError, TypeError) as error:
             raise InputError(f"task.optimizer cannot be made: {error}; change its options") from error
+
+
+def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
+    """Computes the logarithms of mixed probabilities; see `Task.mix_outputs`. Outputs are logits in the last axis."""
+    return (outputs.log_softmax(-1) + _as_factors(weights, outputs).log()).logsumexp(0)
+
+
+def _as_factors(weights: Tensor, outputs: Tensor) -> Tensor:
+    return weights.T.to(outputs.dtype).reshape(*outputs.shape[:2], *[1] * (outputs.ndim - 2))
 
 
 def most_likely(outputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import ACCURACY, per_example, scores_of
-from lit_cfl.tasks.base import Batch, Task, most_likely
+from lit_cfl.tasks.base import Batch, Task, mixed_logits, most_likely
 from lit_cfl.tasks.named_scores import ScoreNames, named_scores
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -77,6 +77,10 @@ class Classification(Task):
         of_sets = len(per_example(scores)) < len(scores)
         right = [outputs.argmax(-1) == batch[1]] if ACCURACY in scores or not of_sets else []
         return cross_entropy(outputs, batch[1], reduction="none"), *right, *([outputs] if of_sets else [])
+
+    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Mixes the probabilities; see `Task.mix_outputs`. Returns their logarithms."""
+        return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicts labels int64 `[n]`; -1 where an output is nan."""

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lit_cfl.nets.base import Net
 from lit_cfl.scores import Score
-from lit_cfl.tasks.base import Batch, Task, most_likely
+from lit_cfl.tasks.base import Batch, Task, mixed_logits, most_likely
 
 
 class NextToken(Task):
@@ -50,6 +50,10 @@ class NextToken(Task):
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
         right = (most_likely(logits) == batch[0][:, 1:]).double()
         return loss, (loss, tokens), (_mean(right, counted), tokens)
+
+    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Mixes the probabilities of each token; see `Task.mix_outputs`. Returns their logarithms."""
+        return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicts the most likely next token after each token, int64 `[n, length - 1]`; -1 where logits are nan."""

@@ -14,7 +14,7 @@ from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup, Info
 from lit_cfl.algorithms.fedavg import FedAvgState
 from lit_cfl.clustering import assign
 from lit_cfl.config import catalogue
-from lit_cfl.local_work import Fitted
+from lit_cfl.local_work import Fitted, per_client
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -28,7 +28,7 @@ def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
 
 def test_all_systems_are_there():
     wanted = "FedAvg, FedProx, Ditto, IFCA, FeSEM, CFL, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, AdaCFL, LayerCFL"
-    wanted += ", Local, Oracle, FedDrift, FLUX, PACFL"
+    wanted += ", Local, Oracle, FedDrift, FedEM, FLUX, PACFL"
     assert all(hasattr(lit_cfl.algorithms, name) for name in wanted.split(", "))
     assert {kind.__name__ for kind in ALL} == set(wanted.split(", "))
 
@@ -40,20 +40,21 @@ def nine_clients(kind: type[Algorithm], clients: type[QuadraticWork] = Quadratic
 
 @pytest.mark.parametrize("kind", ALL)
 def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm]):
-    trained = []
+    trained, several = [], kind.mixes_models  # then a client trains each model once, on common batches
 
     class Listening(QuadraticWork):
         def fit(
-            self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any
+            self, models: Tensor, clients: Tensor, start: Tensor | int = 0, *, purpose: str = "train", **options: Any
         ) -> Fitted:
-            trained.extend((self.round, purpose, client) for client in clients.tolist())
-            return super().fit(models, clients, *arguments, purpose=purpose, **options)
+            each = zip(clients.tolist(), per_client(start, clients).tolist(), strict=True)
+            trained.extend((self.round, purpose, client, model if several else 0) for client, model in each)
+            return super().fit(models, clients, start, purpose=purpose, **options)
 
     work, algorithm = nine_clients(kind, Listening), kind()
     state, _ = algorithm.init(work.at(-1), generator(3, "init"))
     for round in range(3):
         state, _ = algorithm.round(state, torch.arange(9), work.at(round), generator(3, "round", round))
-    assert ("train", 0) in {(purpose, client) for _, purpose, client in trained}
+    assert ("train", 0) in {(purpose, client) for _, purpose, client, _ in trained}
     assert len(trained) == len(set(trained))
 
 

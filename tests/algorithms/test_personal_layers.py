@@ -21,6 +21,7 @@ from lit_cfl.algorithms import (
     Algorithm,
     Ditto,
     FedAvg,
+    FedEM,
     FedGroup,
     FedGrouProx,
     FedProx,
@@ -43,7 +44,7 @@ TRUTH = torch.arange(8) % 2
 KEPT, SENT = slice(2), slice(2, 4)  # conv1 and fc1, two columns each
 EVERYONE = torch.arange(8)
 SPLITTING: list[Algorithm] = [kind(eps1=10.0, eps2=1e-6, warmup_rounds=1) for kind in (CFL, AdaCFL, LayerCFL)]
-SENDING: list[Algorithm] = [*(kind() for kind in AVERAGING if kind is not Ditto), *SPLITTING]
+SENDING: list[Algorithm] = [*(kind() for kind in AVERAGING if kind not in (Ditto, FedEM)), *SPLITTING]
 BY_MODELS = (FedAvg, FedProx, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle)  # and not by losses or data
 
 

@@ -14,7 +14,7 @@ from lit_cfl.engines.chain.parts import Chain
 from lit_cfl.engines.chain.passes import Arithmetic, run_forward
 from lit_cfl.engines.chain.recognise import NotAChainError, is_close, recognise_chain, tensors_of, trials
 from lit_cfl.engines.scorer import Scorer
-from lit_cfl.engines.task_protocol import Batch, outcomes_of
+from lit_cfl.engines.task_protocol import Batch, mix_outputs_of, outcomes_of
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import CLASSIFIER, per_example, scores_of
 
@@ -44,6 +44,7 @@ class ChainScorer(Scorer):
         self._template = template
         self._found: tuple[Chain | None] | None = None  # once it is known
         self._fixed: dict[str, Tensor] = {}
+        self._is_forward = False  # whether the module's `forward` returns the outputs of the chain, which are mixed
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
         batch = examples.batch(index[:_CHECKED], torch.float32)
@@ -60,6 +61,13 @@ class ChainScorer(Scorer):
         if chain is None:
             return super()._outcomes(row, batch, first)
         return _outcomes_of_outputs(chain, self._outputs(chain, row[None], batch[0].flatten(1)), batch[1], self._module)
+
+    def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
+        chain = self._chain(batch)
+        if chain is None or not self._is_forward:
+            return super()._mixed_outcomes(models, weights, batch, first)
+        outputs = mix_outputs_of(self._module, self._outputs(chain, models, batch[0].flatten(1)), weights)
+        return _outcomes_of_outputs(chain, outputs[None], batch[1], self._module)
 
     def _outputs(self, chain: Chain, models: Tensor, inputs: Tensor) -> Tensor:
         """Computes the outputs of all models on all examples `[K, n, outputs]`: the first layer's in one product."""
@@ -88,6 +96,7 @@ class ChainScorer(Scorer):
             if (chain := self._found[0]) is not None:
                 trained = {slot.name for slot in self._layout.slots}
                 tensors = tensors_of(self._template, chain.parts).items()
+                self._is_forward = _is_forward(chain, self._template, batch)
                 self._fixed = {n: t.to(self._device, self._dtype) for n, t in tensors if n not in trained}
         return self._found[0]
 
@@ -112,6 +121,21 @@ def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: 
         if not is_close(_outcomes_of_outputs(chain, outputs, labels, exact), expected):
             return None
     return chain
+
+
+def _is_forward(chain: Chain, module: LightningModule, batch: Batch) -> bool:
+    """Says whether the module's `forward` returns the outputs of its chain."""
+    exact = copy.deepcopy(module).double().eval()
+    for inputs, _ in trials(batch, chain):
+        tensors = tensors_of(exact, chain.parts)
+        outputs, _ = run_forward(chain.parts, tensors, inputs.flatten(1)[None], None, Arithmetic())
+        try:
+            returned = exact(inputs).reshape(outputs.shape)
+        except Exception:  # whatever a user's own module raises: the generic scorer says it again
+            return False
+        if not is_close(outputs, returned):
+            return False
+    return True
 
 
 def _outcomes_of_outputs(chain: Chain, outputs: Tensor, labels: Tensor, module: LightningModule) -> Tensor:

@@ -31,6 +31,7 @@ from lit_cfl.engines.ray.shares import (
     GradientShare,
     HeldClients,
     LossShare,
+    MixtureShare,
     ScoreShare,
     StatisticShare,
     runs_of,
@@ -159,10 +160,30 @@ class RayEngine(Engine):
             numbers, rows = which[part].unique(return_inverse=True)
             shares.append(ScoreShare(index[part], rows, numbers, named))
             tables.append(models[numbers])
+        return self._joined(shares, tables, parts, data)
+
+    def outcomes_of_mixtures(
+        self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
+    ) -> Outcomes:
+        if not self._pays(len(models) * len(index)):
+            return super().outcomes_of_mixtures(models, weights, which, index, data)
+        self.report(Activity("evaluating"))
+        starts = range(0, len(index), EVALUATION_BATCH)
+        parts = self._parts([slice(start, min(start + EVALUATION_BATCH, len(index))) for start in starts])
+        shares = []
+        for part in parts:
+            numbers, rows = which[part].unique(return_inverse=True)
+            shares.append(MixtureShare(index[part], rows, weights[numbers]))
+        return self._joined(shares, [models], parts, data)
+
+    def _joined(
+        self, shares: Sequence[Share], tables: Sequence[Tensor], parts: Sequence[slice], data: FederatedData
+    ) -> Outcomes:
+        """Has actors score these parts of the examples `[n]`, and joins their outcomes."""
         found: list[Tensor] = []
         for number, outcomes in self._done(shares, tables, data):
             arrays = [torch.from_numpy(np.array(values)) for values in outcomes]
-            found = found or [array.new_empty(*array.shape[:-1], len(index)) for array in arrays]
+            found = found or [array.new_empty(*array.shape[:-1], parts[-1].stop) for array in arrays]
             for rows, values in zip(found, arrays, strict=True):
                 rows[..., parts[number]] = values
         losses, values, weights, *outputs = found

@@ -182,9 +182,36 @@ class ScoreShare:
         def named(row: int) -> str:
             return self.named(int(self.numbers[row]))
 
-        found: Outcomes = engine.outcomes_of_each(rows, self.which, self.index, _nobodys(examples), named)
-        outputs = [] if found.outputs is None else [found.outputs.T]
-        return [part.numpy() for part in (found.losses, found.values, found.weights, *outputs)]
+        return _as_arrays(engine.outcomes_of_each(rows, self.which, self.index, _nobodys(examples), named))
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureShare:
+    """Examples that one worker scores, each under a mixture of all models that are sent along.
+
+    Args:
+        index: the examples, int64 `[n]`.
+        which: the mixture of each, int64 `[n]`, ascending.
+        weights: Weights of the models in each mixture `[mixtures, K]`.
+    """
+
+    index: Tensor
+    which: Tensor
+    weights: Tensor
+
+    @property
+    def worker_in_words(self) -> str:
+        return _of_scores(self.index)
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Sequence[np.ndarray]:
+        """Returns the parts of `Outcomes`, each `[..., n]`."""
+        data = _nobodys(examples)
+        return _as_arrays(engine.outcomes_of_mixtures(rows, self.weights, self.which, self.index, data))
+
+
+def _as_arrays(found: Outcomes) -> Sequence[np.ndarray]:
+    outputs = [] if found.outputs is None else [found.outputs.T]
+    return [part.numpy() for part in (found.losses, found.values, found.weights, *outputs)]
 
 
 def runs_of(sizes: Sequence[int], parts: int) -> list[slice]:

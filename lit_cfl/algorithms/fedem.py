@@ -1,0 +1,145 @@
+"""FedEM: each client's data are a mixture of M distributions with a model each; the clients train all models by EM.
+
+arXiv:2108.10252, Algorithm 1 (client-server).
+
+Where this differs from the paper:
+* a mini-batch divides its weighted losses by its number of examples, as the published code does, not by its weights.
+* means have the weights n_i / sum of n over the clients of the round, as in FedAvg; the published code sums over all
+  clients, and counts those that were not drawn with the models from before the round.
+* the models of a client train on the same mini-batches; the published code draws others for each model.
+* a client without training data has no weights of its own; a round in which nobody trains leaves the models unchanged.
+* a newcomer takes `newcomer_steps` EM steps, from equal weights and with fixed models; the published code takes one
+  step at each evaluation.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_positive
+from lit_cfl.local_work import LocalWork
+
+_WORST = 1e30  # the loss of an example under a model that diverged: finite, so that the others explain it
+
+
+@dataclass(frozen=True, eq=False)
+class FedEMState:
+    models: Tensor  # theta [M, d]
+    weights: Tensor  # pi of each client, float64 [clients, M]; zeros = never selected
+
+
+@dataclass(frozen=True)
+class FedEM(Algorithm):
+    """Federated EM: a client uses a mixture of M models, with weights of its own.
+
+    Args:
+        num_clusters: M, the number of models, 1 or more; 1 is FedAvg.
+        newcomer_steps: EM steps by which a newcomer finds its weights, with fixed models, 1 or more.
+    """
+
+    paper: ClassVar[str] = (
+        "Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of Distributions. "
+        "NeurIPS 2021. arXiv:2108.10252"
+    )
+    num_clusters: int = 3
+    newcomer_steps: int = 10
+    state_type = FedEMState
+    closeness = "weight of the cluster's model in the client's mixture"
+    mixes_models = True
+
+    def __post_init__(self) -> None:
+        require_positive(num_clusters=self.num_clusters, newcomer_steps=self.newcomer_steps)
+
+    @property
+    def reason_without_personal(self) -> str:
+        return "a client trains several models, and keeps one set of layers"
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedEMState, Info]:
+        models = torch.stack([work.initial(number) for number in range(self.num_clusters)])
+        return FedEMState(models, torch.zeros(len(work.num_examples), len(models), dtype=torch.float64)), Info()
+
+    def round(
+        self, state: FedEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedEMState, Info]:
+        able, count = cohort[work.num_examples[cohort] > 0], len(state.models)
+        before = _or_equal(_look_up(state.weights, able))
+        shares = responsibilities(before, work.example_losses(state.models, able), _owners(able, work))  # E-step
+        weights = mean_shares(shares, _owners(able, work), len(able))  # M-step: pi
+        labels, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
+        fitted = work.fit(state.models, everyone, labels, weights=shares.flatten())  # M-step: LocalSolver
+        examples = client_weights(work.num_examples[everyone], "examples")
+        models = mean_by_cluster(fitted, labels, examples, into=state.models)  # the server's mean
+        trained = int(fitted.trained.view(count, -1).all(0).sum())
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
+        info = Info(
+            count * fitted.loss,  # the losses under the models, weighted by responsibilities, which sum to 1
+            down=count * len(cohort),
+            up=int(fitted.trained.sum()),
+            skipped=len(cohort) - trained,
+            scores=scores,
+        )
+        return FedEMState(models, _with_rows(state.weights, able, weights)), info
+
+    def place(
+        self, state: FedEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedEMState, Info]:
+        """Finds the clients' weights with fixed models, whatever they were before; without data they stay as before."""
+        able = work.num_examples[clients] > 0
+        placed, owners = clients[able], _owners(clients[able], work)
+        losses = work.example_losses(state.models, placed)
+        weights = _or_equal(torch.zeros(len(placed), len(state.models), dtype=torch.float64))
+        for _ in range(self.newcomer_steps):
+            weights = mean_shares(responsibilities(weights, losses, owners), owners, len(placed))
+        closeness = torch.full((len(clients), len(state.models)), torch.nan, dtype=torch.float64)
+        closeness[able] = weights
+        info = Info(down=len(clients) * len(state.models), skipped=int((~able).sum()), closeness=closeness)
+        return replace(state, weights=_with_rows(state.weights, placed, weights)), info
+
+    def serve(self, state: FedEMState, clients: Tensor) -> Assignment:
+        return Assignment.of_mixtures(state.models, _look_up(state.weights, clients))
+
+
+def responsibilities(weights: Tensor, losses: Tensor, owners: Tensor) -> Tensor:
+    """Computes which share of each example is due to each model: pi_m exp(-loss_m), normalised over the models.
+
+    Args:
+        weights: pi of each client `[n, M]`.
+        losses: loss of each example under each model `[M, N]`.
+        owners: the client of each example, int64 `[N]`.
+
+    Returns:
+        `[M, N]`; each example's sum to 1.
+    """
+    finite = losses.nan_to_num(nan=_WORST, posinf=_WORST)
+    return (weights.log()[owners].T - finite).softmax(0)
+
+
+def mean_shares(shares: Tensor, owners: Tensor, clients: int) -> Tensor:
+    """Computes the weights of each client `[n, M]`: the means of its examples' responsibilities `[M, N]`."""
+    sums = shares.new_zeros(clients, len(shares)).index_add_(0, owners, shares.T)
+    return sums / torch.bincount(owners, minlength=clients)[:, None]
+
+
+def _owners(clients: Tensor, work: LocalWork) -> Tensor:
+    return torch.arange(len(clients)).repeat_interleave(work.num_examples[clients])
+
+
+def _or_equal(weights: Tensor) -> Tensor:
+    """Replaces weights that are not known yet by equal ones."""
+    return torch.where(weights.sum(1, keepdim=True) > 0, weights, 1 / weights.shape[1])
+
+
+def _look_up(weights: Tensor, clients: Tensor) -> Tensor:
+    """Looks up the weights of clients `[n, M]`; 0 for clients that the table does not know."""
+    known = clients < len(weights)
+    return torch.where(known[:, None], weights[clients.clamp(max=len(weights) - 1)], 0.0)
+
+
+def _with_rows(weights: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
+    """Writes rows of a table, which grows where a client is new."""
+    missing = int(clients.max()) + 1 - len(weights) if len(clients) else 0
+    grown = torch.cat([weights, weights.new_zeros(max(missing, 0), weights.shape[1])])
+    return grown.index_copy(0, clients, rows)

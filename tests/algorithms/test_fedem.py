@@ -1,0 +1,175 @@
+"""FedEM by hand arithmetic: responsibilities, weights, weighted training, newcomers; and where it must equal FedAvg."""
+
+from dataclasses import replace
+from functools import partial
+from math import log, sqrt
+from pathlib import Path
+
+import pytest
+import torch
+from digits_experiment import digits
+from quadratic import ids, quadratic_clients, rng
+from torch import Tensor
+from torch.testing import assert_close
+
+from lit_cfl import run
+from lit_cfl.algorithms import FedAvg, FedEM
+from lit_cfl.algorithms.fedem import FedEMState, mean_shares, responsibilities
+from lit_cfl.algorithms.server_optimizer import with_server
+from lit_cfl.errors import InputError
+from lit_cfl.storage import read_table
+from lit_cfl.testing import QuadraticWork
+
+W1 = sqrt(2 * log(3))  # F(W1) = log 3 for a client at 0
+
+
+def f64(*rows: object) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def two_clients() -> QuadraticWork:
+    """Two examples at 0 and six at W1, one step of eta 0.5; a third client without data."""
+    return QuadraticWork(f64([0.0], [W1], [9.0]), ids(2, 6, 0), 0.5)
+
+
+def two_models(weights: Tensor | None = None) -> FedEMState:
+    known = torch.zeros(3, 2, dtype=torch.float64) if weights is None else weights
+    return FedEMState(f64([0.0], [W1]), known)
+
+
+# E-step
+
+
+def test_responsibilities_are_weights_times_likelihoods_normalised():
+    losses = f64([0.0, log(3), 1.0], [log(3), 0.0, 1.0])  # two models, three examples
+    weights = f64([0.5, 0.5], [0.2, 0.8])
+    found = responsibilities(weights, losses, ids(0, 0, 1))
+    assert_close(found, f64([3 / 4, 1 / 4, 0.2], [1 / 4, 3 / 4, 0.8]))
+    assert_close(mean_shares(found, ids(0, 0, 1), 2), f64([0.5, 0.5], [0.2, 0.8]))
+
+
+def test_large_losses_lose_no_digits_and_a_diverged_model_explains_nothing():
+    losses = f64([5000.0, torch.nan, torch.inf], [5000.0 + log(3), 7.0, torch.inf])
+    found = responsibilities(f64([0.5, 0.5]), losses, ids(0, 0, 0))
+    assert_close(found, f64([3 / 4, 0.0, 0.5], [1 / 4, 1.0, 0.5]))
+
+
+def test_a_weight_of_zero_stays_zero():
+    found = responsibilities(f64([0.0, 1.0]), f64([0.0], [50.0]), ids(0))
+    assert found.flatten().tolist() == [0, 1]
+
+
+# a round
+
+
+def test_round_by_hand():
+    state, info = FedEM(2).round(two_models(), ids(0, 1), two_clients(), rng())
+    assert_close(state.weights, f64([3 / 4, 1 / 4], [1 / 4, 3 / 4], [0, 0]))
+    # model 0: client 0 stays at 0, client 1 goes 0.5 * 1/4 of the way to W1; model 1 the other way round; 2 to 6
+    first, second = W1 / 8, 7 / 8 * W1
+    assert_close(state.models, f64([6 / 8 * first], [(2 * second + 6 * W1) / 8]))
+    assert info.loss == pytest.approx(log(3) / 4)  # 3/4 * 0 + 1/4 * log 3, of both
+    assert (info.down, info.up, info.skipped) == (4, 4, 0)
+    away = 6 / 8 * first + 2 / 8 * first + 6 / 8 * (W1 - second) + 2 / 8 * (W1 - second)  # each from its model's mean
+    assert info.scores["train/discrepancy"] == pytest.approx(away / 4)
+
+
+def test_weights_go_on_from_those_of_the_client_itself():
+    before = f64([3 / 4, 1 / 4], [0.0, 0.0], [0.0, 0.0])
+    state, _ = FedEM(2).round(two_models(before), ids(1, 0), two_clients(), rng())
+    assert_close(state.weights, f64([9 / 10, 1 / 10], [1 / 4, 3 / 4], [0, 0]))
+
+
+def test_clients_that_were_not_drawn_or_have_no_data_keep_their_weights():
+    before = f64([3 / 4, 1 / 4], [0.4, 0.6], [0.1, 0.9])
+    state, info = FedEM(2).round(two_models(before), ids(0, 2), two_clients(), rng())
+    assert_close(state.weights, f64([9 / 10, 1 / 10], [0.4, 0.6], [0.1, 0.9]))
+    assert (info.down, info.up, info.skipped) == (4, 2, 1)
+    nobody, info = FedEM(2).round(two_models(before), ids(2), two_clients(), rng())
+    assert torch.equal(nobody.models, two_models().models)
+    assert (info.up, info.skipped) == (0, 1)
+
+
+def test_examples_of_one_client_may_belong_to_different_models():
+    class TwoKinds(QuadraticWork):
+        """The second half of a client's examples prefer the other model."""
+
+        def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
+            return f64([0.0, log(3), log(3), log(3)], [log(3), 0.0, 0.0, 0.0])
+
+    work = TwoKinds(f64([0.0]), ids(4), 0.5)
+    state, _ = FedEM(2).round(FedEMState(f64([0.0], [8.0]), f64([0.5, 0.5])), ids(0), work, rng())
+    assert_close(state.weights, f64([(3 / 4 + 3 * 1 / 4) / 4, (1 / 4 + 3 * 3 / 4) / 4]))
+    assert_close(state.models, f64([0.0], [8 - 0.5 * 8 * 5 / 8]))  # the gradient's share is the mean of the factors
+
+
+@pytest.mark.parametrize("server", [None, partial(torch.optim.SGD, lr=1.0, momentum=0.9)])
+def test_one_model_is_fedavg_to_the_bit(server: object):
+    fedem, fedavg = FedEM(1), FedAvg()
+    if server is not None:
+        fedem, fedavg = (with_server(algorithm, server) for algorithm in (fedem, fedavg))
+    work = quadratic_clients(5)
+    one, other = fedem.init(work, rng())[0], fedavg.init(work, rng())[0]
+    for number, cohort in enumerate([ids(0, 3), ids(3, 2, 1), ids(), ids(4, 0)]):
+        one, info = fedem.round(one, cohort, work.at(number), rng())
+        other, expected = fedavg.round(other, cohort, work.at(number), rng())
+        assert torch.equal(one.models, other.models)
+        assert (info.down, info.up) == (expected.down, expected.up)
+        assert info.loss == expected.loss or not len(cohort)
+    assert one.weights.flatten().tolist() == [1, 1, 1, 1, 1]
+
+
+def test_one_model_gives_fedavgs_metrics_on_nets(tmp_path: Path):
+    for algorithm in (FedEM(1), FedAvg()):
+        run(digits(algorithm=algorithm, cohort_size=12), tmp_path / type(algorithm).__name__)
+    mixed, plain = (read_table(tmp_path / name / "metrics.csv") for name in ("FedEM", "FedAvg"))
+    for mine, theirs in zip(mixed, plain, strict=True):
+        assert mine["clusters/entropy"] == 0
+        same = [name for name in theirs if not name.startswith("time/") and name != "local/scored_examples"]
+        assert {name: mine[name] for name in same} == {name: theirs[name] for name in same}
+    assert len(plain) == 3
+
+
+# newcomers
+
+
+@pytest.mark.parametrize(("steps", "weight"), [(1, 3 / 4), (2, 9 / 10), (3, 27 / 28)])
+def test_newcomers_take_em_steps_from_equal_weights_and_change_no_model(steps: int, weight: float):
+    before = two_models(f64([0.1, 0.9], [0.5, 0.5], [0.3, 0.7]))
+    state, info = FedEM(2, newcomer_steps=steps).place(before, ids(1, 0, 2), two_clients(), rng())
+    assert_close(state.weights, f64([weight, 1 - weight], [1 - weight, weight], [0.3, 0.7]))
+    assert torch.equal(state.models, before.models)
+    assert_close(info.closeness, f64([1 - weight, weight], [weight, 1 - weight], [torch.nan] * 2), equal_nan=True)
+    assert (info.down, info.up, info.skipped) == (6, 0, 1)
+
+
+def test_clients_beyond_the_table_are_served_nothing_until_they_are_placed():
+    work, state = two_clients(), two_models(f64([0.25, 0.75]))
+    assert FedEM(2).serve(state, ids(1, 0)).index.tolist() == [-1, 1]
+    placed, _ = FedEM(2, newcomer_steps=1).place(state, ids(1), work, rng())
+    served = FedEM(2).serve(placed, ids(1, 0, 2))
+    assert served.index.tolist() == [1, 1, -1]
+    assert_close(served.weights, f64([0.25, 0.75], [0.25, 0.75], [0, 0]))
+
+
+def test_the_cluster_is_the_largest_weight_and_the_lowest_number_among_equal_ones():
+    state = two_models(f64([0.5, 0.5], [0.1, 0.9], [0, 0]))
+    assert FedEM(2).serve(state, ids(0, 1, 2)).index.tolist() == [0, 1, -1]
+
+
+def test_two_groups_of_clients_get_a_model_each():
+    work = quadratic_clients(8)  # even clients at 3, odd ones at -3
+    state, _ = FedEM(2).init(work, rng())
+    state = replace(state, models=f64([0.5, 0, 0, 0], [-0.5, 0, 0, 0]))
+    for number in range(12):
+        state, _ = FedEM(2).round(state, torch.arange(8), work.at(number), rng())
+    assert FedEM(2).serve(state, torch.arange(8)).index.tolist() == [0, 1] * 4
+    assert_close(state.models[:, 0], f64(3.0, -3.0), atol=0.2, rtol=0)
+    assert (state.weights.max(1).values > 0.999).all()
+
+
+@pytest.mark.parametrize("options", [{"num_clusters": 0}, {"newcomer_steps": 0}])
+def test_options_below_one_are_refused(options: dict[str, int]):
+    name = next(iter(options))
+    with pytest.raises(InputError, match=f"{name} is 0; it must be 1 or more"):
+        FedEM(**options)

@@ -1,0 +1,332 @@
+"""Clients that use a mixture of models: outputs are mixed alike in every engine, and every file of a run knows it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import log
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from digits_experiment import digits
+from quadratic import ids, rng
+from ragged import SHAPE, ragged_data
+from small_tasks import language, numbers, regression, sentences
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lit_cfl import load_run, run
+from lit_cfl.algorithms import Assignment, FedAvg, FedEM
+from lit_cfl.algorithms.check_answers import check_assignment
+from lit_cfl.clustering.cluster_scores import mean_entropy
+from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.datamodules import Digits
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.scorer import Scorer
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR, MLP
+from lit_cfl.scores import SetScore
+from lit_cfl.storage import read_table
+from lit_cfl.tasks import Classification
+
+WAYS = {name: Plan(name, precision="64-true") for name in ("trainer", "loop", "stack", "chain")}
+WEIGHTS = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.2, 0.7]], dtype=torch.float64)
+CLIENTS = ids(5, 2, 3)
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def as_test(data: FederatedData) -> FederatedData:
+    """The same clients, who also test on what they train on."""
+    return replace(data, test=data.train)
+
+
+def scored(make: TaskFactory, plan: Plan, data: FederatedData, weights: Tensor | None = WEIGHTS) -> SplitScores:
+    engine = build_engine(make, plan, 5, LocalTraining())
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    try:
+        return score_clients(engine, models, ids(0, 1, 2), CLIENTS, data, "test", weights=weights)
+    finally:
+        engine.close()
+
+
+def outputs(make: TaskFactory, inputs: Tensor) -> list[Tensor]:
+    engine = build_engine(make, WAYS["trainer"], 5, LocalTraining())
+    with torch.no_grad():
+        return [engine.module(engine.initial(number)).eval()(inputs) for number in range(3)]
+
+
+NETS: dict[str, TaskFactory] = {
+    "linear": lambda: Classification(MCLR(SHAPE, 10), SGD),
+    "mlp with a penalty": lambda: Classification(MLP(12, SHAPE, 10), SGD, 0.1),
+    "cnn": lambda: Classification(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)), SGD),
+    "with a score of sets": lambda: Classification(MCLR(SHAPE, 10), SGD, scores=["accuracy", "calibration_error"]),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_probabilities_are_mixed_with_the_weights_of_the_client(way: str, name: str):
+    if (way, name) == ("chain", "cnn"):
+        return  # a convolution is no fully connected layer
+    data = as_test(ragged_data())
+    found = scored(NETS[name], WAYS[way], data)
+    for position, client in enumerate(CLIENTS.tolist()):
+        inputs, labels = data.examples.batch(data.train[client], torch.float64)
+        each = outputs(NETS[name], inputs)
+        mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[position], each, strict=True))
+        losses = -mixed.gather(1, labels[:, None]).log()
+        assert float(found.loss[position]) == pytest.approx(float(losses.sum()), rel=1e-12)
+        assert float(found.sums[0, position]) == (mixed.argmax(1) == labels).sum()
+        wrong = sum(w * out for w, out in zip(WEIGHTS[position], each, strict=True)).log_softmax(1)  # mean of logits
+        if position != 1:
+            assert float(found.loss[position]) != pytest.approx(-float(wrong.gather(1, labels[:, None]).sum()), 1e-4)
+    assert found.count.tolist() == [20, 17, 36]
+
+
+def test_a_score_of_sets_reads_the_mixed_probabilities():
+    def largest(outputs: Tensor, labels: Tensor) -> Tensor:
+        return outputs.softmax(1).max(1).values.mean()
+
+    def make() -> Classification:
+        return Classification(MCLR(SHAPE, 10), SGD, scores=[SetScore("largest", function=largest)])
+
+    data = as_test(ragged_data())
+    found = scored(make, WAYS["chain"], data)
+    inputs, _ = data.examples.batch(data.train[5], torch.float64)
+    mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[0], outputs(make, inputs), strict=True))
+    assert float(found.of_clients()[0]) == pytest.approx(float(mixed.max(1).values.mean()), rel=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_are_mixed_as_their_weighted_mean(way: str):
+    data = numbers().federated(0)
+    data = as_test(data)
+    clients, weights = torch.arange(2), WEIGHTS[::2]
+    engine = build_engine(regression, WAYS[way], 5, LocalTraining())
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    found = score_clients(engine, models, clients, clients, data, "test", weights=weights)
+    for client in range(2):
+        inputs, labels = data.examples.batch(data.train[client], torch.float64)
+        with torch.no_grad():
+            each = [engine.module(model).eval()(inputs).flatten() for model in models]
+        mixed = sum(w * out for w, out in zip(weights[client], each, strict=True))
+        assert float(found.loss[client]) == pytest.approx(float((mixed - labels).square().sum()), rel=1e-10)
+        assert float(found.sums[0, client]) == pytest.approx(float((mixed - labels).abs().sum()), rel=1e-10)
+
+
+def test_probabilities_of_each_token_are_mixed():
+    data = as_test(sentences().federated(0))
+    engine = build_engine(language, WAYS["loop"], 5, LocalTraining())
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    module = engine.module(models[0])
+    tokens, _ = data.examples.batch(data.train[0], torch.float64)
+    found = score_clients(engine, models, ids(0), ids(0), data, "test", weights=WEIGHTS[:1])
+    with torch.no_grad():
+        shares = [engine.module(model).eval()(tokens[:, :-1]).softmax(-1) for model in models]
+    mixed = sum(w * share for w, share in zip(WEIGHTS[0], shares, strict=True))
+    losses = -mixed.gather(-1, tokens[:, 1:, None].long())[..., 0].log()
+    counted = tokens[:, 1:] != module.padding if module.padding is not None else torch.ones_like(losses).bool()
+    means = (losses * counted).sum(1) / counted.sum(1).clamp(min=1)
+    assert float(found.loss[0]) == pytest.approx(float(means.sum()), rel=1e-10)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_model_is_scored_as_without_weights_and_a_sure_client_nearly_so(way: str):
+    data, make = as_test(ragged_data()), NETS["linear"]
+    engine = build_engine(make, WAYS[way], 5, LocalTraining())
+    one = engine.initial(0)[None]
+    sure = torch.ones(3, 1, dtype=torch.float64)
+    mixed, plain = (score_clients(engine, one, ids(0, 0, 0), CLIENTS, data, "test", weights=w) for w in (sure, None))
+    assert torch.equal(mixed.loss, plain.loss)
+    mixed, plain = (scored(make, WAYS[way], data, w) for w in (torch.eye(3, dtype=torch.float64), None))
+    assert_close(mixed.loss, plain.loss, rtol=1e-12, atol=0)
+
+
+def test_clients_that_share_examples_are_scored_with_their_own_weights():
+    data = ragged_data()
+    shared = ClientIndex(torch.arange(20), torch.zeros(6, dtype=torch.int64), torch.full((6,), 20))
+    alone = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared.packed()))
+    together = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared))
+    assert torch.equal(alone.loss, together.loss)
+    assert len(together.loss.unique()) == 3
+
+
+class OwnForward(Classification):
+    """A task whose outputs are probabilities, and whose losses take logits from the net."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(inputs).softmax(1)
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1], reduction="none")
+
+    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        shares = self(batch[0])
+        return -shares.gather(1, batch[1][:, None])[:, 0].log(), shares.argmax(1) == batch[1]
+
+    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        return torch.einsum("kno,nk->no", outputs, weights.to(outputs.dtype))
+
+
+def test_a_chain_whose_forward_returns_something_else_is_mixed_by_the_module():
+    data = as_test(ragged_data())
+    expected = scored(NETS["linear"], WAYS["loop"], data)
+    found = scored(lambda: OwnForward(MCLR(SHAPE, 10), SGD), WAYS["chain"], data)
+    assert_close(found.loss, expected.loss, rtol=1e-12, atol=0)
+
+
+def test_a_chain_mixes_without_its_module(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    plain = Scorer._mixed_outcomes
+    monkeypatch.setattr(Scorer, "_mixed_outcomes", lambda *given: calls.append(len(given[3][1])) or plain(*given))
+    scored(NETS["mlp with a penalty"], WAYS["chain"], as_test(ragged_data()))
+    assert calls == []
+
+
+class ByNet(Classification):
+    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        outputs = self.net(batch[0])
+        return nn.functional.cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(1) == batch[1]
+
+
+def test_outcomes_that_do_not_call_the_module_are_refused():
+    with pytest.raises(InputError, match=r"ByNet.outcomes does not call the module itself, self\(inputs\)"):
+        scored(lambda: ByNet(MCLR(SHAPE, 10), SGD), WAYS["loop"], as_test(ragged_data()))
+
+
+class WithoutMixing(Classification):
+    mix_outputs = property()  # hides it: `hasattr` says no
+
+
+def test_a_task_that_cannot_mix_is_refused_before_anything_is_trained(tmp_path: Path):
+    def make() -> Classification:
+        return WithoutMixing(MCLR([1, 8, 8], 10), SGD)
+
+    with pytest.raises(
+        InputError, match="FedEM mixes the outputs of several models, but WithoutMixing has no `mix_out"
+    ):
+        run(digits(algorithm=FedEM(2), task=make), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_fine_tuning_a_mixture_is_refused():
+    plan = EvaluationPlan(fine_tune=Budget(1))
+    with pytest.raises(InputError, match="fine_tune is given, but FedEM mixes several models"):
+        digits(algorithm=FedEM(2), evaluation=plan).prepare(3)
+
+
+# the answer of `serve`
+
+
+class Soft(FedAvg):
+    mixes_models: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "served", "message"),
+    [
+        (
+            FedAvg,
+            Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[1.0, 0.0]])),
+            "gives weights, but mixes_mo",
+        ),
+        (Soft, Assignment(torch.ones(2, 4), ids(0)), "gives no weights, but mixes_models is True"),
+        (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.ones(1, 1)), r"shape \[1, 1\]; give \[1, 2\]"),
+        (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[0.6, 0.6]])), "do not sum to 1"),
+        (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[1.5, -0.5]])), "do not sum to 1"),
+        (Soft, Assignment(torch.ones(2, 4), ids(-1), weights=torch.tensor([[0.5, 0.5]])), "do not sum to 1"),
+        (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[0.4, 0.6]])), "not the largest weight"),
+    ],
+)
+def test_an_answer_that_is_no_mixture_is_refused(kind: Callable, served: Assignment, message: str):
+    with pytest.raises(InputError, match=message):
+        check_assignment(kind(), served, torch.zeros_like(served.index), 4)
+
+
+def test_mixtures_know_their_largest_weight_and_some_clients_can_be_selected():
+    weights = torch.tensor([[0.4, 0.4, 0.2], [0, 0, 0], [0.1, 0.2, 0.7]])
+    served = check_assignment(Soft(), Assignment.of_mixtures(torch.ones(3, 4), weights), ids(0, 1, 2), 4)
+    assert served.index.tolist() == [0, -1, 2]
+    some = served.select(served.index >= 0)
+    assert (some.index.tolist(), some.weights.tolist()) == ([0, 2], weights[[0, 2]].tolist())
+
+
+def test_entropy_is_the_mean_over_clients_in_nats():
+    weights = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]], dtype=torch.float64)
+    last = -0.25 * log(0.25) - 0.75 * log(0.75)
+    assert mean_entropy(weights) == pytest.approx((log(2) + 0 + last) / 3)
+
+
+# runs
+
+
+def soft(**changes: object):
+    data = Digits(num_clients=12, validation=0.1, newcomers=0.25, rotations=[0, 180])
+    return digits(algorithm=FedEM(3), data=data, **changes)
+
+
+def test_files_of_a_run_hold_the_weights_of_every_client(tmp_path: Path):
+    run(soft(rounds=4, cohort_size=4), tmp_path / "run")
+    rows, metrics = read_table(tmp_path / "run" / "clients.csv"), read_table(tmp_path / "run" / "metrics.csv")
+    saved = load_run(tmp_path / "run", soft(rounds=4, cohort_size=4))
+    weights = torch.zeros(12, 3, dtype=torch.float64)
+    for row in rows:
+        own = [row[f"weight_{number}"] for number in range(3)]
+        if row["cluster"] is None:
+            assert own == [None] * 3
+            continue
+        weights[row["client"]] = torch.tensor(own, dtype=torch.float64)
+        assert sum(own) == pytest.approx(1)
+        assert own.index(max(own)) == row["cluster"]
+    newcomers = torch.tensor([row["newcomer"] for row in rows]).bool()
+    assert (weights[newcomers].sum(1) > 0.99).all()
+    served = saved.served()
+    assert torch.equal(served.weights[~newcomers], weights[~newcomers])
+    known = weights[~newcomers & (weights.sum(1) > 0)]
+    assert metrics[-1]["clusters/entropy"] == pytest.approx(mean_entropy(known))
+    assert 0 < metrics[-1]["clusters/entropy"] <= log(3)
+
+
+def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path: Path):
+    whole = tmp_path / "whole"
+    run(soft(rounds=4), whole)
+    run(soft(rounds=2), tmp_path / "part")
+    run(soft(rounds=4), tmp_path / "part", mode="resume")
+    for name in ("clients.csv", "clusters.csv"):
+        assert (whole / name).read_bytes() == (tmp_path / "part" / name).read_bytes()
+
+
+def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Path):
+    run(soft(), tmp_path / "run")
+    saved = load_run(tmp_path / "run", soft())
+    others = Digits(num_clients=3, partition_seed=8).federated(0)
+    placed = saved.assign(others)
+    weights = placed.assignment.weights
+    assert_close(weights.sum(1), torch.ones(3, dtype=torch.float64))
+    assert torch.equal(placed.closeness, weights)
+    again, _ = FedEM(3).place(saved.state, torch.arange(12, 15), saved.prepared.engine.at(2, others.behind(12)), rng())
+    assert torch.equal(again.weights[12:], weights)
+    assert placed.test is not None
+    with pytest.raises(InputError, match="newcomer 1 uses a mixture of models, no single one"):
+        placed.module(1)
+    with pytest.raises(InputError, match=r"client \d+ uses a mixture of models, no single one"):
+        saved.client_module(int((saved.served().index >= 0).nonzero()[0]))
+
+
+@pytest.mark.ray
+def test_workers_mix_as_one_process_does(monkeypatch: pytest.MonkeyPatch):
+    from lit_cfl.engines.ray import engine as ray_engine
+
+    monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
+    data = as_test(ragged_data())
+    for way in ("loop", "chain"):
+        for name in ("mlp with a penalty", "with a score of sets"):
+            expected = scored(NETS[name], WAYS[way], data)
+            found = scored(NETS[name], replace(WAYS[way], workers=2), data)
+            assert torch.equal(found.loss, expected.loss)
+            assert torch.equal(found.sums, expected.sums)
