@@ -7,6 +7,7 @@ from lit_cfl.datamodules.femnist import FEMNIST
 from lit_cfl.datamodules.hf import HFDataset
 from lit_cfl.datamodules.hybrid import Hybrid
 from lit_cfl.datamodules.image_sets import CIFAR10, MNIST, EMNISTLetters, FashionMNIST, ImageSet
+from lit_cfl.datamodules.mixture import SyntheticMixture
 from lit_cfl.datamodules.partition import (
     IID,
     MNIST1000,
@@ -81,4 +82,5 @@ __all__ = [
     "SwapAll",
     "SwapPart",
     "Synthetic",
+    "SyntheticMixture",
 ]

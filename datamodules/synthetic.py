@@ -178,9 +178,9 @@ class Synthetic(FederatedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        _at_least(1, num_clients=num_clients, dimensions=dimensions, min_size=min_size)
-        _at_least(2, num_labels=num_labels)
-        _at_least(0, alpha=alpha, beta=beta, log_size_deviation=log_size_deviation)
+        require_at_least(1, num_clients=num_clients, dimensions=dimensions, min_size=min_size)
+        require_at_least(2, num_labels=num_labels)
+        require_at_least(0, alpha=alpha, beta=beta, log_size_deviation=log_size_deviation)
         if num_clusters is not None and not 1 <= num_clusters <= num_clients:
             raise InputError(f"num_clusters is {num_clusters}; give 1 to {num_clients}, the number of clients, or null")
         require_share("test", test)
@@ -203,7 +203,8 @@ class Synthetic(FederatedDataModule):
         return Division(mixed.after(test).packed(), mixed.first(test).packed(), clusters, skew)
 
 
-def _at_least(least: int, **numbers: float) -> None:
+def require_at_least(least: int, **numbers: float) -> None:
+    """Raises InputError for an option below the least number, or infinite."""
     for name, number in numbers.items():
         if not least <= number < float("inf"):
             raise InputError(f"{name} is {number}; give {least} or more")

@@ -26,7 +26,22 @@ from lit_cfl.algorithms import (
 )
 from lit_cfl.testing import QuadraticWork
 
-AVERAGING = [FedAvg, FedProx, Ditto, IFCA, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle, FedDrift, FedEM, PACFL]
+AVERAGING = [
+    FedAvg,
+    FedProx,
+    Ditto,
+    IFCA,
+    FeSEM,
+    FLHC,
+    FedGroup,
+    FedGrouProx,
+    FlexCFL,
+    StoCFL,
+    Oracle,
+    FedDrift,
+    FedEM,
+    PACFL,
+]
 COHORTS = [ids(0, 1, 5), ids(2, 6, 3, 7), ids(4, 1), ids(0, 2, 3), ids(5, 6, 7, 1, 0)]
 
 

@@ -1,0 +1,84 @@
+"""The synthetic mixture: labels by the models, shares by the weights, sizes, the published law, bad input."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lit_cfl.datamodules import SyntheticMixture
+from lit_cfl.errors import InputError
+
+SMALL: dict[str, Any] = {"num_clients": 5, "dimensions": 4, "test_size": 400, "max_size": 300, "noise": 0.0}
+
+
+def agreement(data: SyntheticMixture) -> tuple[np.ndarray, np.ndarray]:
+    """Which examples each model labels as they are labelled `[M, N]`, and the client of each `[N]`."""
+    examples = data.load()
+    x, y = examples.inputs.double().numpy(), examples.labels.numpy()
+    owners = np.repeat(np.arange(len(data.weights)), data.train_sizes.numpy() + data.test_size)
+    return ((x @ data.models.T > 0).T == y), owners
+
+
+def test_every_label_is_that_of_one_of_the_models():
+    right, _ = agreement(SyntheticMixture(**SMALL))
+    assert right.any(0).mean() > 0.999  # float32 against float64 at the border
+    assert right.mean() < 0.9
+
+
+def test_shares_of_the_models_are_the_clients_weights():
+    data = SyntheticMixture(**(SMALL | {"test_size": 20_000, "num_components": 2}))
+    right, owners = agreement(data)
+    differ = right[0] != right[1]  # where the models disagree, the label shows which one it was
+    for client, weight in enumerate(data.weights[:, 0]):
+        assert right[0][differ & (owners == client)].mean() == pytest.approx(weight, abs=0.02)
+
+
+def test_clients_have_their_train_and_test_examples_and_no_true_cluster():
+    data = SyntheticMixture(**SMALL)
+    found = data.federated(0)
+    assert torch.equal(found.num_examples, data.train_sizes)
+    assert data.train_sizes.min() >= 50
+    assert data.train_sizes.max() <= 300
+    assert found.test.sizes.tolist() == [400] * 5
+    assert found.true_clusters.tolist() == [-1] * 5
+    whole = torch.cat([found.train.entries, found.test.entries])
+    assert torch.equal(whole.sort().values, torch.arange(len(found.examples)))
+
+
+def test_defaults_are_the_papers():
+    data = SyntheticMixture()
+    assert data.weights.shape == (300, 3)
+    assert data.models.shape == (3, 150)
+    assert np.abs(data.models).max() <= 1
+    assert data.weights.max(1).mean() == pytest.approx(0.72, abs=0.03)  # of Dirichlet(0.4) over three
+    assert int(data.train_sizes.max()) == 1000
+    assert data.train_sizes.double().median() == pytest.approx(50 + np.exp(4), rel=0.3)
+
+
+def test_the_population_is_that_of_its_seed_alone():
+    first, again, other = (SyntheticMixture(**SMALL, population_seed=seed).load() for seed in (1, 1, 2))
+    assert torch.equal(first.inputs, again.inputs)
+    assert torch.equal(first.labels, again.labels)
+    assert not torch.equal(first.inputs[:5], other.inputs[:5])
+
+
+def test_noise_changes_labels_near_the_border_alone():
+    clean, noisy = (SyntheticMixture(**(SMALL | {"noise": noise})).load() for noise in (0.0, 0.1))
+    assert torch.equal(clean.inputs, noisy.inputs)
+    assert 0 < float((clean.labels != noisy.labels).double().mean()) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 0}, "alpha is 0; give a number above 0"),
+        ({"num_components": 0}, "num_components is 0; give 1 or more"),
+        ({"max_size": 20}, "max_size is 20; give 50 or more"),
+        ({"noise": -0.1}, "noise is -0.1; give 0 or more"),
+        ({"test_size": -1}, "test_size is -1; give 0 or more"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, float], message: str):
+    with pytest.raises(InputError, match=message):
+        SyntheticMixture(**options)
