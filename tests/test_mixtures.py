@@ -32,7 +32,7 @@ from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.scores import SetScore
 from lit_cfl.storage import read_table
-from lit_cfl.tasks import Classification
+from lit_cfl.tasks import Classification, MultiLabel
 
 WAYS = {name: Plan(name, precision="64-true") for name in ("trainer", "loop", "stack", "chain")}
 WEIGHTS = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.2, 0.7]], dtype=torch.float64)
@@ -117,6 +117,13 @@ def test_numbers_are_mixed_as_their_weighted_mean(way: str):
         mixed = sum(w * out for w, out in zip(weights[client], each, strict=True))
         assert float(found.loss[client]) == pytest.approx(float((mixed - labels).square().sum()), rel=1e-10)
         assert float(found.sums[0, client]) == pytest.approx(float((mixed - labels).abs().sum()), rel=1e-10)
+
+
+def test_probabilities_of_each_label_are_mixed():
+    outputs = torch.tensor([[[0.0, 3.0]], [[2.0, -400.0]], [[-1.0, 800.0]]], dtype=torch.float64)  # 3 models, 2 labels
+    mixed = MultiLabel(nn.Linear(1, 2)).mix_outputs(outputs, WEIGHTS[:1])
+    shares = torch.einsum("kno,nk->no", outputs.sigmoid(), WEIGHTS[:1])
+    assert_close(mixed.sigmoid(), shares, rtol=1e-12, atol=0)
 
 
 def test_probabilities_of_each_token_are_mixed():

@@ -119,7 +119,7 @@ class Assignment:
         own: Layers that clients have instead of those of their model; None = none.
         weights: Weights of the models in each client's mixture, float64 `[clients asked for, K]`: they sum to 1, and
             are 0 for a client without a model; `index` is the largest, ties: the lowest number. Outputs of the models
-            are mixed, see `Task.mix_outputs`. None = each client uses one model.
+            are mixed by the task's `mix_outputs`. None = each client uses one model.
     """
 
     models: Tensor

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 from torch.optim import Optimizer
 
 from lit_cfl.errors import InputError
@@ -17,6 +18,8 @@ Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels [n]
 
 class Task(LightningModule, ABC):
     """A net and how it is trained. A subclass defines `losses` and `outcomes`.
+
+    With `mix_outputs(outputs, weights)` it says how outputs of several models are mixed (`mixed_logits`).
 
     Args:
         net: from inputs to outputs. A net of ours goes by its short name.
@@ -43,20 +46,6 @@ class Task(LightningModule, ABC):
     def losses(self, batch: Batch) -> Tensor:
         """Computes what is trained on each example `[n]`."""
 
-    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """Mixes the outputs of several models on the same examples, for a client with weights over models.
-
-        Here it is the weighted mean, as of predicted numbers; a classifier mixes probabilities (`mixed_logits`).
-
-        Args:
-            outputs: `[K, n, ...]`.
-            weights: `[n, K]`, of the models in each example's mixture; they sum to 1.
-
-        Returns:
-            `[n, ...]`.
-        """
-        return _as_factors(weights, outputs).mul(outputs).sum(0)
-
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.losses(batch).mean()
 
@@ -68,8 +57,27 @@ class Task(LightningModule, ABC):
 
 
 def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Computes the logarithms of mixed probabilities; see `Task.mix_outputs`. Outputs are logits in the last axis."""
+    """Mixes the outputs of several models on the same examples, for a client with weights over models.
+
+    Args:
+        outputs: Logits of classes in the last axis `[K, n, ..., classes]`.
+        weights: `[n, K]`, of the models in each example's mixture; they sum to 1.
+
+    Returns:
+        The logarithms of the mixed probabilities `[n, ..., classes]`.
+    """
     return (outputs.log_softmax(-1) + _as_factors(weights, outputs).log()).logsumexp(0)
+
+
+def mixed_binary_logits(outputs: Tensor, weights: Tensor) -> Tensor:
+    """Mixes logits of labels that an example has or has not: the logits of the mixed probabilities; see above."""
+    factors = _as_factors(weights, outputs).log()
+    return (logsigmoid(outputs) + factors).logsumexp(0) - (logsigmoid(-outputs) + factors).logsumexp(0)
+
+
+def mixed_numbers(outputs: Tensor, weights: Tensor) -> Tensor:
+    """Mixes predicted numbers `[K, n, ...]`: their weighted mean `[n, ...]`; see above."""
+    return _as_factors(weights, outputs).mul(outputs).sum(0)
 
 
 def _as_factors(weights: Tensor, outputs: Tensor) -> Tensor:

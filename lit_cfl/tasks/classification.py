@@ -79,7 +79,7 @@ class Classification(Task):
         return cross_entropy(outputs, batch[1], reduction="none"), *right, *([outputs] if of_sets else [])
 
     def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """Mixes the probabilities; see `Task.mix_outputs`. Returns their logarithms."""
+        """Mixes the probabilities; see `mixed_logits`."""
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net
 from lit_cfl.scores import Score, SetScore, per_example
-from lit_cfl.tasks.base import Batch, Task
+from lit_cfl.tasks.base import Batch, Task, mixed_binary_logits
 from lit_cfl.tasks.named_scores import KnownScores, ScoreNames, named_scores
 
 
@@ -115,6 +115,10 @@ class MultiLabel(Task):
         means = per_example(self.scores)
         of_sets = [outputs] if len(means) < len(self.scores) else []
         return _losses(outputs, batch[1]), *(values[score] for score in means), *of_sets
+
+    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Mixes the probabilities of each label; see `mixed_binary_logits`."""
+        return mixed_binary_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicts labels, int64 `[n, L]`, 0 or 1; -1 where an output is nan."""

@@ -52,7 +52,7 @@ class NextToken(Task):
         return loss, (loss, tokens), (_mean(right, counted), tokens)
 
     def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """Mixes the probabilities of each token; see `Task.mix_outputs`. Returns their logarithms."""
+        """Mixes the probabilities of each token; see `mixed_logits`."""
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lit_cfl.scores import Score
-from lit_cfl.tasks.base import Batch, Task
+from lit_cfl.tasks.base import Batch, Task, mixed_numbers
 
 
 class Regression(Task):
@@ -27,6 +27,10 @@ class Regression(Task):
         """Computes squared and absolute errors, both `[n]`."""
         errors = self._errors(batch)
         return errors.square(), errors.abs()
+
+    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
+        """Takes the weighted mean of the predictions; see `mixed_numbers`."""
+        return mixed_numbers(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicts numbers `[n]`."""
