@@ -17,7 +17,7 @@ def agreement(data: SyntheticMixture) -> tuple[np.ndarray, np.ndarray]:
     examples = data.load()
     x, y = examples.inputs.double().numpy(), examples.labels.numpy()
     owners = np.repeat(np.arange(len(data.weights)), data.train_sizes.numpy() + data.test_size)
-    return ((x @ data.models.T > 0).T == y), owners
+    return y == (x @ data.models.T > 0).T, owners
 
 
 def test_every_label_is_that_of_one_of_the_models():
