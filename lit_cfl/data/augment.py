@@ -6,6 +6,7 @@ not on the other examples, so that clients may train one by one or together.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.own_names import import_own
 
 Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels
-AugmentFunction = Callable[[Batch, Tensor], Batch]
-"""A function of a mini-batch (inputs `[n, ...]`, labels) and keys int64 `[n]`: the changed mini-batch, of its shape."""
+if TYPE_CHECKING:  # a function of a mini-batch and keys int64 [n], that returns the changed mini-batch
+    AugmentFunction = Callable[[Batch, Tensor], Batch]
+else:
+    AugmentFunction = str  # of a configuration, which names it by its path
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFu
     Raises:
         InputError: It is no function, or cannot be imported.
     """
-    found = import_own("data.augment", given) if isinstance(given, str) else given
+    found = import_own("data.augment", given) if isinstance(given, str) and "." in given else given
     if found is not None and not callable(found):
         raise InputError(
             f"data.augment is {found!r}; give {{crop: 4, flip: true}}, or a function of a batch and its keys, such as "
@@ -97,7 +100,7 @@ def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -
 
     Args:
         augment: Function to check.
-        batch: Two examples or more.
+        batch: Some examples; with one alone it is not seen whether the others count.
         keys: One for each, int64 `[n]`.
 
     Raises:
@@ -115,8 +118,8 @@ def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -
             )
         return found
 
-    whole, half = changed(slice(None)), len(keys) // 2
-    for parts in ([slice(None)], [slice(0, half), slice(half, None)]):
+    whole, half = changed(slice(None)), max(1, len(keys) // 2)
+    for parts in ([slice(None)], [slice(0, half), slice(half, None)][: len(keys)]):
         again = [torch.cat(tensors) for tensors in zip(*map(changed, parts), strict=True)]
         if not all(torch.equal(mine, first) for mine, first in zip(again, whole, strict=True)):
             raise InputError(

@@ -284,7 +284,9 @@ def test_configuration_and_command_line_name_it(tmp_path: Path, capsys: pytest.C
     assert main([*words, "--data.augment.crop", "8", "--run_dir", str(tmp_path / "bad")]) == 2
     assert "data.augment.crop is 8, but images have 8 x 8 pixels; give less than 8" in capsys.readouterr().err
     assert main([*words, "--data.augment.crp", "8", "--run_dir", str(tmp_path / "bad")]) == 2
-    assert "crp" in capsys.readouterr().err
+    assert "data.augment has no option 'crp' (did you mean crop?)" in capsys.readouterr().err
+    assert main([*words, "--data.augment.crop", "big", "--run_dir", str(tmp_path / "bad")]) == 2
+    assert "data.augment.crop: 'big' is not a whole number" in capsys.readouterr().err
     assert not (tmp_path / "bad").exists()
 
 
@@ -310,6 +312,7 @@ def test_runs_recorded_before_it_have_none():
                     "my_module.function"),
         (lambda: "nowhere.change", "data.augment names 'nowhere.change', which cannot be imported: Module"),
         (lambda: "math.pi", "data.augment is 3.141592653589793; give"),
+        (lambda: "crop", "data.augment is 'crop'; give {crop: 4, flip: true}, or a function"),
     ],
 )  # fmt: skip
 def test_what_is_no_augmentation_is_refused(augment: Callable[[], Any], message: str):
