@@ -31,6 +31,7 @@ _ADDED = {
     "class_counts": False,
     "batch_norm": False,
     "augment": None,
+    "max_clusters": 10,
 }
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",

@@ -31,6 +31,7 @@ from lit_cfl.aggregation import (
     mean_by_cluster,
     mix_clusters,
 )
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -68,11 +69,11 @@ class FedGroupState:
 
 
 @dataclass(frozen=True)
-class FedGroup(Algorithm):
+class FedGroup(ClusterNumberOptions, Algorithm):
     """One model per cluster; clusters come from the directions of pre-training updates.
 
     Args:
-        num_clusters: m, 1 or more.
+        num_clusters: m, 1 or more, or `auto`: decided before the pre-training, from the clients' first updates.
         pretrain_scale: alpha; min(alpha * m, clients) clients are pre-trained and clustered. Others join by
             client cold start when they are first selected.
         measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
@@ -92,7 +93,7 @@ class FedGroup(Algorithm):
         "Duan, Liu, Ji, Liu, Liang, Chen, Tan. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based "
         "Clustering. IEEE ISPA 2021. arXiv:2010.06870"
     )
-    num_clusters: int = 3
+    num_clusters: NumClusters = 3
     pretrain_scale: int = 20
     measure: Literal["edc", "madc"] = "edc"
     centers: Literal["clustered", "random"] = "clustered"
@@ -108,7 +109,8 @@ class FedGroup(Algorithm):
     closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
 
     def __post_init__(self) -> None:
-        require_positive(num_clusters=self.num_clusters, pretrain_scale=self.pretrain_scale)
+        super().__post_init__()
+        require_positive(pretrain_scale=self.pretrain_scale)
         require_not_negative(eta_g=self.eta_g)
 
     @property
@@ -118,8 +120,8 @@ class FedGroup(Algorithm):
 
     def check(self, work: LocalWork) -> None:
         able = len(clients_with_data(work))
-        require_clients(self.num_clusters, able)
-        founders = min(able, self._num_founders)
+        require_clients(self.known_clusters, able)
+        founders = min(able, self._num_founders(self.known_clusters))
         if self.centers == "clustered" and self.measure == "madc" and founders < 3:
             raise InputError(
                 f"measure madc compares two clients by all the others: {founders} founders (num_clusters "
@@ -128,7 +130,9 @@ class FedGroup(Algorithm):
             )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        state, info = self._group_cold_start(work, rng)
+        decided, counted = self.decided(work, rng)
+        state, info = decided._group_cold_start(work, rng)
+        info = info.plus(counted)
         if self.cold_start_at == "start":
             cold = work.population[state.index[work.population] < 0]
             state, placed = self.place(state, cold, work, rng)
@@ -144,11 +148,14 @@ class FedGroup(Algorithm):
         )  # lines 4-5
         models = fitted.collect()
         founders = founders[fitted.trained]
-        require_clients(self.num_clusters, len(founders))
+        require_clients(self.known_clusters, len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
         if self.centers == "clustered":
             say_if_equal(updates)
-        similarity, embedding = cosine_similarity(updates), edc_embedding(updates, self.num_clusters)  # lines 8, 12-13
+        similarity, embedding = (
+            cosine_similarity(updates),
+            edc_embedding(updates, self.known_clusters),
+        )  # lines 8, 12-13
         labels = self._clusters(similarity, embedding, rng)
         means = mean_by_cluster(models, labels)
         state = FedGroupState(
@@ -164,20 +171,19 @@ class FedGroup(Algorithm):
 
     def _clusters(self, similarity: Tensor, embedding: Tensor, rng: torch.Generator) -> Tensor:
         if self.centers == "random":
-            return torch.arange(self.num_clusters)  # RCC: each founder is a cluster
+            return torch.arange(self.known_clusters)  # RCC: each founder is a cluster
         if self.measure == "madc":
-            return agglomerate(madc(similarity), linkage="complete", num_clusters=self.num_clusters)  # lines 9-10
-        return kmeans(embedding, self.num_clusters, rng)  # line 14
+            return agglomerate(madc(similarity), linkage="complete", num_clusters=self.known_clusters)  # lines 9-10
+        return kmeans(embedding, self.known_clusters, rng)  # line 14
 
     def _founders(self, work: LocalWork, rng: torch.Generator) -> Tensor:
         able = clients_with_data(work)
-        require_clients(self.num_clusters, len(able))
+        require_clients(self.known_clusters, len(able))
         order = torch.rand(len(work.num_examples), generator=rng)[able].argsort()
-        return able[order[: self._num_founders]].sort().values
+        return able[order[: self._num_founders(self.known_clusters)]].sort().values
 
-    @property
-    def _num_founders(self) -> int:
-        return self.num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
+    def _num_founders(self, num_clusters: int) -> int:
+        return num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
 
     def round(
         self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator

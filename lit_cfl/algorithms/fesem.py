@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, draw_order, mean_by_cluster
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
     Info,
     clients_with_data,
     require_clients,
-    require_positive,
 )
 from lit_cfl.algorithms.migration import MigrationOptions, first_labels
 from lit_cfl.clustering import assign, clusters_of
@@ -53,11 +53,11 @@ class FeSEMState:
 
 
 @dataclass(frozen=True)
-class FeSEM(MigrationOptions, Algorithm):
+class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     """Federated expectation maximisation: a client joins the cluster whose model is nearest to its own last one.
 
     Args:
-        num_clusters: K, 1 or more.
+        num_clusters: K, 1 or more, or `auto`: decided before the first round, from the clients' first updates.
         cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
             code) (C15): the first tensor of the last layer that has parameters.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code),
@@ -71,7 +71,7 @@ class FeSEM(MigrationOptions, Algorithm):
     """
 
     paper: ClassVar[str] = "Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026"
-    num_clusters: int = 3
+    num_clusters: NumClusters = 3
     cluster_on: Literal["all", "last_layer"] = "all"
     weights: ClusterWeights = "equal"
     start_partition: Literal["random", "same"] = field(default="random", kw_only=True)
@@ -79,14 +79,15 @@ class FeSEM(MigrationOptions, Algorithm):
     closeness = "minus the distance of the client's model from the cluster's"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(num_clusters=self.num_clusters)
+        ClusterNumberOptions.__post_init__(self)
+        MigrationOptions.__post_init__(self)
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters, len(clients_with_data(work)))
+        require_clients(self.known_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
-        models = torch.stack([work.initial(number) for number in range(self.num_clusters)])
+        decided, info = self.decided(work, rng)
+        models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
         reference, sizes = first_labels(work, wanted=self.migrate)
         state = FeSEMState(
             models=models,
@@ -96,7 +97,7 @@ class FeSEM(MigrationOptions, Algorithm):
             reference=reference,
             sizes=sizes,
         )
-        return state, Info()
+        return state, info
 
     def round(
         self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -28,7 +29,6 @@ from lit_cfl.algorithms.base import (
     clients_with_data,
     require_clients,
     require_not_negative,
-    require_positive,
 )
 from lit_cfl.algorithms.closest_cluster import closest_by_update
 from lit_cfl.algorithms.splits import into_updates
@@ -54,14 +54,15 @@ class FLHCState:
 
 
 @dataclass(frozen=True)
-class FLHC(Algorithm):
+class FLHC(ClusterNumberOptions, Algorithm):
     """One clustering after a joint start.
 
     Args:
         warmup_rounds: rounds of FedAvg before the round that clusters, in which every client takes part; 0 or more.
         distance: Distance of two updates: `l1`, `l2` or `cosine`.
         linkage: distance of two clusters: `single`, `complete`, `average`, or `ward` (with `l2` only).
-        num_clusters: cut the tree at so many clusters, 1 or more; none with `threshold`.
+        num_clusters: cut the tree at so many clusters, 1 or more, or `auto`: decided from the updates that are
+            clustered; none with `threshold`.
         threshold: cut it at this distance instead, 0 or more: clusters at or above it stay apart.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
@@ -73,28 +74,27 @@ class FLHC(Algorithm):
     warmup_rounds: int = 10
     distance: Literal["l1", "l2", "cosine"] = "l2"
     linkage: Literal["single", "complete", "average", "ward"] = "complete"
-    num_clusters: int | None = 3
+    num_clusters: NumClusters | None = 3
     threshold: float | None = None
     weights: Weights = "examples"
     state_type = FLHCState
     closeness = "minus the distance of the client's update from the cluster's mean update"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_not_negative(warmup_rounds=self.warmup_rounds)
         if (self.num_clusters is None) == (self.threshold is None):
             raise InputError(
                 f"num_clusters is {self.num_clusters} and threshold {self.threshold}; give one of them, and null for "
                 "the other"
             )
-        if self.num_clusters is not None:
-            require_positive(num_clusters=self.num_clusters)
         if self.threshold is not None:
             require_not_negative(threshold=self.threshold)
         if self.linkage == "ward" and self.distance != "l2":
             raise InputError(f"linkage ward needs distance l2, not {self.distance}; or choose another linkage")
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters or 1, len(clients_with_data(work)))
+        require_clients(self.known_clusters, len(clients_with_data(work)))
 
     def needs_all(self, round: int) -> bool:
         return round == self.warmup_rounds
@@ -109,7 +109,7 @@ class FLHC(Algorithm):
 
     def round(self, state: FLHCState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[FLHCState, Info]:
         if work.round == self.warmup_rounds:
-            return self._cluster(state, cohort, work)
+            return self._cluster(state, cohort, work, rng)
         state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
@@ -120,18 +120,21 @@ class FLHC(Algorithm):
         info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores).plus(placed)
         return replace(state, models=models), info
 
-    def _cluster(self, state: FLHCState, cohort: Tensor, work: LocalWork) -> tuple[FLHCState, Info]:
+    def _cluster(
+        self, state: FLHCState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FLHCState, Info]:
         joint, cohort = state.models[0], cohort.sort().values
-        require_clients(self.num_clusters or 1, int((work.num_examples[cohort] > 0).sum()))
+        require_clients(self.known_clusters, int((work.num_examples[cohort] > 0).sum()))
         fitted = work.fit(state.models, cohort)
         rows, clients = fitted.collect(), cohort[fitted.trained]
         updates = into_updates(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
-        require_clients(self.num_clusters or 1, len(clients))
+        require_clients(self.known_clusters, len(clients))
         say_if_equal(updates)
+        decided = self.with_number_of(updates, rng)
         labels = agglomerate(
             distances(updates, self.distance),
             linkage=self.linkage,
-            num_clusters=self.num_clusters,
+            num_clusters=None if self.num_clusters is None else decided.known_clusters,
             threshold=self.threshold,
         )
         centroids = mean_by_cluster(updates, labels)

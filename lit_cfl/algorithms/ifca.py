@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, draw_order, mean_by_cluster
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
     Info,
     clients_with_data,
     require_clients,
-    require_positive,
 )
 from lit_cfl.algorithms.migration import MigrationOptions, first_labels
 from lit_cfl.clustering import assign, clusters_of
@@ -44,11 +44,11 @@ class IFCAState:
 
 
 @dataclass(frozen=True)
-class IFCA(MigrationOptions, Algorithm):
+class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     """Iterative federated clustering: each selected client chooses among k models by its training loss.
 
     Args:
-        num_clusters: k, 1 or more.
+        num_clusters: k, 1 or more, or `auto`: decided before the first round, from the clients' first updates.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's
             code), or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         averaging: Averaging of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster
@@ -68,7 +68,7 @@ class IFCA(MigrationOptions, Algorithm):
         "Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020. "
         "arXiv:2006.04088"
     )
-    num_clusters: int = 3
+    num_clusters: NumClusters = 3
     weights: ClusterWeights = "equal"
     averaging: Literal["models", "gradients"] = "models"
     reassign_at_evaluation: bool = False
@@ -77,8 +77,8 @@ class IFCA(MigrationOptions, Algorithm):
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(num_clusters=self.num_clusters)
+        ClusterNumberOptions.__post_init__(self)
+        MigrationOptions.__post_init__(self)
         if self.averaging == "gradients" and self.weights == "drawn_first":
             raise InputError(
                 "weights 'drawn_first' repeats a mistake in averaging models; with gradients give equal or examples"
@@ -89,12 +89,13 @@ class IFCA(MigrationOptions, Algorithm):
         return "it averages gradients, not models" if self.averaging == "gradients" else None
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters, len(clients_with_data(work)))
+        require_clients(self.known_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        models = torch.stack([work.initial(number) for number in range(self.num_clusters)])  # line 1
+        decided, info = self.decided(work, rng)
+        models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])  # line 1
         nobody = torch.full((len(work.num_examples),), -1)
-        return IFCAState(models, nobody, *first_labels(work, wanted=self.migrate)), Info()
+        return IFCAState(models, nobody, *first_labels(work, wanted=self.migrate)), info
 
     def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
         state, migrated = self.migrated(state, work, lambda clients: self.estimate_clusters(state, clients, work))

@@ -74,12 +74,12 @@ def _about(name: str, message: str) -> str:
     return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
 
 
-def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None) -> int:
+def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None) -> int | str:
     """Returns the file's number of clusters: with a default one the comparison would not be fair."""
     number = (own or {}).get("init_args", {}).get(_CLUSTERS)
     if number is None:
         raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
-    return int(number)
+    return "auto" if number == "auto" else int(number)
 
 
 def _of_comparison(experiment: Experiment, name: str) -> Experiment:

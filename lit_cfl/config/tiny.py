@@ -21,10 +21,11 @@ _BUDGET = Budget(_STEPS, "steps", _SAMPLES // _STEPS)
 def shrink(experiment: E) -> E:
     """Shrinks an experiment to 4 clients (or one for each cluster asked for), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
+    numbers = [number for number in asked if isinstance(number, int)]  # `auto` finds as many as there can be
     data = experiment.data  # of an experiment that was shrunk and changed, the clients are chosen
     return replace(
         experiment,
-        data=data if isinstance(data, _FirstClients) else _FirstClients(data, max(_CLIENTS, *asked)),
+        data=data if isinstance(data, _FirstClients) else _FirstClients(data, max(_CLIENTS, *numbers)),
         algorithm=_shorter(experiment.algorithm),
         baseline=None if experiment.baseline is None else _shorter(experiment.baseline),
         rounds=1,

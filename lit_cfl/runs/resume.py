@@ -26,6 +26,8 @@ _ADDED_OPTIONS = {
     "server": None,
     "shared": None,
     "personal": None,
+    "algorithm.init_args.max_clusters": 10,
+    "baseline.init_args.max_clusters": 10,
     "data.init_args.columns": None,
     "task.init_args.scores": None,
     "task.init_args.net.init_args.batch_norm": False,

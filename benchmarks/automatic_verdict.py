@@ -1,0 +1,157 @@
+"""The verdict on `num_clusters: auto`: the last part of docs/automatic_clusters.md.
+
+    LITCFL_DATA=DIR python -m benchmarks.automatic_verdict --out benchmarks/results/automatic_verdict.csv
+        [--seeds 11 12] [--systems FedGroup IFCA] [--data 'Rotated MNIST'] [--tables | --numbers]
+
+Each system runs with the options that its search chose for docs/which_method.md, with `auto` and with the number of
+clusters that it had there, and so does FedAvg. A row is a run; rows that are in the file are not run again. `--tables`
+prints the tables of the rows. With `--numbers` nothing is trained but what decides the number, with each rate that a
+system chose (FLHC decides later, from other updates): rows of data, rate and seed.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+
+from cells import run_cells
+
+from benchmarks.reproduction.files import read_yaml
+from lit_cfl import load_experiment
+from lit_cfl.data import Examples
+from lit_cfl.evaluation import place_for_scoring, score_clients
+from lit_cfl.metric_names import Row
+from lit_cfl.seeds import generator
+
+ROOT = Path(__file__).parents[1]
+PROTOCOL = read_yaml(ROOT / "benchmarks" / "reproduction" / "which_method.yaml")
+SYSTEMS = ("FedGroup", "FLHC", "IFCA", "FlexCFL", "FedGrouProx", "FeSEM")
+WITHOUT = ("Dirichlet MNIST", "Shifting MNIST", "FEMNIST")
+KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "models_sent", "seconds")
+
+
+@cache
+def options(data: str, system: str) -> tuple[str, ...]:
+    """Returns the chosen options as words, from the table of the page."""
+    grid = {**PROTOCOL["common"], **PROTOCOL["systems"][system]["options"]}
+    with (ROOT / "docs" / "which_method" / "results.csv").open(newline="") as file:
+        (row,) = (
+            row
+            for row in csv.DictReader(file)
+            if (row["data"], row["system"], row["variant"]) == (data, system, "best")
+        )
+    chosen = dict(part.split(" ", 1) for part in row["options"].split(", "))
+    full = {name.rpartition(".")[2]: name for name in grid}
+    return tuple(word for name, value in chosen.items() for word in (f"--{full[name]}", value))
+
+
+@cache
+def pool(data: str) -> Examples:
+    """Loads the examples of a data set, which do not depend on the seed."""
+    return load_experiment(PROTOCOL["data"][data]["config"]).data.examples
+
+
+def cell(data: str, system: str, number: str, seed: int) -> Iterator[Row]:
+    begun = perf_counter()
+    words = ["--algorithm", system, *options(data, system), "--seed", str(seed)]
+    if number != "-":
+        words += ["--algorithm.num_clusters", str(PROTOCOL["data"][data]["clusters"] if number == "true" else number)]
+    experiment = load_experiment(PROTOCOL["data"][data]["config"], words)
+    experiment.data.examples = pool(data)
+    prepared = experiment.prepare(seed)
+    *_, last = prepared.rounds()
+    clients = last.data.population
+    served = place_for_scoring(experiment.algorithm, last.state, prepared.engine, last.data, clients, last.index)
+    able, index = clients[served.index >= 0], served.index[served.index >= 0]
+    scores = score_clients(prepared.engine, served.models, index, able, last.data, "test")
+    yield {
+        "accuracy": round(100 * scores.metrics("test")["test/mean_accuracy"], 3),
+        "clusters": len(index.unique()),
+        "models_sent": last.traffic.down + last.traffic.up,
+        "seconds": round(perf_counter() - begun, 1),
+    }
+
+
+def rates(data: str) -> list[str]:
+    """Returns the rates that the systems chose that decide before the first round."""
+    return sorted({options(data, system)[1] for system in SYSTEMS if system != "FLHC"})
+
+
+def number(data: str, rate: str, seed: int) -> Iterator[Row]:
+    words = [
+        "--algorithm",
+        "IFCA",
+        "--task.optimizer.lr",
+        rate,
+        "--seed",
+        str(seed),
+        "--algorithm.num_clusters",
+        "auto",
+    ]
+    experiment = load_experiment(PROTOCOL["data"][data]["config"], words)
+    experiment.data.examples = pool(data)
+    prepared = experiment.prepare(seed)
+    work = prepared.engine.at(0, prepared.data)
+    decided, _ = experiment.algorithm.decided(work, generator(seed, "init", 0))
+    yield {"found": decided.num_clusters}
+
+
+def wanted(seeds: list[int], systems: list[str], data: list[str]) -> Iterator[tuple[str, str, str, int]]:
+    """Yields the cells, those of a seed on all data sets first."""
+    for seed, system, name in product(seeds, ["FedAvg", *systems], data):
+        yield from ((name, system, number, seed) for number in (("-",) if system == "FedAvg" else ("auto", "true")))
+
+
+def tables(path: Path) -> str:
+    """Makes a table for each system: `auto` against the true number and FedAvg, over the seeds that all three have."""
+    with path.open(newline="") as file:
+        found = {(row["data"], row["system"], row["number"], row["seed"]): row for row in csv.DictReader(file)}
+    lines = []
+    for system in SYSTEMS:
+        lines += [
+            f"### {system}",
+            "",
+            "| data | true | found | auto % | to true | to FedAvg | seeds |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for data in PROTOCOL["data"]:
+            keys = [(data, system, "auto"), (data, system, "true"), (data, "FedAvg", "-")]
+            seeds = sorted({key[3] for key in found if all((*wanted, key[3]) in found for wanted in keys)})
+            if seeds:
+                auto, true, fedavg = ([found[*key, seed] for seed in seeds] for key in keys)
+                scores = [fmean(float(row["accuracy"]) for row in rows) for rows in (auto, true, fedavg)]
+                number = "-" if data in WITHOUT else PROTOCOL["data"][data]["clusters"]
+                numbers = " ".join(row["clusters"] for row in auto)
+                differences = f"{scores[0] - scores[1]:+.2f} | {scores[0] - scores[2]:+.2f}"
+                lines.append(f"| {data} | {number} | {numbers} | {scores[0]:.1f} | {differences} | {len(seeds)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13, 14, 15])
+    parser.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS)
+    parser.add_argument("--data", nargs="+", default=[*PROTOCOL["data"]], choices=[*PROTOCOL["data"]])
+    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--numbers", action="store_true")
+    given = parser.parse_args()
+    if given.tables:
+        print(tables(given.out))
+        return
+    if given.numbers:
+        cells = ((data, rate, seed) for data in given.data for seed in given.seeds for rate in rates(data))
+        for rows in run_cells(given.out, ("data", "rate", "seed"), ("found",), cells, number):
+            print(", ".join(str(value) for value in rows[0].values()), flush=True)
+        return
+    for rows in run_cells(given.out, KEY, COLUMNS, wanted(given.seeds, given.systems, given.data), cell):
+        print(", ".join(str(value) for value in rows[0].values()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""`num_clusters: auto`: decides the number of clusters before the first round, from the clients' first updates.
+
+The rule, what it was chosen from and how well it does are in docs/automatic_clusters.md.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Info, clients_with_data, require_clients, require_positive
+from lit_cfl.clustering.number_of_clusters import number_of_clusters
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import LocalWork
+
+NumClusters = int | Literal["auto"]
+"""A number of clusters, or that it is decided before the first round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterNumberOptions:
+    """The options of an algorithm whose number of clusters can be decided automatically.
+
+    Args:
+        max_clusters: The largest number of clusters that `num_clusters: auto` decides on, 1 or more.
+    """
+
+    max_clusters: int = 10
+
+    def __post_init__(self) -> None:
+        number = vars(self)["num_clusters"]
+        if isinstance(number, str) and not self.decides:
+            raise InputError(f"num_clusters is {number!r}; give a number, or auto")
+        require_positive(num_clusters=self.known_clusters, max_clusters=self.max_clusters)
+
+    @property
+    def known_clusters(self) -> int:
+        """The number of clusters; 1 as long as it is to be decided."""
+        number: NumClusters | None = vars(self)["num_clusters"]  # a field of each algorithm, at a place of its own
+        return number if isinstance(number, int) else 1
+
+    @property
+    def decides(self) -> bool:
+        """Whether the number of clusters is to be decided."""
+        return vars(self)["num_clusters"] == "auto"
+
+    def decided(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
+        """Returns the algorithm with a number of clusters: itself, or with the number that its clients' updates show.
+
+        For `auto` all clients in training train once from w_0 for as long as in a round, and send their updates.
+
+        Raises:
+            InputError: no client could train.
+        """
+        if not self.decides:
+            return self, Info()
+        w0, clients = work.initial(0), clients_with_data(work)
+        fitted = work.fit(w0[None], clients, purpose="count")
+        rows = fitted.collect()
+        require_clients(1, len(rows))
+        updates = (rows - w0)[:, : work.layout.num_parameters]
+        info = Info(fitted.loss, len(clients), len(rows), fitted.skipped)
+        return self.with_number_of(updates, rng), info
+
+    def with_number_of(self, updates: Tensor, rng: torch.Generator) -> Self:
+        """Returns the algorithm with the number of clusters that these updates `[n, parameters]` show, for `auto`."""
+        if not self.decides:
+            return self
+        number: Any = {"num_clusters": number_of_clusters(updates, self.max_clusters, rng)}
+        return replace(self, **number)

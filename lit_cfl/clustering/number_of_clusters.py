@@ -1,0 +1,65 @@
+"""How many clusters clients fall into: prediction strength.
+
+Tibshirani, Walther. Cluster Validation by Prediction Strength. Journal of Computational and Graphical Statistics, 2005.
+How the threshold and the points were chosen: docs/automatic_clusters.md.
+"""
+
+import numpy as np
+import torch
+
+from lit_cfl.clustering.decomposed import edc_embedding
+from lit_cfl.clustering.products import Rows, chunks_of
+
+THRESHOLD, DIVISIONS = 0.9, 10
+_CLIENTS_PER_CLUSTER = 4  # so that a cluster has two in each half
+
+
+def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
+    """Finds the largest number of clusters that one half of the clients predicts for the other half.
+
+    Args:
+        updates: Updates of clients `[n, d]`, or its chunks; K-means compares them by EDC's embedding.
+        most: The largest number, 1 or more; with few clients it is n / 4.
+        rng: Source of the divisions in halves.
+
+    Returns:
+        The largest k with a prediction strength of 0.9 or more, in the mean over 10 divisions; 1 if there is none.
+
+    Raises:
+        InputError: an update that is not finite.
+    """
+    n = sum(map(len, chunks_of(updates)))
+    most = min(most, n // _CLIENTS_PER_CLUSTER)
+    if most < 2:
+        return 1
+    points = edc_embedding(updates, min(most, n)).double().numpy()
+    draws = np.random.default_rng(int(torch.randint(2**31 - 1, (), generator=rng)))
+    orders = [draws.permutation(n) for _ in range(DIVISIONS)]
+    for k in range(most, 1, -1):
+        strengths = [prediction_strength(points[order[::2]], points[order[1::2]], k) for order in orders]
+        if np.mean(strengths) >= THRESHOLD:
+            return k
+    return 1
+
+
+def prediction_strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
+    """Computes the least share of a cluster's pairs that the centres of the other half leave together.
+
+    Args:
+        one, other: Points of the halves `[n, m]`. Both are clustered by K-means; the clusters are those of `other`.
+        k: Number of clusters, 2 or more.
+
+    Returns:
+        In [0, 1]; a cluster of one point counts as 1. 0 if a half has fewer different points than clusters.
+    """
+    from sklearn.cluster import KMeans  # a second of import, wanted only where clusters are made
+
+    if min(len(np.unique(half, axis=0)) for half in (one, other)) < k:
+        return 0.0
+    known, own = (KMeans(k, n_init=10, random_state=0).fit(half) for half in (one, other))
+    predicted, shares = known.predict(other), []
+    for cluster in range(k):
+        mine = predicted[own.labels_ == cluster]
+        together = (mine[:, None] == mine).sum() - len(mine)
+        shares.append(together / (len(mine) * (len(mine) - 1)) if len(mine) > 1 else 1.0)
+    return float(min(shares))

@@ -1,0 +1,86 @@
+"""`num_clusters: auto`: as many clusters as quadratic clients have centres, and then what that number gives."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from quadratic import ids, rng
+from torch import Tensor
+
+from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedGroup, FedGrouProx, FeSEM, FlexCFL
+from lit_cfl.errors import InputError
+from lit_cfl.testing import QuadraticWork, check_algorithm
+
+ALL = [FedGroup(), FedGrouProx(), FlexCFL(), IFCA(), FeSEM(), FLHC(0)]
+
+
+def corners(number: int, clients: int = 36) -> QuadraticWork:
+    """Clients in turn around the corners of a simplex, so far out that w_0 does not matter."""
+    which = torch.arange(clients) % number
+    noise = torch.randn(clients, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    labels = 5 * torch.eye(6, dtype=torch.int64)[which]
+    return QuadraticWork(90 * torch.eye(6).double()[which] + noise, labels.sum(1), 0.2, label_counts=labels, steps=3)
+
+
+def after(algorithm: Algorithm, work: QuadraticWork) -> tuple[Tensor, object]:
+    """The models after a round of all clients, and the state."""
+    state, _ = algorithm.init(work.at(0), rng())
+    state, _ = algorithm.round(state, work.population, work.at(0), rng(1))
+    return algorithm.serve(state, work.population).models, state
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("number", [1, 3])
+def test_as_many_models_as_clients_have_centres(algorithm: Algorithm, number: int):
+    assert len(after(replace(algorithm, num_clusters="auto"), corners(number))[0]) == number
+
+
+@pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FLHC(0)], ids=lambda one: type(one).__name__)
+def test_contract_is_kept(algorithm: Algorithm):
+    check_algorithm(replace(algorithm, num_clusters="auto"))
+
+
+@pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FeSEM()], ids=lambda one: type(one).__name__)
+def test_deciding_costs_a_model_each_way_for_each_client_with_data_and_its_steps(algorithm: Algorithm):
+    work = corners(2)
+    work.num_examples = work.num_examples.index_fill(0, ids(5), 0)
+    fixed, auto = work.at(0), work.at(0)
+    _, expected = replace(algorithm, num_clusters=2).init(fixed, rng())
+    _, info = replace(algorithm, num_clusters="auto").init(auto, rng())
+    assert (info.down - expected.down, info.up - expected.up) == (35, 35)
+    assert auto.costs.steps - fixed.costs.steps == 35 * 3
+
+
+def test_flhc_decides_from_the_updates_that_it_clusters_and_so_costs_nothing():
+    work = corners(3)
+    auto, fixed = FLHC(0, num_clusters="auto"), FLHC(0, num_clusters=3)
+    assert torch.equal(after(auto, work)[1].index, after(fixed, work)[1].index)
+    view = work.at(0)
+    assert auto.init(view, rng())[1].down == 0
+    assert view.costs.steps == 0
+
+
+def test_max_clusters_is_the_most_that_is_decided_on():
+    assert len(after(IFCA("auto", max_clusters=2), corners(2))[0]) == 2
+    assert len(after(IFCA("auto", max_clusters=1), corners(2))[0]) == 1
+
+
+def test_a_number_is_left_alone_and_others_are_refused():
+    work = corners(2)
+    assert IFCA(5).decided(work, rng())[0] == IFCA(5)
+    assert work.costs.steps == 0
+    with pytest.raises(InputError, match="num_clusters is 'many'; give a number, or auto"):
+        FedGroup("many")
+    with pytest.raises(InputError, match="max_clusters is 0; it must be 1 or more"):
+        FLHC(max_clusters=0)
+    with pytest.raises(InputError, match="num_clusters is 0"):
+        FeSEM(0)
+    with pytest.raises(InputError, match="num_clusters is auto and threshold 2"):
+        FLHC(num_clusters="auto", threshold=2)
+
+
+def test_without_data_nobody_decides():
+    work = corners(2)
+    work.num_examples = 0 * work.num_examples
+    with pytest.raises(InputError, match="no client can be clustered"):
+        IFCA("auto").check(work)

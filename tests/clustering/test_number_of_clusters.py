@@ -1,0 +1,65 @@
+"""Prediction strength on points whose clusters are known."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lit_cfl.clustering.number_of_clusters import number_of_clusters, prediction_strength
+from lit_cfl.errors import InputError
+
+
+def bundles(sizes: list[int], noise: float = 0.1, seed: int = 0) -> Tensor:
+    """Updates around orthogonal directions, so many around each."""
+    rng = torch.Generator().manual_seed(seed)
+    centres = torch.eye(20, dtype=torch.float64)[torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))]
+    return centres + noise * torch.randn(centres.shape, generator=rng, dtype=torch.float64)
+
+
+def found(updates: Tensor, most: int = 10, seed: int = 0) -> int:
+    return number_of_clusters(updates, most, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("sizes", [[20, 20], [12, 12, 12], [30, 10, 10, 10], [8] * 6])
+def test_bundles_are_counted(sizes: list[int]):
+    assert found(bundles(sizes)) == len(sizes)
+
+
+def test_one_bundle_and_mere_noise_are_one_cluster():
+    assert found(bundles([40])) == 1
+    noise = torch.randn(60, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert found(noise) == 1
+    assert found(torch.ones(40, 5)) == 1
+    assert found(torch.zeros(40, 5)) == 1
+
+
+def test_number_is_at_most_the_one_asked_for_and_a_quarter_of_the_clients():
+    updates = bundles([8] * 6)
+    assert found(updates, most=3) <= 3
+    assert found(updates[:7]) == 1  # of seven clients no two clusters have two in each half
+    assert found(updates, most=1) == 1
+
+
+def test_length_of_updates_does_not_matter_and_the_rng_decides_all_draws():
+    updates = bundles([12, 12, 12])
+    lengths = torch.linspace(0.5, 9, len(updates), dtype=torch.float64)[:, None]
+    assert found(lengths * updates) == 3
+    torch.manual_seed(5)
+    assert found(updates, seed=3) == found(updates, seed=3)
+    assert found([updates[:10], updates[10:]]) == 3  # chunks
+
+
+def test_prediction_strength_by_hand():
+    one = np.array([[0.0], [0.1], [10.0], [10.1]])
+    assert prediction_strength(one, one + 0.05, 2) == 1
+    # The centres 0.05 and 10.05 leave 4.9 with 0 and 5.5 with 10: one of 3 pairs of {4.9, 5.5, 5.6} is together.
+    other = np.array([[-9.0], [-9.1], [4.9], [5.5], [5.6]])
+    assert prediction_strength(one, other, 2) == pytest.approx(1 / 3)
+    assert prediction_strength(one, np.array([[0.0], [0.0], [0.0]]), 2) == 0
+
+
+def test_an_update_that_is_not_finite_is_refused():
+    updates = bundles([12, 12])
+    updates[3, 0] = torch.inf
+    with pytest.raises(InputError, match="not finite"):
+        found(updates)
