@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import lit_cfl.algorithms
+from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.early_stopping import StopRule
@@ -49,6 +50,17 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102  # our own documentation
     assert capsys.readouterr().out.count("loss") == 3
+
+
+def test_a_table_of_ones_own_runs_by_the_file_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (header,) = re.findall(r"whose first line is `(.*?)`", README)
+    (experiment,) = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
+    rows = [f"u{k % 12},{k % 7},{k % 5},{'ab'[k % 2]}" for k in range(240)]
+    Path("own.csv").write_text("\n".join([header, *rows, ""]))
+    Path("own.yaml").write_text(experiment)
+    assert main(["run", "--config", "own.yaml", "--rounds", "2", "--run_dir", "mine"]) == 0
+    assert len(load_run("mine").clients) == 12
 
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
