@@ -200,7 +200,7 @@ class Algorithm(ABC):
     @property
     def reason_without_personal(self) -> str | None:
         """Says in one line why its clients can keep no layers (`personal`); None = they can."""
-        return None
+        return "a client mixes several models, and keeps one set of layers" if self.mixes_models else None
 
     def sent_columns(self, layout: ParameterLayout) -> int:
         """Counts the numbers of a model that is sent, of a row of this layout."""

@@ -16,6 +16,7 @@ from lit_cfl import memmap_rows
 from lit_cfl.algorithms import (
     CFL,
     FLHC,
+    FLUX,
     IFCA,
     AdaCFL,
     Algorithm,
@@ -44,8 +45,12 @@ TRUTH = torch.arange(8) % 2
 KEPT, SENT = slice(2), slice(2, 4)  # conv1 and fc1, two columns each
 EVERYONE = torch.arange(8)
 SPLITTING: list[Algorithm] = [kind(eps1=10.0, eps2=1e-6, warmup_rounds=1) for kind in (CFL, AdaCFL, LayerCFL)]
-SENDING: list[Algorithm] = [*(kind() for kind in AVERAGING if kind not in (Ditto, FedEM)), *SPLITTING]
+SENDING: list[Algorithm] = [*(kind() for kind in AVERAGING if kind not in (Ditto, FedEM)), FLUX(), *SPLITTING]
 BY_MODELS = (FedAvg, FedProx, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle)  # and not by losses or data
+
+
+class Mixing(FedAvg):
+    mixes_models = True
 
 
 def keeping(algorithm: Algorithm) -> Algorithm:
@@ -300,6 +305,8 @@ def test_running_statistics_belong_to_their_layer():
     [
         ({"algorithm": Local()}, "personal is given, but Local cannot have it: all layers.*; leave out personal"),
         ({"algorithm": Ditto()}, "personal is given, but Ditto cannot have it: each client has a whole model"),
+        ({"algorithm": FedEM()}, "personal is given, but FedEM cannot have it: a client trains several models"),
+        ({"algorithm": Mixing()}, "personal is given, but Mixing cannot have it: a client mixes several models"),
         ({"baseline": Ditto()}, "personal is given, but Ditto cannot have it"),
         ({"personal": []}, r"personal is \[\]; name layers, such as \[bn\*\], or leave it out"),
     ],
