@@ -35,7 +35,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
       has data, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
       map in the state), alike in any order and every time;
-    * `place_unlabelled`, if it has one, does the same and asks for no fit, gradient or loss;
+    * `place_unlabelled`, if it has one and its options let it, does the same and asks for no fit, gradient or loss;
     * a round without clients, clients without data, and fits that are read in chunks all work;
     * scores are named in `score_columns`, tables in `tables`, and traffic is not negative.
 
@@ -219,8 +219,16 @@ def _places(algorithm: Algorithm) -> None:
 
 
 def _places_unlabelled(algorithm: Algorithm) -> None:
-    if type(algorithm).place_unlabelled is not Algorithm.place_unlabelled:
-        _check_place(algorithm, "place_unlabelled", _work(algorithm, _CLIENTS + 3, kind=_Unlabelled))
+    if type(algorithm).place_unlabelled is Algorithm.place_unlabelled:
+        return
+    work = _work(algorithm, _CLIENTS + 3, kind=_Unlabelled)
+    state, _ = algorithm.init(_work(algorithm), generator(3, "init"))
+    with _in_words(algorithm, "place_unlabelled of nobody"):
+        try:
+            algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
+        except InputError:
+            return  # with these options it refuses
+    _check_place(algorithm, "place_unlabelled", work)
 
 
 class _Unlabelled(QuadraticWork):
