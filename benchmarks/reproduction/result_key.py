@@ -36,6 +36,7 @@ _ADDED = {
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",
+    ("shift_threshold", None): 0.2,
 }  # before 0.3.0
 _LENGTH = 12  # hexadecimal digits: 48 bits for some thousand runs
 
@@ -68,4 +69,4 @@ def _by_names(value: Any) -> Any:
 
 
 def _as_recorded(option: str, value: Any) -> Any:
-    return _RECORDED_AS.get((option, value), value) if isinstance(value, str) else value
+    return _RECORDED_AS.get((option, value), value) if value is None or isinstance(value, str) else value

@@ -35,7 +35,7 @@ from lit_cfl.algorithms.base import (
     clients_with_data,
     require_clients,
 )
-from lit_cfl.algorithms.migration import MigrationOptions, first_labels
+from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.local_work import Chunk, Fitted, LocalWork
 from lit_cfl.memmap_rows import kept
@@ -48,7 +48,7 @@ class FeSEMState:
     index: Tensor  # [clients], -1 = never selected
     last: dict[int, Tensor]  # W_i, the columns of what client i trained last that distances are over
     initial: Tensor  # those columns of w_0
-    reference: Tensor  # label counts at the last migration or the start [clients, labels]; empty without `migrate`
+    reference: Tensor  # what migration compares with [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 
@@ -62,10 +62,12 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
             code) (C15): the first tensor of the last layer that has parameters.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code),
             or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
-        migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
-        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        migrate: before training, clients whose data drifted join their nearest cluster again (FeSEM-MIG).
+        shift_threshold: distance above which a client migrates, 0 or more; null = 0.2 for labels, the share of the
+            data that may change, and the measured defaults for `loss` and `features`.
         shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4).
+            or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
+            round; or the distance of mean inputs, `features`.
         start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
             model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test C14).
     """
@@ -88,7 +90,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
         decided, info = self.decided(work, rng)
         models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
-        reference, sizes = first_labels(work, wanted=self.migrate)
+        reference, sizes = self.first_reference(work)
         state = FeSEMState(
             models=models,
             index=torch.full((len(work.num_examples),), -1),
@@ -102,7 +104,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def round(
         self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        state, migrated = self.migrated(state, work, lambda clients: self.estimate_clusters(state, clients, work))
+        state, migrated = self.migrated(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
         state = self._first_touch(state, cohort, work, rng)
         nearest, _ = self.estimate_clusters(state, cohort, work)  # E-step

@@ -23,20 +23,20 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.algorithms.fedgroup import FedGroup, FedGroupState
-from lit_cfl.algorithms.migration import MigrationOptions, first_labels
+from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import clusters_of
 from lit_cfl.local_work import Budget, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
 class FlexCFLState(FedGroupState):
-    reference: Tensor  # label counts at the last migration or the start [clients, labels]; empty without `migrate`
+    reference: Tensor  # what migration compares with [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 
 @dataclass(frozen=True)
 class FlexCFL(FedGroup, MigrationOptions):
-    """FedGroup with migration: a client whose labels have shifted redoes its cold start before the round.
+    """FedGroup with migration: a client whose data have shifted redoes its cold start before the round.
 
     The arguments of FedGroup, `pretrain` with FlexCFL's default, and:
 
@@ -44,10 +44,13 @@ class FlexCFL(FedGroup, MigrationOptions):
         pretrain: budget of the pre-training: 50 mini-batches of 10 (code), where FedGroup takes one epoch.
         migrate: Test clients for a shift, and move those that shifted; if not, models are FedGroup's.
         shift_threshold: 0 or more; clients whose distance is above it migrate. For the metrics of counts it is
-            a share of n_i / labels (paper: 0.2 n_i / LabelSize, n_i of the start).
+            a share of n_i / labels (paper: 0.2 n_i / LabelSize, n_i of the start). null = 0.2 for labels, and the
+            measured defaults for `loss` and `features`.
         shift_metric: distance of a client's labels from those that it was last placed with: `total_variation` of
             their shares (what the paper says: 0.2 is 20 %), `sorted_counts` (code: blind to which labels they
             are), `l1_counts` (fires at half of the threshold in data), or `w1_label_axis` for ordered labels (C4).
+            For shifts that labels do not show, ours: the rise of the `loss` under the cluster's model, of clients
+            in the round, or the distance of mean inputs, `features`.
     """
 
     paper: ClassVar[str] = (
@@ -67,13 +70,13 @@ class FlexCFL(FedGroup, MigrationOptions):
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
         """Runs Algorithm 3. The founders receive all cluster directions, needed for migration (line 19)."""
         groups, info = super()._group_cold_start(work, rng)
-        reference, sizes = first_labels(work, wanted=self.migrate)
+        reference, sizes = self.first_reference(work)
         state = FlexCFLState(**vars(groups), reference=reference, sizes=sizes)
         return state, replace(info, down=info.down + len(state.models) * len(state.founders))
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Runs Algorithm 2: migration, then a round of FedGroup."""
-        found, migrated = self.migrated(state, work, lambda clients: self._nearest(state, clients, work))  # lines 4-7
+        found, migrated = self.migrated(state, cohort, work, lambda some: self._nearest(state, some, work))  # lines 4-7
         after, info = super().round(found, cohort, work, rng)  # lines 8-14
         return after, info.plus(replace(migrated, up=0))  # a client that migrates compares its update itself
 

@@ -29,7 +29,7 @@ from lit_cfl.algorithms.base import (
     clients_with_data,
     require_clients,
 )
-from lit_cfl.algorithms.migration import MigrationOptions, first_labels
+from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
@@ -39,7 +39,7 @@ from lit_cfl.local_work import Fitted, LocalWork
 class IFCAState:
     models: Tensor  # [k, d]
     index: Tensor  # [clients], -1 = never selected
-    reference: Tensor  # label counts at the last migration or the start [clients, labels]; empty without `migrate`
+    reference: Tensor  # what migration compares with [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 
@@ -56,10 +56,12 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
             finds it with the model that fits best now (paper's code); costs k models down each. Without, a client
             keeps what it chose when it last took part (FlexCFL's tables) (C13).
-        migrate: before training, clients whose labels drifted choose again (IFCA-MIG); costs k models down each.
-        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        migrate: before training, clients whose data drifted choose again (IFCA-MIG); costs k models down each.
+        shift_threshold: distance above which a client migrates, 0 or more; null = 0.2 for labels, the share of the
+            data that may change, and the measured defaults for `loss` and `features`.
         shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4).
+            or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
+            round; or the distance of mean inputs, `features`.
         assign_with_l2: choose by the loss with the task's L2 penalty, not by the plain loss (a mistake in FlexCFL's
             code; only to test C11).
     """
@@ -95,10 +97,10 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         decided, info = self.decided(work, rng)
         models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])  # line 1
         nobody = torch.full((len(work.num_examples),), -1)
-        return IFCAState(models, nobody, *first_labels(work, wanted=self.migrate)), info
+        return IFCAState(models, nobody, *self.first_reference(work)), info
 
     def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        state, migrated = self.migrated(state, work, lambda clients: self.estimate_clusters(state, clients, work))
+        state, migrated = self.migrated(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
         state = replace(state, index=assign(state.index, cohort, estimates))
         labels = clusters_of(state.index, cohort)  # without an estimate: the cluster before

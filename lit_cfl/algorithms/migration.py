@@ -1,12 +1,13 @@
-"""Client migration: clients whose labels have drifted are placed again before they train; a table lists them.
+"""Client migration: clients whose data have drifted are placed again before they train; a table lists them.
 
 FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places them by its cold start, its baselines by
-their own rules: IFCA-MIG by the lowest loss, FeSEM-MIG by the nearest model. So the rule is handed in.
+their own rules: IFCA-MIG by the lowest loss, FeSEM-MIG by the nearest model. So the rule is handed in. FlexCFL compares
+labels. Losses and features, which see drift that labels do not show, are ours.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,8 +17,12 @@ from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
+DriftMetric = Literal[ShiftMetric, "loss", "features"]
+
 MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # the table
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
+THRESHOLDS: dict[DriftMetric, float] = {"loss": 0.1, "features": 0.25}  # docs/drift.md says how they were found
+_OF_LABELS = 0.2  # the paper's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,80 +30,187 @@ class MigrationOptions:
     """The options of an algorithm with migration, and what it does by them before a round.
 
     Args:
-        migrate: before training, clients whose labels drifted are placed again.
-        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        migrate: before training, clients whose data drifted are placed again.
+        shift_threshold: distance above which a client migrates, 0 or more; null = 0.2 for labels, the share of the
+            data that may change, and the measured defaults for `loss` and `features`.
         shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4).
+            or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
+            round; or the distance of mean inputs, `features`.
     """
 
     migrate: bool = False
-    shift_threshold: float = 0.2
-    shift_metric: ShiftMetric = "total_variation"
+    shift_threshold: float | None = None
+    shift_metric: DriftMetric = "total_variation"
     score_columns: ClassVar[tuple[str, ...]] = SHIFT_SCORES
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS
 
     def __post_init__(self) -> None:
-        require_not_negative(shift_threshold=self.shift_threshold)
+        if self.shift_threshold is not None:
+            require_not_negative(shift_threshold=self.shift_threshold)
+
+    def first_reference(self, work: LocalWork) -> tuple[Tensor, Tensor]:
+        """Notes the first data of clients, for a new state.
+
+        Returns:
+            `reference` (what the metric compares with: label counts, int64 `[clients, labels]`; or float64, the last
+            loss `[clients, 1]`, or means and total variance of inputs `[clients, features + 1]`, nan = not seen yet)
+            and `sizes` (n_i, int64 `[clients]`); no rows without `migrate`.
+
+        Raises:
+            InputError: the data have no classes, and labels are compared.
+        """
+        known = len(work.num_examples) if self.migrate else 0
+        sizes = work.num_examples[:known].clone()
+        if not self.migrate or self.shift_metric in get_args(ShiftMetric):
+            if self.migrate and not work.label_counts.shape[1]:
+                raise InputError(
+                    "migrate compares the labels of a client's data, but these have no classes; give shift_metric loss "
+                    "or features, or set it to false"
+                )
+            return work.label_counts[:known].clone(), sizes
+        if self.shift_metric == "loss":
+            return torch.full((known, 1), torch.nan, dtype=torch.float64), sizes
+        seen = work.population[work.num_examples[work.population] > 0]
+        moments = feature_moments(work, seen)
+        rows = torch.full((known, moments.shape[1]), torch.nan, dtype=torch.float64)
+        return rows.index_copy(0, seen, moments), sizes
 
     def migrated(
-        self, state: State, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
+        self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
     ) -> tuple[State, Info]:
         """Migrates clients as `migrate` does; the same state, and an empty Info, where the option is off."""
-        return migrate(state, work, find, self.shift_threshold, self.shift_metric) if self.migrate else (state, Info())
-
-
-def first_labels(work: LocalWork, *, wanted: bool) -> tuple[Tensor, Tensor]:
-    """Notes the first labels of clients, for a new state.
-
-    Returns:
-        `reference` (label counts, int64 `[clients, labels]`) and `sizes` (n_i, int64 `[clients]`); no rows if not
-        `wanted`.
-
-    Raises:
-        InputError: the data have no classes.
-    """
-    if wanted and not work.label_counts.shape[1]:
-        raise InputError("migrate compares the labels of a client's data, but these have no classes; set it to false")
-    known = len(work.num_examples) if wanted else 0
-    return work.label_counts[:known].clone(), work.num_examples[:known].clone()
+        if not self.migrate:
+            return state, Info()
+        threshold = self.shift_threshold
+        if threshold is None:
+            threshold = THRESHOLDS.get(self.shift_metric, _OF_LABELS)
+        return migrate(state, cohort, work, find, threshold, self.shift_metric)
 
 
 def migrate(
     state: State,
+    cohort: Tensor,
     work: LocalWork,
     find: Callable[[Tensor], tuple[Tensor, Info]],
     threshold: float,
-    metric: ShiftMetric,
+    metric: DriftMetric,
 ) -> tuple[State, Info]:
-    """Places every warm client whose trigger fires, and notes its present labels as the new reference.
+    """Places every warm client whose trigger fires, and notes its present data as the new reference.
 
-    A slow drift adds up until it fires, because the reference changes then only. A client that cannot be placed stays
-    where it is, and as its reference does, too, it is tried again in the next round.
+    Except for `loss`, a slow drift adds up until it fires, because the reference changes then only. A client that
+    cannot be placed stays where it is, and as its reference does, too, it is tried again.
 
     Args:
-        state: with `index` (int64 `[clients]`, -1 = cold), `reference` (label counts at the last accepted state
-            `[clients, labels]`) and `sizes` (n_i at the start `[clients]`). Clients that were not there at the start
-            are compared with the first data that they come with.
+        state: with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), `reference` (as of `first_reference`, at
+            the last accepted state) and `sizes` (n_i at the start `[clients]`). Clients that were not there at the
+            start are compared with the first data that they come with.
+        cohort: Clients of the round, int64 `[n]`; `loss` tests only these, who receive their cluster's model.
         find: a cluster for each of these clients (ids, ascending) by the method's rule: int64 `[n]`, -1 = it cannot
             be placed (no data, or it diverged).
-        threshold: as for `drifted`.
-        metric: as for `drifted`.
+        threshold: as for `drifted`; of `loss` and `features` the distance itself.
+        metric: as for `drifted`, `loss` or `features`.
 
     Returns:
         The new state, and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
         `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client that was placed again.
     """
-    counts, known = work.label_counts, len(state.sizes)
-    reference = torch.cat([state.reference, counts[known:]])
-    sizes = torch.cat([state.sizes, work.num_examples[known:]])
+    sizes = torch.cat([state.sizes, work.num_examples[len(state.sizes) :]])
     warm = work.population[clusters_of(state.index, work.population) >= 0]
-    fired = warm[drifted(counts[warm], reference[warm], sizes[warm], threshold, metric)]
+    tested, now, reference, distances = _measured(state, warm, cohort, work, metric)
+    if distances is None:
+        apart = drifted(now, reference[tested], sizes[tested], threshold, metric)  # type: ignore[arg-type]  # of labels
+    else:
+        apart = distances > threshold
+    fired = tested[apart]
     labels, info = find(fired)
     placed, after = fired[labels >= 0], labels[labels >= 0]
     before = clusters_of(state.index, placed)
     rows = torch.stack([placed, before, after], dim=1).tolist()
-    scores = {"shift/detected": float(len(fired)), "shift/migrated": float((before != after).sum())}
+    changed = int((before != after).sum())
+    scores = {"shift/detected": float(len(fired)), "shift/migrated": float(changed)}
     tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
-    reference = reference.index_copy(0, placed, counts[placed])
+    accepted = torch.isin(tested, placed)
+    if metric == "loss":
+        now = now.masked_fill(accepted[:, None], torch.nan)  # the next test is under another model
+        info = replace(info, down=info.down + changed)  # which they receive beside the one that they were tested with
+        accepted |= ~apart
+    accepted |= reference[tested].isnan().any(1)
+    reference = reference.index_copy(0, tested[accepted], now[accepted])
     state = replace(state, index=assign(state.index, placed, after), reference=reference, sizes=sizes)
     return state, replace(info, scores=scores, tables=tables)
+
+
+def _measured(
+    state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Measures what a metric compares.
+
+    Returns:
+        The clients tested, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients
+        `[clients, columns]`; and the distances float64 `[t]`, None for labels. A first test has a distance of nan.
+    """
+    number = len(work.num_examples)
+    if metric in get_args(ShiftMetric):
+        counts = work.label_counts
+        return warm, counts[warm], torch.cat([state.reference, counts[len(state.sizes) :]]), None
+    able = warm[work.num_examples[warm] > 0]
+    tested = able[torch.isin(able, cohort)] if metric == "loss" else able
+    missing = state.reference.new_full((number - len(state.reference), state.reference.shape[1]), torch.nan)
+    reference = torch.cat([state.reference, missing])
+    if metric == "features":
+        now = feature_moments(work, tested) if len(tested) else reference[tested]
+        return tested, now, reference, feature_distance(now, reference[tested])
+    now = cluster_losses(work, state.models, tested, clusters_of(state.index, tested))
+    scale = work.losses(work.initial(0)[None], tested)[:, 0].double()
+    return tested, now[:, None], reference, (now - reference[tested, 0]) / scale
+
+
+def cluster_losses(work: LocalWork, models: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
+    """Computes each client's mean training loss under its own cluster's model, float64 `[n]`.
+
+    Args:
+        models: `[K, d]`.
+        clients: ids int64 `[n]`.
+        labels: cluster of each, int64 `[n]`.
+    """
+    losses = torch.empty(len(clients), dtype=torch.float64)
+    for cluster in labels.unique().tolist():
+        own = labels == cluster
+        losses[own] = work.losses(models[cluster : cluster + 1], clients[own])[:, 0].double()
+    return losses
+
+
+def feature_moments(work: LocalWork, clients: Tensor) -> Tensor:
+    """Asks clients with data for the means of their inputs, and for their total variance: float64 `[n, features + 1]`.
+
+    Raises:
+        InputError: inputs are whole numbers, such as tokens.
+    """
+    found = work.map(_moments, clients)
+    rows = [row.double() for row in found if isinstance(row, Tensor)]
+    return torch.stack(rows) if rows else torch.empty(0, 1, dtype=torch.float64)
+
+
+def _moments(inputs: Tensor, labels: Tensor) -> Tensor:
+    if not inputs.is_floating_point():
+        raise InputError(
+            f"shift_metric features takes means of inputs, but these are {inputs.dtype}, such as tokens; give loss"
+        )
+    rows = inputs.flatten(1)
+    mean = rows.mean(0)
+    return torch.cat([mean, (rows - mean).square().mean(0).sum()[None]])
+
+
+def feature_distance(now: Tensor, before: Tensor) -> Tensor:
+    """Measures how far mean inputs have moved, in units of the inputs' spread.
+
+    Args:
+        now: means and total variance `[n, features + 1]`.
+        before: the same, at the last accepted state.
+
+    Returns:
+        |mean now - mean before| / sqrt(mean of both total variances), float64 `[n]`; nan where one is not known.
+    """
+    moved = (now[:, :-1] - before[:, :-1]).norm(dim=1)
+    spread = ((now[:, -1] + before[:, -1]) / 2).sqrt()
+    return torch.where(moved == 0, 0.0, moved / spread).where(~moved.isnan(), torch.nan)

@@ -190,9 +190,14 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedR
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
-    before, after = _ADDED_OPTIONS | flat_options(stored), _ADDED_OPTIONS | flat_options(now)
+    before, after = (_ADDED_OPTIONS | _with_threshold(flat_options(options)) for options in (stored, now))
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
     return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]
+
+
+def _with_threshold(flat: dict[str, Any]) -> dict[str, Any]:
+    """Writes the default threshold of migration by labels as before 0.3, when it was no null."""
+    return {name: 0.2 if value is None and name.endswith(".shift_threshold") else value for name, value in flat.items()}
 
 
 def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -337,9 +337,12 @@ def test_run_has_a_row_for_every_client_that_was_placed_anew(tmp_path: Path):
     assert len(migrations) > 0
 
 
-def test_resumed_run_migrates_as_the_whole_one(tmp_path: Path):
-    run(two_groups(), tmp_path / "whole")
-    run(two_groups(rounds=2), tmp_path / "parts")
-    run(two_groups(), tmp_path / "parts", mode="resume")
+@pytest.mark.parametrize("metric", ["total_variation", "loss", "features"])
+def test_resumed_run_migrates_as_the_whole_one(metric: str, tmp_path: Path):
+    algorithm = FlexCFL(num_clusters=2, shift_metric=metric)
+    run(two_groups(algorithm=algorithm), tmp_path / "whole")
+    run(two_groups(algorithm=algorithm, rounds=2), tmp_path / "parts")
+    run(two_groups(algorithm=algorithm), tmp_path / "parts", mode="resume")
+    assert len(read_table(tmp_path / "whole" / "migrations.csv")) > 0
     for name in ("migrations.csv", "clients.csv", "clusters.csv"):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()

@@ -11,7 +11,10 @@ from lit_cfl.algorithms.base import Info, State
 from lit_cfl.algorithms.fesem import FeSEM
 from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.algorithms.ifca import IFCA
-from lit_cfl.testing import QuadraticWork
+from lit_cfl.algorithms.migration import THRESHOLDS, feature_distance
+from lit_cfl.errors import InputError
+from lit_cfl.runs.resume import differences
+from lit_cfl.testing import QuadraticWork, check_algorithm
 
 CENTERS, LABELS = [-4.0, 4.0, -5.0, 5.0], [[6, 0], [0, 4], [8, 0], [0, 10]]
 MIG = IFCA(num_clusters=2, migrate=True)
@@ -195,3 +198,118 @@ def test_client_that_has_no_model_of_its_own_stays_and_keeps_its_reference():
 def test_without_migration_no_histograms_are_kept(kind: type[IFCA | FeSEM | FlexCFL]):
     state, _ = kind(num_clusters=2, migrate=False).init(clients(), rng())
     assert (state.reference.numel(), state.sizes.numel()) == (0, 0)
+
+
+LOSS = replace(MIG, shift_metric="loss", shift_threshold=1.0)
+FEATURES = replace(MIG, shift_metric="features", shift_threshold=1.0)
+
+
+class FromTwo(QuadraticWork):
+    """Clients on a line whose initial model is 2, so that the loss of a client at 0 is 2 under it."""
+
+    def initial(self, number: int) -> Tensor:
+        return torch.full((1,), 2.0, dtype=torch.float64)
+
+
+def at(*points: float) -> FromTwo:
+    centers = torch.tensor(points, dtype=torch.float64)[:, None]
+    return FromTwo(centers, torch.ones(len(points), dtype=torch.int64), 0.0)  # nobody moves a model
+
+
+def placed(algorithm: IFCA, work: QuadraticWork, models: list[float], index: Tensor, last: list[float]) -> State:
+    state, _ = algorithm.init(work, rng())
+    rows = torch.tensor(models, dtype=torch.float64)[:, None]
+    reference = torch.tensor(last, dtype=torch.float64)[:, None] if last else state.reference
+    return replace(state, models=rows, index=index, reference=reference)
+
+
+def test_rise_of_the_loss_counts_in_units_of_the_initial_models_loss_and_strictly():
+    before = placed(LOSS, at(0, 0, 0), [0.0, 4.0], ids(0, 0, 0), [0.5, 0.5, 0.5])
+    now = at(5.0, 4.0, 0.0)  # losses 12.5, 8, 0; under the initial model 4.5, 2, 2: distances 2.67, 3.75, -0.25
+    for threshold, fired in ((2.0, [0, 1]), (12.0 / 4.5, [1]), (3.75, [])):
+        _, info = replace(LOSS, shift_threshold=threshold).round(before, ids(0, 1, 2), now, rng())
+        assert [row[0] for row in rows(info)] == fired
+        assert info.scores["shift/detected"] == len(fired)
+
+
+def test_loss_is_tested_in_the_cohort_against_the_last_test_and_falls_are_no_drift():
+    state = placed(LOSS, at(0, 0), [0.0, 99.0], ids(0, 0), [])
+    found = []
+    for cohort, point in ((ids(0), -1.0), (ids(1), -9.0), (ids(0), -2.0), (ids(0), -6.0), (ids(0), -1.0)):
+        state, info = LOSS.round(state, cohort, at(point, 0.0), rng())
+        found.append((info.scores["shift/detected"], float(state.reference[0, 0])))
+    # losses 0.5, not tested, 2, 18, 0.5; under the initial model 4.5, -, 8, 32, 4.5: below 1 each, all references
+    assert found == [(0, 0.5), (0, 0.5), (0, 2.0), (0, 18.0), (0, 0.5)]
+
+
+def test_client_that_was_placed_again_is_compared_under_its_new_clusters_model():
+    before = placed(LOSS, at(0, 0), [0.0, 9.0], ids(0, 0), [0.0, 0.0])
+    state, info = LOSS.round(before, ids(0), at(9.5, 0.0), rng())
+    assert rows(info) == [(0, 0, 1)]
+    assert state.reference[:, 0].isnan().tolist() == [True, False]
+    state, info = LOSS.round(state, ids(0), at(9.5, 0.0), rng())  # 0.125 under the new model: the reference
+    assert (info.scores["shift/detected"], state.reference[0].tolist()) == (0, [0.125])
+
+
+def test_client_that_changes_its_cluster_by_its_loss_receives_one_model_more():
+    before = placed(LOSS, at(0, 0), [0.0, 9.0], ids(0, 0), [0.0, 0.0])
+    _, info = LOSS.round(before, ids(0, 1), at(9.5, 0.0), rng())
+    assert info.down == 2 * 2 + 2 + 1  # two clients choose among two models; one chooses again, and changes
+
+
+def test_features_see_inputs_that_move_for_every_client_and_slow_drift_adds_up():
+    work = at(0.0, 0.0, 1.0)
+    state = placed(FEATURES, work, [0.0, 9.0], ids(0, 0, 0), [])
+    assert state.reference.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]  # mean, and no spread
+    state, info = FEATURES.round(state, ids(1), at(9.0, 0.0, 1.0), rng())
+    assert rows(info) == [(0, 0, 1)]  # not in the cohort
+    assert state.reference[0].tolist() == [9.0, 0.0]
+    _, info = FEATURES.round(state, ids(1), at(9.0, 0.0, 1.0), rng())
+    assert rows(info) == []
+
+
+def test_distance_of_features_is_in_units_of_their_spread():
+    now, before = torch.tensor([[3.0, 4.0, 6.0]]), torch.tensor([[0.0, 0.0, 2.0]])
+    assert feature_distance(now, before).tolist() == [2.5]  # 5 / sqrt((6 + 2) / 2)
+    assert feature_distance(before, before).tolist() == [0.0]
+    assert feature_distance(now, torch.full((1, 3), torch.nan)).isnan().all()
+
+
+@pytest.mark.parametrize("metric", ["loss", "features"])
+@pytest.mark.parametrize("kind", [IFCA, FlexCFL, FeSEM])
+def test_every_method_with_migration_keeps_the_contract_with_losses_and_features(kind: type, metric: str):
+    check_algorithm(kind(migrate=True, shift_metric=metric, shift_threshold=0.05))
+
+
+def test_default_threshold_is_that_of_the_metric():
+    work = at(0.0)
+    for metric, threshold in THRESHOLDS.items():
+        for distance, detected in ((threshold - 0.01, 0), (threshold + 0.01, 1)):
+            algorithm = replace(MIG, shift_metric=metric)
+            last = [2.0 * (0.0 - distance)] if metric == "loss" else []  # the loss of the initial model is 2
+            state = placed(algorithm, work, [0.0, 9.0], ids(0), last)
+            if metric == "features":
+                state = replace(state, reference=torch.tensor([[distance, 2.0]], dtype=torch.float64))
+            _, info = algorithm.round(state, ids(0), work, rng())
+            assert info.scores["shift/detected"] == detected, metric
+
+
+def test_data_without_classes_can_migrate_by_losses_and_features_alone():
+    work = at(0.0)
+    work.label_counts = torch.empty(1, 0, dtype=torch.int64)
+    with pytest.raises(InputError, match="these have no classes; give shift_metric loss or features"):
+        MIG.init(work, rng())
+    assert LOSS.init(work, rng())[0].reference.shape == (1, 1)
+
+
+def test_tokens_have_no_mean_inputs():
+    work = at(0.0)
+    work.centers = torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"these are torch\.int64, such as tokens; give loss"):
+        FEATURES.init(work, rng())
+
+
+def test_runs_of_before_have_the_threshold_that_is_the_default_now():
+    now = {"algorithm": {"init_args": {"shift_threshold": None}}}
+    assert differences({"algorithm": {"init_args": {"shift_threshold": 0.2}}}, now) == []
+    assert len(differences({"algorithm": {"init_args": {"shift_threshold": 0.3}}}, now)) == 1
