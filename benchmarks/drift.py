@@ -44,7 +44,7 @@ RESULTS = Path(__file__).parent / "results"
 ROUNDS, START = 40, 20
 TURNS, CONDITIONS, SHARES = 4, ("still", "fresh"), (0.1, 0.25, 0.5)
 GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.4)
-DEFAULTS: dict[str, float] = {"total_variation": 0.2, **THRESHOLDS}
+DEFAULTS = {"total_variation": 0.2} | THRESHOLDS
 METRICS = tuple(DEFAULTS)
 PLAIN: dict[str, Any] = {"FlexCFL": FlexCFL(4, pretrain_scale=10, migrate=False), "IFCA": IFCA(8)}
 METHODS: dict[str, Algorithm] = {
