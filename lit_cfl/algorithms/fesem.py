@@ -9,7 +9,8 @@ Where this differs from the paper:
   paper's Algorithm 1 the M-step, over all, comes before the training: a client's model is compared with the model that
   it started from, and counts in its new cluster's mean before anyone trains.
 * a client that never trained joins a random cluster; in FlexCFL's code all such clients have one and the same model
-  and so join the same cluster: `start_partition` (C14).
+  and so join the same cluster; in FedRC's and FLUX's it trains all models, and joins the one that then has the least
+  loss: `start_partition` (C14). Which one that is, is all that we keep of this training.
 * distances are over all parameters as in FlexCFL, where FeSEM's code takes the last layer's: `cluster_on` (C15). That
   code also starts from K-means, and weighs by examples.
 * FlexCFL's code averages with wrong weights: `weights` (C1).
@@ -68,15 +69,17 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
             or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
             round; or the distance of mean inputs, `features`.
-        start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
-            model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test C14).
+        start_partition: a client that never trained joins a `random` cluster (paper); the one whose model has the least
+            `loss` on its data after it has trained all of them, as in FedRC's and FLUX's code; or the one nearest to
+            the `same` model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test
+            C14).
     """
 
     paper: ClassVar[str] = "Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026"
     num_clusters: NumClusters = 3
     cluster_on: Literal["all", "last_layer"] = "all"
     weights: ClusterWeights = "equal"
-    start_partition: Literal["random", "same"] = field(default="random", kw_only=True)
+    start_partition: Literal["random", "loss", "same"] = field(default="random", kw_only=True)
     state_type = FeSEMState
     closeness = "minus the distance of the client's model from the cluster's"
 
@@ -106,7 +109,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     ) -> tuple[FeSEMState, Info]:
         state, migrated = self.migrated(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
-        state = self._first_touch(state, cohort, work, rng)
+        state, started = self._first_touch(state, cohort, work, rng)
         nearest, _ = self.estimate_clusters(state, cohort, work)  # E-step
         state = replace(state, index=assign(state.index, cohort, nearest))
         labels = clusters_of(state.index, cohort)
@@ -119,17 +122,33 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         trained = int(fitted.trained.sum())
         scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
         info = Info(fitted.loss, len(cohort), trained, asked - trained, scores)
-        return replace(state, models=models, last=last), info.plus(migrated)
+        return replace(state, models=models, last=last), info.plus(migrated).plus(started)
 
-    def _first_touch(self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> FeSEMState:
+    def _first_touch(
+        self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FeSEMState, Info]:
         """Gives a cluster to clients that have none yet (C14)."""
+        new = clients[clusters_of(state.index, clients) < 0]
+        if self.start_partition == "loss":
+            found = self._trained_losses(state, new, work).argmin(1)
+            info = Info(down=len(new) * (len(state.models) - 1))  # with the model that each trains in this round: all
+            return replace(state, index=assign(state.index, new, found)), info
         if self.start_partition == "same":
             nearest = self._distances(state.initial, state, work).argmin()
             drawn = nearest.expand(len(work.num_examples))
         else:
             drawn = torch.randint(len(state.models), (len(work.num_examples),), generator=rng)
-        new = clients[clusters_of(state.index, clients) < 0]
-        return replace(state, index=assign(state.index, new, drawn[new]))
+        return replace(state, index=assign(state.index, new, drawn[new])), Info()
+
+    def _trained_losses(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> Tensor:
+        """Computes each client's loss under each model after it has trained that model `[n, K]`; inf if it did not."""
+        found = torch.full((len(clients), len(state.models)), torch.inf, dtype=torch.float64)
+        for k, model in enumerate(state.models):
+            for chunk in work.fit(model[None], clients, purpose="start").chunks():
+                for row in chunk.trained.nonzero().flatten().tolist():
+                    at = chunk.start + row
+                    found[at, k] = work.losses(chunk.models[row][None], clients[at : at + 1])[0, 0]
+        return found.nan_to_num(torch.inf)
 
     def estimate_clusters(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
         """Finds the cluster nearest to each client's last model: the E-step.

@@ -1,16 +1,18 @@
 """FeSEM on quadratic clients (docs/ground_truth.md, checks 7 and 8; C1, C14, C15)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from quadratic import ids, quadratic_clients, rng
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
 from lit_cfl.errors import InputError
+from lit_cfl.local_work import Fitted
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -18,6 +20,7 @@ TWO = FeSEM(num_clusters=2)
 OPTIONS = [
     FeSEM(),
     FeSEM(start_partition="same"),
+    FeSEM(start_partition="loss"),
     FeSEM(cluster_on="last_layer"),
     FeSEM(weights="examples"),
     FeSEM(weights="drawn_first"),
@@ -44,6 +47,32 @@ def kept(state: FeSEMState) -> dict[int, list[float]]:
 @pytest.mark.parametrize("algorithm", OPTIONS, ids=str)
 def test_every_option_keeps_the_contract(algorithm: FeSEM):
     check_algorithm(algorithm)
+
+
+def test_first_partition_by_loss_is_the_model_of_least_loss_after_training():
+    """A step halves the distance to the client, so the model that was nearest has the least loss afterwards."""
+    algorithm, work = FeSEM(num_clusters=2, start_partition="loss"), line(0.0, -6.0, 10.0, 8.0)
+    state, info = algorithm.round(start(work, 1.0, 9.0), ids(0, 2, 3), work, rng())
+    assert state.index.tolist() == [0, -1, 1, 1]
+    assert kept(state) == {0: [0.5], 2: [9.5], 3: [8.5]}  # what was trained to choose leaves no trace
+    assert state.models[:, 0].tolist() == [0.5, 9.0]
+    assert (info.down, info.up) == (3 * 2, 3)
+    state, info = algorithm.round(state, ids(1, 2), work.at(1), rng())
+    assert state.index.tolist() == [0, 0, 1, 1]
+    assert (info.down, info.up) == (1 + 2, 2)  # both models for the one that is new
+
+
+def test_loss_of_the_first_partition_is_that_after_training():
+    class Held(QuadraticWork):
+        """The model 3 is held back in training, and ends half way."""
+
+        def fit(self, models: Tensor, clients: Tensor, *given: Any, **options: Any) -> Fitted:
+            held = {"prox": 1.0, "centers": models} if models[0, 0] == 3 else {}
+            return super().fit(models, clients, *given, **options | held)
+
+    work = Held(torch.zeros(1, 1).double(), ids(4), 0.5, steps=3)
+    state, _ = FeSEM(num_clusters=2, start_partition="loss").round(start(work, 3.0, -8.0), ids(0), work, rng())
+    assert state.index.tolist() == [1]  # 3 is nearer and becomes 1.5, but -8 becomes -1
 
 
 def test_three_rounds_by_hand():
