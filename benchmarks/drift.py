@@ -9,7 +9,6 @@ Every finished cell is a row; cells that stand in the file are not run again. On
 
 import argparse
 import csv
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -163,7 +162,8 @@ def verdict(method: str, condition: str, share: float, seed: int) -> Iterator[Ro
         drifted |= moved(r)
         alarms += [(r.index, row["client"]) for row in r.info.tables.get("migrations", [])]
         step = algorithm.step_rounds if isinstance(algorithm, FedDrift) else 1
-        tests += [(r.index, client) for client in r.data.population.tolist()] if r.index % step == 0 else []
+        of_round = prepared.cohorts.at(r.index, r.data.population, seed) if "loss" in method else r.data.population
+        tests += [(r.index, client) for client in of_round.tolist()] if r.index % step == 0 else []
         sent.append(r.info.down + r.info.up + r.info.bytes_up / (4 * prepared.engine.at(0, r.data).layout.num_columns))
         if r.number in (START, START + 1, ROUNDS):
             found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index)
@@ -226,15 +226,19 @@ def report() -> None:
         print(f"| {metric} | {threshold} | {' | '.join(summed(own) + by_condition)} |")
     print(chosen_thresholds(curve_rows))
     draw(curve_rows, Path(__file__).parents[1] / "docs" / "drift.png")
-    head = ("method", "data", "drift", "found, %", "delay", "false", "models per round", "before", "at", "end")
+    head = ("method", "data", "found, %", "delay", "false alarms", "models per round", "accuracy before", "at", "end")
     print(f"| {' | '.join(head)} |\n|" + "---|" * len(head))
-    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in verdict_rows:
-        groups[row["method"], row["condition"], row["share"]].append(row)
-    for (method, condition, share), own in groups.items():
-        means = [mean(float(row[name]) for row in own) for name in ("models", "before", "at", "end")]
-        cells = [f"{means[0]:.1f}", *(f"{value:.3f}" for value in means[1:])]
-        print(f"| {method} | {condition} | {float(share):.0%} | {' | '.join(summed(own) + cells)} |")
+    for method, condition in product(METHODS, CONDITIONS):
+        own = [row for row in verdict_rows if (row["method"], row["condition"]) == (method, condition)]
+        means = [by_share(own, "models", 1), f"{mean(float(row['before']) for row in own):.2f}"]
+        means += [by_share(own, name, 2) for name in ("at", "end")]
+        print(f"| {method} | {condition} | {' | '.join(summed(own) + means)} |")
+
+
+def by_share(rows: list[Row], name: str, digits: int) -> str:
+    """Writes the means over seeds for 10, 25 and 50 % of the clients."""
+    found = [mean(float(row[name]) for row in rows if float(row["share"]) == share) for share in SHARES]
+    return " ".join(f"{value:.{digits}f}" for value in found)
 
 
 def read(path: Path) -> list[Row]:
