@@ -41,7 +41,7 @@ from lit_cfl.clustering.density import cluster_by_density
 from lit_cfl.clustering.descriptors import block_range, describe, principal_axes
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
-from lit_cfl.nets.latent_features import latent_features
+from lit_cfl.nets.last_layer import latent_features
 
 
 @dataclass(frozen=True, eq=False)

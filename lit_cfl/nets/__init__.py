@@ -2,7 +2,7 @@
 
 from lit_cfl.nets.base import Net
 from lit_cfl.nets.cnn import FEMNISTCNN, MNISTCNN, FashionCNN, LeNet, SattlerCNN, StoCFLCNN
-from lit_cfl.nets.latent_features import latent_features
+from lit_cfl.nets.last_layer import latent_features
 from lit_cfl.nets.mclr import MCLR
 from lit_cfl.nets.mlp import MLP
 from lit_cfl.nets.recurrent import FedGroupLSTM, Sent140GRU, Sent140LSTM

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR, MLP, FedGroupLSTM, LeNet, Sent140GRU
-from lit_cfl.nets.latent_features import latent_features
+from lit_cfl.nets.last_layer import latent_features
 from lit_cfl.tasks import Classification, NextToken, Regression
 
 IMAGES = torch.randn(5, 1, 28, 28, generator=rng())
