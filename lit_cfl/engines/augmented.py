@@ -38,8 +38,8 @@ def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> Cohort
     sizes = work.num_seen
     own = torch.arange(len(steps)) - (sizes.cumsum(0) - sizes)[owners]
     batches = MiniBatches(own.to, begins, counts, work.batches.device)
-    changed = {"inputs": inputs, "labels": labels, "weights": weights}
-    return replace(work, **changed, sizes=sizes, batches=batches, augment_keys=None)
+    work = replace(work, inputs=inputs, labels=labels, weights=weights)
+    return replace(work, sizes=sizes, batches=batches, augment_keys=None)
 
 
 def _changed(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

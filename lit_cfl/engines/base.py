@@ -424,8 +424,8 @@ class Engine:
         models, start = rows_on(device, dtype, work.models, work.start)
         batches = work.batches.on(device)
         weights = None if work.weights is None else sent(work.weights.to(dtype), device)
-        own = {"inputs": inputs, "labels": labels, "models": models, "start": start}
-        work = replace(work, **own, batches=batches, weights=weights)
+        work = replace(work, inputs=inputs, labels=labels, weights=weights, batches=batches)
+        work = replace(work, models=models, start=start)
         if data.examples.augment is not None:
             work = with_augmented_examples(work, data.examples.augment)
         if not work.prox:
