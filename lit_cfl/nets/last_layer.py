@@ -1,5 +1,8 @@
 """Finds the latent features of examples: the inputs of a net's last layer."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,19 +24,29 @@ def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:
     Raises:
         InputError: the last layer cannot be found, or the method returns something else than rows of features.
     """
-    own = [part for part in (module, getattr(module, "net", None)) if callable(getattr(part, "latent_features", None))]
-    parts = inputs.split(_AT_ONCE)
-    if not own:
-        return torch.cat([_inputs_of_last_layer(module, part).flatten(1) for part in parts])
-    found = [own[0].latent_features(part) for part in parts]
-    for part, features in zip(parts, found, strict=True):
-        if not isinstance(features, Tensor) or features.ndim < 2 or len(features) != len(part):
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise InputError(
-                f"{type(own[0]).__name__}.latent_features returns {shape} for {len(part)} inputs; return a tensor "
-                f"[{len(part)}, features]"
-            )
-    return torch.cat([features.flatten(1) for features in found])
+    own = _own_features(module)
+    if own is None:
+        return torch.cat([_inputs_of_last_layer(module, part).flatten(1) for part in inputs.split(_AT_ONCE)])
+    name, compute = own
+    return torch.cat([_as_rows(compute(part), len(part), name) for part in inputs.split(_AT_ONCE)])
+
+
+def _own_features(module: nn.Module) -> tuple[str, Callable[[Tensor], Any]] | None:
+    """Finds the method `latent_features` of a module or of its net, and whose it is."""
+    for part in (module, getattr(module, "net", None)):
+        compute: Any = getattr(part, "latent_features", None)
+        if callable(compute):
+            return type(part).__name__, compute
+    return None
+
+
+def _as_rows(features: Any, count: int, name: str) -> Tensor:
+    if isinstance(features, Tensor) and features.ndim > 1 and len(features) == count:
+        return features.flatten(1)
+    returned = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    raise InputError(
+        f"{name}.latent_features returns {returned} for {count} inputs; return a tensor [{count}, features]"
+    )
 
 
 def _inputs_of_last_layer(module: nn.Module, inputs: Tensor) -> Tensor:
