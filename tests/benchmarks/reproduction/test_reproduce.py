@@ -141,6 +141,13 @@ def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
     assert result_key(earlier) == result_key(config)
 
 
+def test_runs_of_before_with_the_default_threshold_of_migration_are_known():
+    def of(threshold: float | None) -> str:
+        return result_key({"algorithm": {"class_path": "FlexCFL", "init_args": {"shift_threshold": threshold}}})
+
+    assert of(None) == of(0.2) != of(0.3)
+
+
 @pytest.mark.full
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     table = load_table("flexcfl-3")
