@@ -109,6 +109,37 @@ def client_scores(
     )
 
 
+def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
+    """Draws the weights of the models in the clients' mixtures as a heat map; None if there are no weights.
+
+    Args:
+        weights: `[clients, K]`, nan = the client has no model.
+        cluster: the largest weight's model, int `[clients]`, -1 = none; rows are in this order.
+    """
+    known = np.flatnonzero(np.isfinite(weights).all(1)) if weights.shape[1] > 1 else np.empty(0, int)
+    if not len(known):
+        return None
+    shown = known[sample(cluster[known])]
+    order = shown[np.lexsort((-weights[shown].max(1), cluster[shown]))]
+    steps = len(_HEAT)
+    names = [f"{k / steps:g} to {(k + 1) / steps:g}" for k in range(steps)]
+    places = np.floor(weights[order] * steps).clip(0, steps - 1).astype(int)
+    edges = [number - 0.5 for number in range(weights.shape[1] + 1)]
+    rows = [[int(client), *(f"{weight:.3f}" for weight in weights[client])] for client in order]
+    return Figure(
+        "mixtures",
+        "Weights of the models in the clients' mixtures",
+        [[Panel("", "model", "clients, by largest weight", cells=Cells(places, names, edges))]],
+        "A row is a client, a column a model, a colour the weight of the model in the client's mixture after the last "
+        f"round.{describe_sample(len(order), len(known))}",
+        f"Heat map, a row a client and a column a model: weights of {weights.shape[1]} models in the mixtures of "
+        f"{len(known)} clients, whose largest weights are {weights[known].max(1).mean():.2f} on average.",
+        {name: Style(colour) for name, colour in zip(names, _HEAT, strict=True)},
+        Table("Weights: values", ["client", *map(str, range(weights.shape[1]))], rows, folded=True),
+        height=2.6,
+    )
+
+
 def _edges(rounds: np.ndarray) -> list[float]:
     """Returns the edges of columns: between two rounds the middle, so that the axis is true to the rounds between."""
     middles = (rounds[1:] + rounds[:-1]) / 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.clusters import MOST_ROUNDS, client_scores, histogram, memberships
+from lit_cfl.pictures.clusters import MOST_ROUNDS, client_scores, histogram, memberships, mixtures
 from lit_cfl.pictures.events import layers, shifts, splits
 from lit_cfl.pictures.figure import Figure, known, thin
 from lit_cfl.pictures.guard import DrawingGuard
@@ -38,6 +38,7 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
         "similarity": lambda: _similarity(run, runs),
         "map": lambda: _client_map(run, score, max(_FEWEST, min(MOST_CLIENTS, _CLIENTS // runs))),
         "scores of the clients": lambda: _histogram(run, score),
+        "weights of the models": lambda: _mixtures(run),
         "splits": lambda: splits(run.table("clusters"), run.match),
         "layers": lambda: layers(run.table("layers")),
         "shifts": lambda: shifts(moved, found, last),
@@ -105,3 +106,11 @@ def _histogram(run: RunFiles, score: Score) -> Figure | None:
     values = np.array([np.nan if value is None else value for value, _ in rows])
     cluster = np.array([-1 if own is None else int(own) for _, own in rows], dtype=int)
     return histogram(values, cluster, run.match, score)
+
+
+def _mixtures(run: RunFiles) -> Figure | None:
+    table = run.table("clients")
+    columns = [name for name in (table[0] if table else {}) if name.startswith("weight_")]
+    rows = [[known(row.get(name)) for name in ("cluster", *columns)] for row in table]
+    values = np.array(rows, dtype=float).reshape(len(rows), 1 + len(columns))
+    return mixtures(values[:, 1:], np.nan_to_num(values[:, 0], nan=-1).astype(int))
