@@ -1,6 +1,6 @@
 """Clients that use a mixture of models: outputs are mixed alike in every engine, and every file of a run knows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -33,6 +33,7 @@ from lit_cfl.nets import MCLR, MLP
 from lit_cfl.scores import SetScore
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification, MultiLabel
+from lit_cfl.tracking.artifacts import cluster_models
 
 WAYS = {name: Plan(name, precision="64-true") for name in ("trainer", "loop", "stack", "chain")}
 WEIGHTS = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.2, 0.7]], dtype=torch.float64)
@@ -308,6 +309,14 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path: Path):
         assert (whole / name).read_bytes() == (tmp_path / "part" / name).read_bytes()
 
 
+def test_models_that_are_shared_are_all_those_of_the_mixtures(tmp_path: Path):
+    run(soft(), tmp_path / "run")
+    saved = load_run(tmp_path / "run", soft())
+    state = replace(saved.state, weights=torch.tensor([[0.6, 0.4, 0.0]]).double().expand(12, -1))
+    found = cluster_models(FedEM(3), state, saved.prepared.engine, torch.arange(12))
+    assert list(found) == ["0", "1"]  # nobody's largest weight is model 1's
+
+
 def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Path):
     run(soft(), tmp_path / "run")
     saved = load_run(tmp_path / "run", soft())
@@ -325,15 +334,27 @@ def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Pat
         saved.client_module(int((saved.served().index >= 0).nonzero()[0]))
 
 
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    """One Ray for all engines of a test."""
+    import ray
+
+    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
 def test_workers_mix_as_one_process_does(monkeypatch: pytest.MonkeyPatch):
     from lit_cfl.engines.ray import engine as ray_engine
 
     monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
     data = as_test(ragged_data())
-    for way in ("loop", "chain"):
-        for name in ("mlp with a penalty", "with a score of sets"):
-            expected = scored(NETS[name], WAYS[way], data)
-            found = scored(NETS[name], replace(WAYS[way], workers=2), data)
-            assert torch.equal(found.loss, expected.loss)
-            assert torch.equal(found.sums, expected.sums)
+    expected = scored(NETS["with a score of sets"], WAYS["chain"], data)
+    found = scored(NETS["with a score of sets"], replace(WAYS["chain"], workers=2), data)
+    assert torch.equal(found.loss, expected.loss)
+    assert torch.equal(found.sums, expected.sums)
+    monkeypatch.setattr(ray_engine, "EVALUATION_BATCH", 20)  # so that the workers have other clients each
+    found = scored(NETS["linear"], replace(WAYS["loop"], workers=2), data)
+    assert_close(found.loss, scored(NETS["linear"], WAYS["loop"], data).loss, rtol=1e-12, atol=0)

@@ -125,7 +125,7 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
     names = [f"{k / steps:g} to {(k + 1) / steps:g}" for k in range(steps)]
     places = np.floor(weights[order] * steps).clip(0, steps - 1).astype(int)
     edges = [number - 0.5 for number in range(weights.shape[1] + 1)]
-    rows = [[int(client), *(f"{weight:.3f}" for weight in weights[client])] for client in order]
+    rows: list[list[int | str]] = [[int(client), *(f"{weight:.3f}" for weight in weights[client])] for client in order]
     return Figure(
         "mixtures",
         "Weights of the models in the clients' mixtures",

@@ -25,6 +25,8 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
     """
     served = algorithm.serve(state, clients)
     used = served.index[served.index >= 0].unique().tolist()
+    if served.weights is not None:
+        used = served.weights.any(0).nonzero().flatten().tolist()  # of a mixture all models, not the largest weight's
     rows = {str(number): served.models[number] for number in used}
     if "global" in served.extra:
         rows["global"] = served.extra["global"]

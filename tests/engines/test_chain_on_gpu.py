@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from pretended_gpu import Graph, PretendedGPU, pretended
-from ragged import SHAPE, ragged_data, task
+from ragged import SHAPE, SIZES, ragged_data, task
 from torch import nn
 
 from lit_cfl.engines.base import Engine
@@ -28,13 +28,15 @@ OPTIMIZERS = {
 }
 
 
-def trained(net: str, optimizer: str, prox: float, device: str, epochs: int = 6) -> Fitted:
+def trained(
+    net: str, optimizer: str, prox: float, device: str, epochs: int = 6, weights: torch.Tensor | None = None
+) -> Fitted:
     engine = Engine(
         task(NETS[net], OPTIMIZERS[optimizer]), Plan("chain", device, "64-true", lanes=8), 5, LocalTraining(epochs, 10)
     )
     data, clients = ragged_data(), torch.arange(ragged_data().num_clients)
     models = torch.stack([engine.initial(number) for number in range(3)])
-    return engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2)
+    return engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2, weights=weights)
 
 
 CASES = [
@@ -56,6 +58,15 @@ def test_captured_steps_have_the_cpus_numbers(net: str, optimizer: str, prox: fl
     expected = trained(net, optimizer, prox, "cpu")
     torch.testing.assert_close(rows, expected.rows, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(losses, expected.losses, rtol=1e-12, atol=1e-13, equal_nan=True)
+
+
+def test_captured_steps_weigh_examples_as_on_a_cpu(gpu: PretendedGPU):
+    weights = torch.rand(sum(SIZES), generator=torch.Generator().manual_seed(1))
+    for net, optimizer, prox in CASES[1:4]:
+        found = trained(net, optimizer, prox, "cuda:0", weights=weights)
+        expected = trained(net, optimizer, prox, "cpu", weights=weights)
+        torch.testing.assert_close(found.rows, expected.rows, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(found.losses, expected.losses, rtol=1e-12, atol=1e-13, equal_nan=True)
 
 
 def test_few_steps_are_not_captured(gpu: PretendedGPU):

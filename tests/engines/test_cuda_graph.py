@@ -76,6 +76,23 @@ def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(devices: li
 
 
 @pytest.mark.usefixtures("devices", "captures")
+def test_steps_with_and_without_weights_of_examples_are_captured_apart():
+    engines = [engine_of(WIDE), engine_of(WIDE, captured=False)]
+    data, rng, results = ragged_data(), torch.Generator().manual_seed(1), []
+    models, everyone = torch.stack([engines[0].initial(number) for number in range(2)]), torch.arange(6)
+    for weighted in (False, True, False, True, True):
+        weights = torch.rand(sum(SIZES), generator=rng) if weighted else None
+        found, expected = (
+            engine.at(2, data).fit(models, everyone, everyone % 2, weights=weights) for engine in engines
+        )
+        assert torch.equal(found.rows, expected.rows)
+        assert torch.equal(found.losses.nan_to_num(-1), expected.losses.nan_to_num(-1))
+        results.append(found.rows)
+    assert torch.equal(results[0], results[2])
+    assert not torch.equal(results[3], results[4])  # the weights of this fit, not of the one before
+
+
+@pytest.mark.usefixtures("devices", "captures")
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_cudnn_tries_its_algorithms_while_steps_are_captured_and_at_no_other_time(
     deterministic: bool, monkeypatch: pytest.MonkeyPatch
