@@ -43,7 +43,7 @@ class ClusterNumberOptions:
     @property
     def decides(self) -> bool:
         """Whether the number of clusters is to be decided."""
-        return vars(self)["num_clusters"] == "auto"
+        return bool(vars(self)["num_clusters"] == "auto")
 
     def decided(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
         """Returns the algorithm with a number of clusters: itself, or with the number that its clients' updates show.

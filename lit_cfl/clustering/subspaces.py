@@ -35,7 +35,8 @@ def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
     if not rows.isfinite().all():
         raise InputError("an example is not finite; remove it, or fill in what is missing")
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
-    return vectors[: min(number, int(_rank(values, rows.shape)))]
+    first: Tensor = vectors[: min(number, int(_rank(values, rows.shape)))]
+    return first
 
 
 def padded(bases: list[Tensor]) -> Tensor:
@@ -89,7 +90,8 @@ def _orthonormal(bases: Tensor) -> Tensor:
     """Returns orthonormal rows that span the same subspaces `[n, min(m, d), d]`, rows of zeros last."""
     _, values, vectors = torch.linalg.svd(bases, full_matrices=False)
     spanning = torch.arange(values.shape[1]) < _rank(values, bases.shape[1:])[:, None]
-    return vectors * spanning[:, :, None]
+    found: Tensor = vectors * spanning[:, :, None]
+    return found
 
 
 def _dimensions(bases: Tensor) -> Tensor:
