@@ -228,8 +228,9 @@ class SavedRun:
         test = None
         if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
             some, which = found.select(placed), clients[placed]
-            options = {"own": some.own, "weights": some.weights}
-            test = score_clients(engine, some.models, some.index, which, data, "test", **options)
+            test = score_clients(
+                engine, some.models, some.index, which, data, "test", own=some.own, weights=some.weights
+            )
         told = placed & (truth >= 0)
         agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}
         return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)
