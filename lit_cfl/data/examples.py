@@ -263,18 +263,37 @@ class Examples:
         inputs, labels = self._gather(index, dtype)
         return (inputs, labels) if device is None else (sent(inputs, device), sent(labels, device))
 
+    def stored(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        """Returns inputs `[n, ...]` as bytes, and labels; None where they are not stored, or not seen, as bytes.
+
+        Of the bytes `decode` makes what `batch` hands out. They are read in a quarter of the time.
+        """
+        seen, varies = self._seen(index), isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor)
+        changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
+        turned = any(view.quarter_turns for view, _ in seen)
+        if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (turned and varies):
+            return None
+        inputs = self.inputs.index_select(0, sent(index, self.inputs.device) % len(self))
+        for view, those in seen:
+            if view.quarter_turns:
+                inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
+        return inputs, self._targets(index, seen, dtype)
+
+    def decode(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
+        """Converts inputs as they are stored `[n, ...]` into floats."""
+        inputs = inputs.to(dtype)
+        inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
+        return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
+
     def _gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         seen = self._seen(index)
         index = sent(index, self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
-            inputs = self.embeddings[inputs.long()].to(dtype)
+            inputs = self.embeddings[inputs.long()]
         elif self.vocabulary:
             return inputs, self._targets(index, seen, dtype)
-        else:
-            inputs = inputs.to(dtype)
-        inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
-        inputs = inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
+        inputs = self.decode(inputs, dtype)
         for view, those in seen:
             if view.quarter_turns:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))

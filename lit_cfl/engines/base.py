@@ -416,15 +416,19 @@ class Engine:
 
     def _on_device(self, work: CohortFit, gathered: Batch | None, data: FederatedData) -> CohortFit:
         """Adds the examples to a fit, and moves its models and centres to the device."""
-        device, dtype = self.device, self.plan.dtype
+        device, dtype, decode = self.device, self.plan.dtype, None
         if gathered is None:
-            entries = data.train.select(work.clients).entries
-            gathered = self.examples(data).batch(entries, self.plan.compute_dtype, device)
+            entries, compute = data.train.select(work.clients).entries, self.plan.compute_dtype
+            examples = self.examples(data)
+            as_bytes = self.loop.reads_bytes and device == "cpu" and examples.augment is None
+            if as_bytes and (gathered := examples.stored(entries, compute)):
+                decode = partial(examples.decode, dtype=compute)
+            gathered = gathered or examples.batch(entries, compute, device)
         inputs, labels = (sent(part, device) for part in gathered)
         models, start = rows_on(device, dtype, work.models, work.start)
         batches = work.batches.on(device)
         weights = None if work.weights is None else sent(work.weights.to(dtype), device)
-        work = replace(work, inputs=inputs, labels=labels, weights=weights, batches=batches)
+        work = replace(work, inputs=inputs, labels=labels, decode=decode, weights=weights, batches=batches)
         work = replace(work, models=models, start=start)
         if data.examples.augment is not None:
             work = with_augmented_examples(work, data.examples.augment)

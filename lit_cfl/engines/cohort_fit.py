@@ -51,6 +51,7 @@ class CohortFit:
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
             examples are the data's, or changed already.
+        decode: converts inputs that are bytes into floats; None = they are none (`ClientLoop.reads_bytes`).
     """
 
     clients: Tensor
@@ -70,6 +71,7 @@ class CohortFit:
     rates: Rates | None = None
     weights: Tensor | None = None
     augment_keys: Tensor | None = None
+    decode: Callable[[Tensor], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -154,6 +156,7 @@ class ClientLoop(ABC):
         False  # whether several clients train at once, so that none can be named in an error
     )
     seeds_global_generators: ClassVar[bool] = False  # whether modules may draw random numbers of their own
+    reads_bytes: ClassVar[bool] = False  # whether `fit` takes inputs as bytes on a CPU, where they are stored so
     reports_every_loss: ClassVar[bool] = True  # False = NaN may mean that a module reported none
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:

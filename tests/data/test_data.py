@@ -73,6 +73,20 @@ def test_bytes_stay_bytes_in_the_pool_and_are_scaled_when_handed_out():
     assert (examples.inputs.dtype, images.dtype, labels.dtype) == (torch.uint8, torch.float32, torch.int64)
 
 
+@pytest.mark.parametrize("views", [quarters(0), quarters(0, 1, 3), (View(2, (1, 0, 2)),)])
+def test_stored_bytes_become_what_a_batch_hands_out(views: tuple[View, ...]):
+    examples, index = pool(views, scale=1 / 255), torch.arange(3 * len(views)).flip(0)
+    inputs, labels = examples.stored(index, torch.float32)
+    assert inputs.dtype == torch.uint8
+    for found, expected in zip((examples.decode(inputs, torch.float32), labels), examples.batch(index), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("examples", [pool(dtype=torch.float32), pool((View(), View(brightness=0.5)))])
+def test_what_is_not_seen_as_bytes_is_not_handed_out_as_bytes(examples: Examples):
+    assert examples.stored(torch.arange(3 * len(examples.views)), torch.float32) is None
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_batch_has_the_dtype_asked_for(dtype: torch.dtype):
     assert pool(dtype=dtype).batch(ids(0), torch.float64)[0].dtype == torch.float64

@@ -40,7 +40,7 @@ def compute_gradients(
     padded, done, least = pad(work.sizes, 4), 0, least_lanes(training.chain.layers)
     starts = work.sizes.cumsum(0) - work.sizes
     for size in padded.unique().tolist():
-        most = max(1, _STACK // (size * examples.inputs.shape[1]))
+        most = max(1, _STACK // (size * examples.width))
         for clients in (padded == size).nonzero().flatten().split(most):
             lanes = clients if len(clients) >= least else clients.repeat(least)
             own = torch.arange(size).minimum(work.sizes[lanes, None] - 1) + starts[lanes, None]
@@ -69,7 +69,7 @@ def _stack_gradients(
         shares: weight of each example in its client's mean `[clients, n]`.
     """
     chain, arithmetic, found = training.chain, training.arithmetic, dict[str, Tensor]()
-    inputs = examples.inputs.index_select(0, own.flatten()).view(*own.shape, -1)
+    inputs = examples.read(own)
     targets = examples.targets.index_select(0, own.flatten()).view(*own.shape, -1)
     outputs, kept = run_forward(chain.parts, tensors, inputs, None, arithmetic)
     slopes = compute_slopes(chain.loss, outputs, targets, shares[..., None])

@@ -8,15 +8,18 @@ W_0 less G_B S, with the rows of B of the Gram matrix G = X X^T. W itself is nee
 perceptron.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from lit_cfl.engines.chain.tables import CohortExamples, Steps
 from lit_cfl.engines.chain.updates import Rule
 
 _NARROW = 64  # outputs: up to here `index_put_` takes a third of the time of `index_add_` on a CPU
+_GATHERED = 2**17  # numbers that are gathered at once, for several steps where clients are few: 512 KiB in float32
 _PASS = 8  # multiply-adds that take as long as what a step does with a weight beside products: an estimate
 
 
@@ -54,6 +57,36 @@ class DualBias:
     ratio: float
 
 
+class HeldLayer:
+    """The first layer of the clients of a stack, whose weights are held: it reads the examples.
+
+    Args:
+        examples: those of the cohort.
+    """
+
+    def __init__(self, examples: CohortExamples) -> None:
+        self._examples = examples
+
+    def read(self, steps: Steps, lanes: int) -> Iterator[Tensor]:
+        """Yields the examples of each step's mini-batches `[lanes, B, d]`."""
+        for rows in steps.rows.split(_steps_at_once(steps.rows.shape[1] * self._examples.width)):
+            yield from self._examples.read(rows.view(len(rows), lanes, -1)).unbind(0)
+
+
+class DualReads(NamedTuple):
+    """What a step reads of a layer in dual form.
+
+    Args:
+        rows: positions of the mini-batches' examples among all, int64 `[lanes * B]`.
+        gram: Rows of the Gram matrix `[lanes, B, n]`.
+        products: of the mini-batches with what is left of the first weights `[lanes, B, h]`; it is overwritten.
+    """
+
+    rows: Tensor
+    gram: Tensor
+    products: Tensor
+
+
 class DualLayer:
     """The first layer of the clients of a stack, whose weights are in dual form.
 
@@ -76,7 +109,7 @@ class DualLayer:
         bias: DualBias | None = None,
     ) -> None:
         self._rule, self._examples, self._weight, self._center, self._bias = rule, examples, weight, center, bias
-        clients, size, _ = examples.shape
+        clients, self._size, _ = examples.shape
         self._gram = torch.bmm(examples, examples.mT).flatten(0, 1)
         products, pulls = torch.bmm(examples, weight.mT), None if center is None else torch.bmm(examples, center.mT)
         if bias is not None:
@@ -85,43 +118,40 @@ class DualLayer:
             if pulls is not None and bias.center is not None:
                 pulls.add_(bias.center)
         self._products, self._pulls = products.flatten(0, 1), None if pulls is None else pulls.flatten(0, 1)
-        self._sums = examples.new_zeros(clients, size, weight.shape[1])
+        self._sums = examples.new_zeros(clients, self._size, weight.shape[1])
         self._flat_sums = self._sums.flatten(0, 1)
         self._left, self._pulled = _shares(rule, steps)
 
-    def shares(self) -> tuple[Sequence[float] | Tensor, Sequence[float] | Tensor]:
-        """Returns what is left of the first weights, and put in of the centre, before each step.
+    def shares(self) -> tuple[Tensor, Tensor]:
+        """Returns what is left of the first weights, and put in of the centre, before each step `[steps]`."""
+        left, pulled = (torch.tensor(part[:-1], dtype=self._gram.dtype) for part in (self._left, self._pulled))
+        return left.to(self._gram.device), pulled.to(self._gram.device)
 
-        They are numbers on a CPU, where a step reads these faster, and tensors on a GPU, where a captured step must.
-        """
-        left, pulled = self._left[:-1], self._pulled[:-1]
-        device, dtype = self._gram.device, self._gram.dtype
-        if device.type == "cpu":
-            return left, pulled
-        return torch.tensor(left, dtype=dtype).to(device), torch.tensor(pulled, dtype=dtype).to(device)
+    def read(self, steps: Steps, lanes: int) -> Iterator[DualReads]:
+        """Yields what each step reads; its rows are positions among the clients' padded examples."""
+        if steps.left is None or steps.pulled is None:
+            raise TypeError("a layer in dual form needs its shares")
+        each = _steps_at_once(steps.rows.shape[1] * (self._size + self._products.shape[1]))
+        for rows, left, pulled in zip(*(p.split(each) for p in (steps.rows, steps.left, steps.pulled)), strict=True):
+            flat, shape = rows.flatten(), (len(rows), lanes, rows.shape[1] // lanes, -1)
+            gram, products = self._gram.index_select(0, flat), self._products.index_select(0, flat).view(shape)
+            if self._rule.shrink != 1:
+                products.mul_(left[:, None, None, None])
+            if self._pulls is not None:
+                products.addcmul_(self._pulls.index_select(0, flat).view(shape), pulled[:, None, None, None])
+            yield from map(DualReads, rows.unbind(0), gram.view(shape).unbind(0), products.unbind(0))
 
-    def outputs(
-        self, rows: Tensor, left: float | Tensor, pulled: float | Tensor, bias: Tensor | None, count: int
-    ) -> Tensor:
-        """Computes the layer's outputs for the mini-batches of the first clients `[count, B, h]`.
+    def outputs(self, reads: DualReads, bias: Tensor | None) -> Tensor:
+        """Computes the layer's outputs for the mini-batches `[lanes, B, h]`.
 
         Args:
-            rows: Positions of the mini-batches' examples among the clients' padded examples, int64 `[count * B]`.
-            left, pulled: see `shares`, of this step.
-            bias: `[count, 1, h]`.
+            bias: `[lanes, 1, h]`; None = it is one of the weight's columns, or there is none.
         """
-        gram = self._gram.index_select(0, rows).view(count, -1, self._gram.shape[1])
-        products = self._products.index_select(0, rows)
-        if self._rule.shrink != 1:
-            products.mul_(left)
-        if self._pulls is not None:
-            pulls = self._pulls.index_select(0, rows)
-            products.addcmul_(pulls, pulled) if isinstance(pulled, Tensor) else products.add_(pulls, alpha=pulled)
-        outputs = products.view(count, -1, products.shape[1]).baddbmm_(gram, self._sums[:count], alpha=-1)
+        outputs = reads.products.baddbmm_(reads.gram, self._sums[: len(reads.gram)], alpha=-1)
         return outputs if bias is None else outputs.add_(bias)
 
     def take(self, rows: Tensor, slopes: Tensor) -> None:
-        """Takes the gradient by the layer's outputs `[count, B, h]`, which is overwritten."""
+        """Takes the gradient by the layer's outputs `[lanes, B, h]`, which is overwritten."""
         if self._rule.shrink != 1:
             self._sums[: len(slopes)].mul_(self._rule.shrink)
         found = slopes.flatten(0, 1)
@@ -146,6 +176,11 @@ class DualLayer:
             if self._bias.center is not None:
                 found.add_(self._bias.center[clients], alpha=self._pulled[steps])
             found.sub_(self._sums[clients].sum(1, keepdim=True), alpha=self._bias.ratio)
+
+
+def _steps_at_once(numbers: int) -> int:
+    """Returns for how many steps is gathered at once what one of them needs: so many numbers."""
+    return max(1, _GATHERED // numbers)
 
 
 def _shares(rule: Rule, steps: int) -> tuple[Sequence[float], Sequence[float]]:

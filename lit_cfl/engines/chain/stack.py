@@ -1,26 +1,28 @@
 """Trains a group of clients in one stack."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import starmap
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.groups import LEAST, ClientGroup, Span
-from lit_cfl.engines.chain.inputs import DualBias, DualLayer
+from lit_cfl.engines.chain.inputs import DualBias, DualLayer, HeldLayer
 from lit_cfl.engines.chain.losses import compute_losses, compute_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
 from lit_cfl.engines.chain.replay import FEWEST, ReplayedStep, StepCapture
-from lit_cfl.engines.chain.tables import CohortExamples, Step, StepTables, lay_out
+from lit_cfl.engines.chain.tables import CohortExamples, Step, Steps, lay_out
 from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training, Update
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot
 
 _KEPT = 32  # steps whose outputs are kept until their losses are computed
 Taken = tuple[Tensor, Tensor | None]  # outputs `[lanes, B, outputs]`, and penalties `[lanes]`
-TakeStep = Callable[[Step], Taken]
+TakeStep = Callable[[Step, Any], Taken]
 
 
 class Stack:
@@ -60,10 +62,12 @@ class Stack:
         fixed = {name: tensor.expand(len(clients), -1, -1) for name, tensor in examples.fixed.items()}
         self._tensors, self._prox = self._trained | fixed, work.prox
         starts = (work.sizes.cumsum(0) - work.sizes)[clients].to(device)
-        self._inputs, self._dual = examples.inputs, None
+        self._dual = None
         if in_dual:
-            self._dual = self._in_dual_form(in_dual, starts, work.sizes[clients].to(device), max(group.steps))
-        self._tables = self._make_tables(lay_out(work, group, examples, starts, training.chain.draws_masks))
+            sizes = work.sizes[clients].to(device)
+            self._dual = self._in_dual_form(in_dual, examples, starts, sizes, max(group.steps))
+        self._first = self._dual or HeldLayer(examples)
+        self._all_steps = self._completed(lay_out(work, group, examples, starts, training.chain.draws_masks))
         self._ends = torch.tensor(group.steps, device=device)
         self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
         parameters = tuple(self._trained[name] for name in training.names if name not in in_dual)
@@ -82,28 +86,29 @@ class Stack:
         alike = bias is not None and weight.rate > 0 and (bias.shrink, bias.pull) == (weight.shrink, weight.pull)
         return [layer.weight, layer.bias] if alike and layer.bias is not None else [layer.weight]
 
-    def _in_dual_form(self, names: list[str], starts: Tensor, sizes: Tensor, steps: int) -> DualLayer:
+    def _in_dual_form(
+        self, names: list[str], examples: CohortExamples, starts: Tensor, sizes: Tensor, steps: int
+    ) -> DualLayer:
         """Puts the first layer into dual form."""
         padded, device = self._group.size, starts.device
         own = torch.arange(padded, device=device).minimum(sizes[:, None] - 1) + starts[:, None]
-        examples = self._inputs.index_select(0, own.flatten()).view(len(starts), padded, -1)
         rules, centers = [self._rules[name] for name in names], self._centers or {}
         bias = None
         if len(names) == 2:
             bias = DualBias(self._starts[names[1]], centers.get(names[1]), rules[1].rate / rules[0].rate)
         weight = names[0]
-        return DualLayer(rules[0], examples, self._starts[weight], centers.get(weight), steps, bias)
+        return DualLayer(rules[0], examples.read(own), self._starts[weight], centers.get(weight), steps, bias)
 
-    def _make_tables(self, whole: Step) -> StepTables:
+    def _completed(self, steps: Steps) -> Steps:
         """Adds to the mini-batches what the dual form and the optimizer read in each step."""
         if self._dual is not None:
             left, pulled = self._dual.shares()
-            whole = whole._replace(left=left, pulled=pulled)
+            steps = replace(steps, left=left, pulled=pulled)
         if not self._training.is_plain:
-            numbers, device = torch.arange(1, len(whole.rows) + 1), whole.rows.device
+            numbers, device = torch.arange(1, len(steps.rows) + 1), steps.rows.device
             corrections = self._training.optimizer.corrections(numbers).T.contiguous()
-            whole = whole._replace(corrections=corrections.to(device), first=(numbers == 1).to(device))
-        return StepTables(whole, self._group.width)
+            steps = replace(steps, corrections=corrections.to(device), first=(numbers == 1).to(device))
+        return steps
 
     def train(self, rows: Tensor, losses: Tensor, ended: Callable[[int], None]) -> None:
         """Trains the clients.
@@ -125,8 +130,8 @@ class Stack:
         steps, busy = range(spans[0].steps.start, spans[-1].steps.stop), spans[0].busy
         lanes = max(busy, self._least)
         tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
-        take = partial(self._step, lanes=lanes, tensors=tensors, update=self._update(lanes))
-        losses = self._tables.whole.shares.new_empty(len(steps), lanes, self._group.width, 1)
+        take = partial(self._step, tensors=tensors, update=self._update(lanes))
+        losses = self._all_steps.shares.new_empty(len(steps), lanes, self._group.width, 1)
         if self._capture is None or len(steps) < FEWEST:
             advance = self._launch_steps(take, steps, losses)
         else:
@@ -138,15 +143,13 @@ class Stack:
         self._add(losses[:, :busy], steps)
 
     def _launch_steps(self, take: TakeStep, steps: range, losses: Tensor) -> Callable[[int], None]:
-        each, start = self._tables.of(steps, losses.shape[1]), 0
+        start, lanes = 0, losses.shape[1]
 
         def advance(times: int) -> None:
             nonlocal start
             for stop in (*range(start + _KEPT, start + times, _KEPT), start + times):
-                found = [take(step) for step in islice(each, stop - start)]
-                span, lanes, whole = slice(steps.start + start, steps.start + stop), losses.shape[1], self._tables.whole
-                weights = None if whole.weights is None else whole.weights[span, :lanes]
-                losses[start:stop] = self._losses(found, whole.targets[span, :lanes], weights)
+                span = slice(steps.start + start, steps.start + stop)
+                losses[start:stop] = self._take_steps(take, self._all_steps.part(span, lanes), lanes)
                 start = stop
 
         return advance
@@ -154,20 +157,21 @@ class Stack:
     def _replay_steps(
         self, capture: StepCapture, take: TakeStep, steps: range, losses: Tensor
     ) -> Callable[[int], None]:
-        number = torch.full((1,), steps.start, device=losses.device)
+        number, lanes = torch.full((1,), steps.start, device=losses.device), losses.shape[1]
 
         def step() -> None:
-            own = self._tables.at(number, losses.shape[1])
-            weights = None if own.weights is None else own.weights[None]
-            losses.index_copy_(0, number - steps.start, self._losses([take(own)], own.targets[None], weights))
+            found = self._take_steps(take, self._all_steps.at(number, lanes), lanes)
+            losses.index_copy_(0, number - steps.start, found)
             number.add_(1)
 
         return ReplayedStep(step, capture)
 
-    def _losses(self, found: list[Taken], targets: Tensor, weights: Tensor | None) -> Tensor:
-        """Computes the losses before some steps `[steps, lanes, B, 1]`, for all of them at once."""
-        losses = compute_losses(self._training.chain.loss, torch.stack([outputs for outputs, _ in found]), targets)
-        losses = losses if weights is None else losses * weights
+    def _take_steps(self, take: TakeStep, steps: Steps, lanes: int) -> Tensor:
+        """Takes some steps of the first clients. Returns the losses before each `[steps, lanes, B, 1]`."""
+        found = list(starmap(take, zip(steps.each(), self._first.read(steps, lanes), strict=True)))
+        outputs = torch.stack([outputs for outputs, _ in found])
+        losses = compute_losses(self._training.chain.loss, outputs, steps.targets)
+        losses = losses if steps.weights is None else losses * steps.weights
         penalties = [penalty for _, penalty in found if penalty is not None]
         return losses + torch.stack(penalties)[..., None, None] if penalties else losses
 
@@ -175,7 +179,7 @@ class Stack:
         """Adds the losses of these steps `[steps, clients, B, 1]` to the clients' sums, in the order of the steps."""
         busy, device = losses.shape[1], losses.device
         trains = torch.arange(steps.start, steps.stop, device=device)[:, None] < self._ends[:busy]
-        present = self._tables.whole.shares[steps.start : steps.stop, :busy] > 0
+        present = self._all_steps.shares[steps.start : steps.stop, :busy] > 0
         each = torch.where(present & trains[..., None, None], losses, 0.0).squeeze(-1).double().sum(-1)
         self._sums[:busy] = torch.cat([self._sums[None, :busy], each]).cumsum(0)[-1]
 
@@ -187,15 +191,14 @@ class Stack:
         state = tuple(tuple(tensor[:lanes] for tensor in slot) for slot in self._state)
         return OptimizerUpdate(self._training, trained, centers, self._prox, state)
 
-    def _step(self, step: Step, lanes: int, tensors: Mapping[str, Tensor], update: Update) -> Taken:
-        """Takes a step. Returns the outputs before it, and the penalties."""
+    def _step(self, step: Step, read: Any, tensors: Mapping[str, Tensor], update: Update) -> Taken:
+        """Takes a step; `read` is what the first layer reads. Returns the outputs before it, and the penalties."""
         chain, arithmetic, dual, keys = self._training.chain, self._training.arithmetic, self._dual, step.keys
         first = chain.layers[0]
         if dual is None:
-            parts, values = chain.parts, self._inputs.index_select(0, step.rows).view(lanes, -1, self._inputs.shape[1])
+            parts, values = chain.parts, read
         else:
-            bias = tensors.get(first.bias or "")
-            parts, values = chain.parts[1:], dual.outputs(step.rows, step.left, step.pulled, bias, lanes)
+            parts, values = chain.parts[1:], dual.outputs(read, tensors.get(first.bias or ""))
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
         shares = step.shares if step.weights is None else step.shares * step.weights
         slopes = compute_slopes(chain.loss, outputs, step.targets, shares)
@@ -203,7 +206,7 @@ class Stack:
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):
             update.take_bias(first, below)
-            dual.take(step.rows, below)
+            dual.take(read.rows, below)
         update.finish(step.corrections, step.first)
         return outputs, penalty
 

@@ -1,9 +1,8 @@
 """Lays out what differs from step to step of a stack of clients."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import starmap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,26 +17,62 @@ class CohortExamples:
     """What the clients of a cohort train on, in the form that stacks read.
 
     Args:
-        inputs: `[N, d]`.
+        inputs: `[N, ...]`.
         targets: see `targets_of`, `[N, k]`.
         fixed: the frozen parameters by name, `[1, ...]`.
+        decode: converts inputs into floats; None = they are floats.
     """
 
     inputs: Tensor
     targets: Tensor
     fixed: Mapping[str, Tensor]
+    decode: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def width(self) -> int:
+        """Numbers of an example."""
+        return self.inputs.shape[1:].numel()
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Reads examples at these positions `[...]` as floats `[..., d]`.
+
+        Bytes become floats here, while they lie in a cache, and not before the training.
+        """
+        found = self.inputs.index_select(0, rows.flatten())
+        found = found if self.decode is None else self.decode(found)
+        return found.view(*rows.shape, self.width)
 
 
 class Step(NamedTuple):
-    """What a step of the first clients of a stack reads. In `StepTables` each part has an axis of steps in front.
+    """What a step of the first clients of a stack reads, beside what `inputs.py` gathers for it.
 
     Args:
-        rows: positions of the mini-batches' examples, int64 `[lanes * B]`: among those of the cohort, or in dual form
-            among the padded ones of the stack. Where there is no example, the first one of the mini-batch.
-        targets: Targets of these examples, see `targets_of`, `[lanes, B, k]`.
-        shares: weight of each in the mean over its mini-batch `[lanes, B, 1]`; 0 = there is none.
+        targets: see `targets_of`, `[lanes, B, k]`.
+        shares: weight of each example in the mean over its mini-batch `[lanes, B, 1]`; 0 = there is none.
         weights: Factor of the loss of each, of the same shape; None = 1.
         keys: Keys of the dropout masks, int64 `[lanes]`; None without dropout.
+        corrections, first: see `Update.finish`; None under plain SGD.
+    """
+
+    targets: Tensor
+    shares: Tensor
+    weights: Tensor | None
+    keys: Tensor | None
+    corrections: Tensor | None
+    first: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of the first clients of a stack, on the device.
+
+    Args:
+        rows: positions of the mini-batches' examples, int64 `[steps, lanes * B]`: among those of the cohort, or in dual
+            form among the padded ones of the stack. Where there is no example, the first one of the mini-batch.
+        targets: Targets of these examples, see `targets_of`, `[steps, lanes, B, k]`.
+        shares: weight of each in the mean over its mini-batch `[steps, lanes, B, 1]`; 0 = there is none.
+        weights: Factor of the loss of each, of the same shape; None = 1.
+        keys: Keys of the dropout masks, int64 `[steps, lanes]`; None without dropout.
         left, pulled: see `DualLayer.shares`; None where no layer is in dual form.
         corrections, first: see `Update.finish`; None under plain SGD.
     """
@@ -46,50 +81,41 @@ class Step(NamedTuple):
     targets: Tensor
     shares: Tensor
     keys: Tensor | None = None
-    left: Any = None
-    pulled: Any = None
+    left: Tensor | None = None
+    pulled: Tensor | None = None
     corrections: Tensor | None = None
     first: Tensor | None = None
     weights: Tensor | None = None
 
+    def part(self, span: slice, lanes: int) -> "Steps":
+        """Returns some steps of the first clients."""
+        return self._selected(lanes, lambda part: part[span])
 
-class StepTables:
-    """All steps of a stack, on the device.
+    def at(self, number: Tensor, lanes: int) -> "Steps":
+        """Returns one step of the first clients by its number, int64 `[1]` on the device."""
+        return self._selected(lanes, lambda part: part.index_select(0, number))
 
-    Args:
-        whole: the parts of all clients and steps.
-        width: B.
-    """
+    def _selected(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "Steps":
+        def selected(part: Tensor | None) -> Tensor | None:
+            return None if part is None else select(part)
 
-    def __init__(self, whole: Step, width: int) -> None:
-        self.whole, self._width = whole, width
-
-    def __len__(self) -> int:
-        return len(self.whole.rows)
-
-    def of(self, steps: range, lanes: int) -> Iterator[Step]:
-        """Yields steps of the first clients."""
-        span, none = slice(steps.start, steps.stop), [None] * len(steps)
-        parts = [none if part is None else part[span] for part in self._first(lanes)]
-        return starmap(Step, zip(*(p.unbind(0) if isinstance(p, Tensor) else p for p in parts), strict=True))
-
-    def at(self, number: Tensor, lanes: int) -> Step:
-        """Selects a step of the first clients by its number, int64 `[1]` on the device."""
-        parts: list[Any] = [part if part is None else part.index_select(0, number)[0] for part in self._first(lanes)]
-        return Step(*parts)
-
-    def _first(self, lanes: int) -> Step:
-        whole, keys = self.whole, self.whole.keys
-        return whole._replace(
-            rows=whole.rows[:, : lanes * self._width],
-            targets=whole.targets[:, :lanes],
-            shares=whole.shares[:, :lanes],
-            keys=None if keys is None else keys[:, :lanes],
-            weights=None if whole.weights is None else whole.weights[:, :lanes],
+        return Steps(
+            select(self.rows[:, : lanes * self.targets.shape[2]]),
+            select(self.targets[:, :lanes]),
+            select(self.shares[:, :lanes]),
+            None if self.keys is None else select(self.keys[:, :lanes]),
+            *map(selected, (self.left, self.pulled, self.corrections, self.first)),
+            None if self.weights is None else select(self.weights[:, :lanes]),
         )
 
+    def each(self) -> Iterator[Step]:
+        """Yields the steps."""
+        parts = (self.targets, self.shares, self.weights, self.keys, self.corrections, self.first)
+        none = [None] * len(self.rows)
+        return map(Step, *(none if part is None else part.unbind(0) for part in parts))
 
-def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, starts: Tensor, masked: bool) -> Step:
+
+def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, starts: Tensor, masked: bool) -> Steps:
     """Lays out the mini-batches of a group, and what goes with them.
 
     Args:
@@ -101,7 +127,7 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
     own, present = work.batches.table(at, group.width)
     among = starts if not group.size else torch.arange(len(starts), device=starts.device) * group.size
     positions = (own + starts[:, None]).flatten()
-    return Step(
+    return Steps(
         rows=(own + among[:, None]).flatten(1),
         targets=examples.targets.index_select(0, positions).view(*own.shape, -1),
         shares=(present.to(work.models.dtype) / present.sum(-1, keepdim=True))[..., None],
