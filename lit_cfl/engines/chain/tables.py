@@ -104,7 +104,10 @@ class Steps:
             select(self.targets[:, :lanes]),
             select(self.shares[:, :lanes]),
             None if self.keys is None else select(self.keys[:, :lanes]),
-            *map(selected, (self.left, self.pulled, self.corrections, self.first)),
+            selected(self.left),
+            selected(self.pulled),
+            selected(self.corrections),
+            selected(self.first),
             None if self.weights is None else select(self.weights[:, :lanes]),
         )
 
