@@ -1,4 +1,4 @@
-"""The algorithms, one file each. `base.py` says what an algorithm is."""
+"""The algorithms, one file each. `base.py` defines the interface of an algorithm."""
 
 from lit_cfl.algorithms.adacfl import AdaCFL
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity

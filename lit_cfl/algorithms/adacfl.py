@@ -61,7 +61,7 @@ class AdaCFL(SplittingAlgorithm):
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Runs a round of CFL with the comparison and the division of AdaCFL."""
+        """Runs a round of CFL with AdaCFL's distances and its largest-gap cut."""
 
         def compare(candidate: SplitCandidate) -> ClientComparison | None:
             return self._compare(candidate, work)
@@ -72,7 +72,7 @@ class AdaCFL(SplittingAlgorithm):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Walks down the tree of splits by the l2 distances of weights from the parts' means."""
+        """Places clients by walking down the tree of splits, by l2 distances of weights from the parts' means."""
         return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
 
     def _layers(self, work: LocalWork) -> list[str]:
@@ -87,7 +87,7 @@ class AdaCFL(SplittingAlgorithm):
 
 
 def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
-    """Divides clients into as many clusters as there are below the largest gap between merges of complete linkage.
+    """Clusters by complete linkage, and cuts the tree below the largest gap between merge distances.
 
     Args:
         similarity: `[n, n]` in [-1, 1], n of at least 3.

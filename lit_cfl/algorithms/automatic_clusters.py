@@ -36,17 +36,17 @@ class ClusterNumberOptions:
 
     @property
     def known_clusters(self) -> int:
-        """The number of clusters; 1 as long as it is to be decided."""
+        """The number of clusters; 1 until it has been decided."""
         number: NumClusters | None = vars(self)["num_clusters"]  # a field of each algorithm, at a place of its own
         return number if isinstance(number, int) else 1
 
     @property
     def decides(self) -> bool:
-        """Whether the number of clusters is to be decided."""
+        """Whether the number of clusters is still to be decided."""
         return bool(vars(self)["num_clusters"] == "auto")
 
     def decided(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
-        """Returns the algorithm with a number of clusters: itself, or with the number that its clients' updates show.
+        """Returns the algorithm with a fixed number of clusters, decided from its clients' updates if it is `auto`.
 
         For `auto` all clients in training train once from w_0 for as long as in a round, and send their updates.
 
@@ -64,7 +64,7 @@ class ClusterNumberOptions:
         return self.with_number_of(updates, rng), info
 
     def with_number_of(self, updates: Tensor, rng: torch.Generator) -> Self:
-        """Returns the algorithm with the number of clusters that these updates `[n, parameters]` show, for `auto`."""
+        """Returns the algorithm with `auto` replaced by the number of clusters in these updates `[n, parameters]`."""
         if not self.decides:
             return self
         number: Any = {"num_clusters": number_of_clusters(updates, self.max_clusters, rng)}

@@ -1,4 +1,4 @@
-"""What every algorithm is: a frozen dataclass of hyper-parameters over a state that is a value.
+"""The interface of all algorithms: a frozen dataclass of hyper-parameters, and an immutable state.
 
 `docs/own_algorithm.md` holds a whole one.
 """
@@ -20,7 +20,7 @@ State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, 
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """How alike clients were when they were clustered.
+    """Pairwise similarity of clients at the time they were clustered.
 
     Args:
         clients: ids int64 `[n]`.
@@ -33,7 +33,7 @@ class Similarity:
 
 @dataclass(frozen=True, eq=False)
 class Info:
-    """What people want to know of a round; nothing of it is carried on.
+    """Report of a round, for logs and pictures; the next round does not read it.
 
     Args:
         loss: mean training loss, weighted by examples; nan where nobody trained.
@@ -62,7 +62,7 @@ class Info:
     bytes_up: int = 0
 
     def plus(self, earlier: "Info") -> "Info":
-        """Adds what an earlier step of the same round, such as a cold start, cost and found.
+        """Adds the costs and findings of an earlier step of the same round, such as a cold start.
 
         Traffic and skipped clients are added up: a client that both steps skipped is counted twice, so a caller whose
         steps ask the same clients counts them itself. Rows of tables follow the earlier ones. Of a score or a
@@ -83,7 +83,7 @@ class Info:
 
 @dataclass(frozen=True, eq=False)
 class OwnLayers:
-    """Layers in which the clients of one model differ.
+    """Layers in which clients that share a model differ.
 
     Args:
         columns: Columns of these layers in a model, ascending int64 `[p]`.
@@ -130,7 +130,7 @@ class Assignment:
 
     @classmethod
     def of_mixtures(cls, models: Tensor, weights: Tensor) -> "Assignment":
-        """Makes the assignment of clients with mixtures of the models; for the weights see above."""
+        """Builds the assignment of clients that use mixtures of the models; for the weights see above."""
         return cls(models, weights.argmax(1).where(weights.sum(1) > 0, -1), weights=weights)
 
     def select(self, which: Tensor) -> "Assignment":
@@ -159,7 +159,7 @@ class Algorithm(ABC):
     mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check
-        """Raises InputError where these clients cannot be trained with these hyper-parameters. Trains nothing."""
+        """Raises InputError if these clients cannot be trained with these hyper-parameters. Trains nothing."""
 
     @abstractmethod
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
@@ -171,12 +171,12 @@ class Algorithm(ABC):
 
     @abstractmethod
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Finds a model for clients `[n]` from their present data: cold start, migration, newcomers. May train."""
+        """Assigns a model to clients `[n]` from their current data: cold start, migration, newcomers. May train."""
 
     def place_unlabelled(
         self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[State, Info]:
-        """Finds a model for clients `[n]` by the inputs of their data alone, for newcomers without labels; optional.
+        """Assigns a model to newcomers `[n]` without labels, from the inputs of their data alone; optional.
 
         `work` shows no labels: those that `map` passes on are zeros, and `label_counts` has no columns.
 
@@ -190,28 +190,28 @@ class Algorithm(ABC):
 
     @abstractmethod
     def serve(self, state: State, clients: Tensor) -> Assignment:
-        """Looks up the model of each client, int64 `[n]`; does no work."""
+        """Looks up the model of each client, int64 `[n]`, without training."""
 
     @property
     def reason_without_means(self) -> str | None:
-        """Says in one line why it takes no mean of models in clusters, for a server optimizer; None = it does."""
+        """Explains in one line why a server optimizer cannot be used (no mean of models per cluster); None = it can."""
         return None
 
     @property
     def reason_without_personal(self) -> str | None:
-        """Says in one line why its clients can keep no layers (`personal`); None = they can."""
+        """Explains in one line why clients cannot keep personal layers (`personal`); None if they can."""
         return "a client mixes several models, and keeps one set of layers" if self.mixes_models else None
 
     def sent_columns(self, layout: ParameterLayout) -> int:
-        """Counts the numbers of a model that is sent, of a row of this layout."""
+        """Counts the numbers that are sent for a model with this layout."""
         return layout.num_columns
 
     def needs_all(self, round: int) -> bool:
-        """Says whether every client takes part in this round, whatever the cohort size."""
+        """Returns whether every client takes part in this round, whatever the cohort size."""
         return False
 
     def first_clustering_round(self) -> int:
-        """Counts the rounds before the one that clusters first; a search must not stop a trial before its end."""
+        """Counts the rounds before the first clustering; a search must not stop a trial earlier."""
         return 0
 
 
@@ -230,12 +230,12 @@ def require_not_negative(**values: float) -> None:
 
 
 def clients_with_data(work: LocalWork) -> Tensor:
-    """Finds the clients in training that have examples to train on: ids int64 `[n]`, ascending."""
+    """Finds the clients in training that have training examples: ids int64 `[n]`, ascending."""
     return work.population[work.num_examples[work.population] > 0]
 
 
 def require_clients(num_clusters: int, clients: int) -> None:
-    """Raises InputError where so few clients can be clustered that a cluster would have none."""
+    """Raises InputError if there are too few clients to fill every cluster."""
     if clients == 0:
         raise InputError("no client can be clustered: all diverged or have no training data; lower the learning rate")
     if clients < num_clusters:

@@ -1,4 +1,4 @@
-"""Checks what an algorithm answers: state and Info of its calls, and the models that it serves.
+"""Checks what an algorithm returns: state and Info of its calls, and the models that it serves.
 
 A run checks every answer, and so does the test kit (`lit_cfl.testing`), in the same words.
 """
@@ -18,7 +18,7 @@ _CLUSTER_COLUMNS = ("parent", "u", "v")
 
 
 def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callable[[State], int]) -> tuple[State, Info]:
-    """Returns state and Info as `init`, `round` or `place` gave them.
+    """Checks the state and Info that `init`, `round` or `place` returned, and returns them.
 
     Args:
         call: name of the method.
@@ -78,7 +78,7 @@ def _require_numbers(algorithm: Algorithm, call: str, info: Info) -> None:
 
 
 def require_savable(algorithm: Algorithm, state: State) -> None:
-    """Raises InputError unless a state is a flat dataclass of what a checkpoint can hold."""
+    """Raises InputError unless a state is a flat dataclass of values that a checkpoint can store."""
     for f in fields(algorithm.state_type):
         value = getattr(state, f.name)
         if not _may_be_saved(value):
@@ -94,7 +94,7 @@ def _may_be_saved(value: Any) -> bool:
 
 
 def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, columns: int) -> Assignment:
-    """Returns what `serve` gave for these clients.
+    """Checks the assignment that `serve` returned for these clients, and returns it.
 
     Args:
         served: Value that it returned.

@@ -1,4 +1,4 @@
-"""Placing a client by its update, where clusters have a direction or a mean update."""
+"""Places clients by their updates, for algorithms whose clusters have a direction or a mean update."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from lit_cfl.local_work import Fitted
 def closest_by_update(
     fitted: Fitted, start: Tensor, marks: Tensor, closeness: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Info]:
-    """Finds the cluster that each client's update is closest to.
+    """Finds the cluster closest to each client's update.
 
     Args:
         fitted: clients that trained from `start`; read here, chunk by chunk.

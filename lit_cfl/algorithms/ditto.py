@@ -76,7 +76,7 @@ class Ditto(Algorithm):
     def place(
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
-        """Trains a personal model for clients without one, from the global model and towards it."""
+        """Trains a personal model for clients without one, starting at the global model and regularised towards it."""
         new = without_model(state.personal, clients)
         own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)

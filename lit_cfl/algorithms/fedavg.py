@@ -50,7 +50,7 @@ class FedAvg(Algorithm):
     def average(
         self, state: FedAvgState, cohort: Tensor, work: LocalWork, prox: float = 0.0, budget: Budget | None = None
     ) -> tuple[FedAvgState, Info]:
-        """Trains the clients of a round from the one model and averages what they trained.
+        """Trains the clients of a round from the global model and averages the results.
 
         Args:
             cohort: ids int64 `[n]`.

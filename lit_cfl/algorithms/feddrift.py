@@ -203,7 +203,7 @@ class FedDrift(Algorithm):
     def _merged(
         self, state: FedDriftState, losses: Tensor, nearest: Tensor, alive: Tensor, num_examples: Tensor
     ) -> FedDriftState:
-        """Merges clusters hierarchically by complete linkage, until the least distance is `merge_delta` or more.
+        """Merges clusters hierarchically by complete linkage while the minimum distance is below `merge_delta`.
 
         Args:
             losses: Losses of clients in clusters that are not new, under each model `[n, alive]`.
@@ -222,7 +222,7 @@ class FedDrift(Algorithm):
     def place(
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedDriftState, Info]:
-        """Gives clients the model with the least training loss, among those that are not new if there are any."""
+        """Gives clients the model with the minimum training loss, preferring models that are not new."""
         known = (state.sizes > 0) & ~state.new
         numbers = (known if known.any() else state.sizes > 0).nonzero().flatten()
         able = work.num_examples[clients] > 0
@@ -238,7 +238,7 @@ class FedDrift(Algorithm):
 
 
 def cluster_distances(losses: Tensor) -> Tensor:
-    """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0), how much worse models fit each other's clients.
+    """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0): the loss increase when models are exchanged.
 
     Args:
         losses: mean loss of each cluster's clients (rows) under each cluster's model (columns) `[K, K]`: L(i, j), of
@@ -253,7 +253,7 @@ def cluster_distances(losses: Tensor) -> Tensor:
 
 
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
-    """Merges clusters `[n]`, ascending, of the same group `[n]` into the one with the lowest number.
+    """Merges all clusters `[n]` (ascending) with the same group number `[n]` into the one with the lowest number.
 
     A model becomes the mean of the group's, weighted by the examples that have chosen each; other numbers are free.
     """
@@ -277,7 +277,7 @@ def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> Fe
 
 
 def _chosen(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
-    """Notes which clusters clients `[n]` have chosen, int64 `[n]`."""
+    """Records the clusters that clients `[n]` have chosen, int64 `[n]`."""
     return replace(
         state,
         index=assign(state.index, clients, labels),
@@ -287,12 +287,12 @@ def _chosen(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWo
 
 
 def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
-    """Finds the clients with data that train in every round of this time step, int64 `[n]`."""
+    """Finds the clients with data whose model is new; they train in every round of this time step, int64 `[n]`."""
     able = clients_with_data(work)
     labels = clusters_of(state.index, able)
     return able[(labels >= 0) & state.new[labels.clamp(min=0)]]
 
 
 def _longer(rows: Tensor, missing: int, value: float = 0) -> Tensor:
-    """Appends rows of one value."""
+    """Appends rows filled with one value."""
     return torch.cat([rows, rows.new_full((max(missing, 0), *rows.shape[1:]), value)])

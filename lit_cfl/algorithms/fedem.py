@@ -86,7 +86,7 @@ class FedEM(Algorithm):
     def place(
         self, state: FedEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedEMState, Info]:
-        """Finds the clients' weights with fixed models, whatever they were before; without data they stay as before."""
+        """Estimates the clients' mixture weights under fixed models; clients without data keep theirs."""
         able = work.num_examples[clients] > 0
         placed, owners = clients[able], _owners(clients[able], work)
         losses = work.example_losses(state.models, placed)
@@ -128,7 +128,7 @@ def _owners(clients: Tensor, work: LocalWork) -> Tensor:
 
 
 def _or_equal(weights: Tensor) -> Tensor:
-    """Replaces weights that are not known yet by equal ones."""
+    """Replaces unknown weights by equal ones."""
     return torch.where(weights.sum(1, keepdim=True) > 0, weights, 1 / weights.shape[1])
 
 
@@ -139,7 +139,7 @@ def _look_up(weights: Tensor, clients: Tensor) -> Tensor:
 
 
 def _with_rows(weights: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
-    """Writes rows of a table, which grows where a client is new."""
+    """Writes rows into a table, which grows for new clients."""
     missing = int(clients.max()) + 1 - len(weights) if len(clients) else 0
     grown = torch.cat([weights, weights.new_zeros(max(missing, 0), weights.shape[1])])
     return grown.index_copy(0, clients, rows)

@@ -212,7 +212,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Runs the client cold start. The client's first update goes to the server, which compares it."""
+        """Runs the client cold start: the server compares the client's first update with the cluster directions."""
         if self.cold_start == "nearest":
             labels, info = self._nearest(state, clients, work)
             return replace(state, index=assign(state.index, clients, labels)), info
@@ -223,7 +223,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         return replace(state, index=placed), Info(skipped=int((~able).sum()))
 
     def _nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """Finds the direction most alike to each client's first update (Eq. 9), int64 `[n]`; -1 if it did not train."""
+        """Finds the direction most similar to each client's first update (Eq. 9), int64 `[n]`; -1 if not trained."""
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
         return closest_by_update(fitted, state.initial, state.directions, direction_cosines)

@@ -127,7 +127,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def _first_touch(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        """Gives a cluster to clients that have none yet (C14)."""
+        """Assigns a first cluster to clients that have none yet (C14)."""
         new = clients[clusters_of(state.index, clients) < 0]
         if self.start_partition == "loss":
             found = self._trained_losses(state, new, work).argmin(1)
@@ -141,7 +141,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return replace(state, index=assign(state.index, new, drawn[new])), Info()
 
     def _trained_losses(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> Tensor:
-        """Computes each client's loss under each model after it has trained that model `[n, K]`; inf if it did not."""
+        """Computes each client's loss under each model after training it `[n, K]`; inf if the client did not train."""
         found = torch.full((len(clients), len(state.models)), torch.inf, dtype=torch.float64)
         for k, model in enumerate(state.models):
             for chunk in work.fit(model[None], clients, purpose="start").chunks():
@@ -180,7 +180,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return slice(kernel.start, kernel.stop)
 
     def _noted(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
-        """Wraps a fit so that its rows are put into `last` while it is read: they can be read once only."""
+        """Wraps a fit so that its rows are copied into `last` while they are read: they can be read only once."""
         columns = self._columns(work.layout)
 
         def chunks() -> Iterator[Chunk]:
@@ -198,7 +198,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def place(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        """Runs the E-step. A client that never trained does so first, from the mean of the used clusters (ours)."""
+        """Runs the E-step. A client that never trained first trains from the mean of the used clusters (our rule)."""
         new = clients[torch.tensor([client not in state.last for client in clients.tolist()], dtype=torch.bool)]
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)

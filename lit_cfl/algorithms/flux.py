@@ -179,7 +179,7 @@ class FLUX(Algorithm):
     def _join_nearest(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[FLUXState, Info]:
-        """Gives clients the clusters whose mean descriptors are nearest, by the blocks that they can send."""
+        """Gives clients the clusters with the nearest mean descriptors, using the blocks that they can send."""
         if not len(state.centroids):  # before the clustering: the joint model
             return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
         rows, able = self._descriptors(state, clients, work, num_labels)
@@ -196,7 +196,7 @@ class FLUX(Algorithm):
 
 
 def _require_finite(rows: Tensor, clients: Tensor) -> None:
-    """Raises InputError where what a client sent of its features `[n, ...]` is not finite."""
+    """Raises InputError if the feature statistics that a client sent `[n, ...]` are not finite."""
     wrong = clients[~rows.flatten(1).isfinite().all(1)]
     if len(wrong):
         raise InputError(
@@ -206,7 +206,7 @@ def _require_finite(rows: Tensor, clients: Tensor) -> None:
 
 
 def feature_range(inputs: Tensor, labels: Tensor, module: nn.Module) -> Tensor:
-    """Sends how many latent features an example has, and the largest of all, float64 `[2]`."""
+    """Sends the number of latent features of an example, and their largest value, float64 `[2]`."""
     features = latent_features(module, inputs)
     return torch.tensor([features.shape[1], float(features.max())], dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Derives from an algorithm one that takes something else than the plain mean over the fits of a round."""
+"""Derives an algorithm that replaces the plain mean over the fits of a round by another rule."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,13 +12,13 @@ from lit_cfl.local_work import Fitted, LocalWork, MeanHook
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """Returns the algorithm from which one was derived, in one step or in several; itself if it was not."""
+    """Returns the algorithm from which one was derived, through any number of steps; itself if it was not derived."""
     kind = plain_kind(algorithm)
     return algorithm if kind is type(algorithm) else kind(**_options(algorithm))
 
 
 def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
-    """Returns the class from which the algorithm's was derived; its own if it was not."""
+    """Returns the class from which the algorithm's class was derived; its own class if it was not derived."""
     kind = type(algorithm)
     while "plain_kind" in vars(kind):
         kind = vars(kind)["plain_kind"]
@@ -26,7 +26,7 @@ def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
 
 
 def derived(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
-    """Returns the algorithm with the methods of another base before its own. It keeps its name and its options.
+    """Derives an algorithm whose class lists another base first; name and options stay.
 
     Args:
         base: Class whose methods call those of the algorithm by `super()`.
@@ -41,14 +41,14 @@ def derived(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Alg
 
 
 def require_means(algorithm: Algorithm, option: str) -> None:
-    """Raises InputError for an algorithm that takes no mean of models in each cluster."""
+    """Raises InputError for an algorithm that does not average models in clusters."""
     if reason := algorithm.reason_without_means:
         name = type(algorithm).__name__
         raise InputError(f"{option} is given, but {name} cannot have it: {reason}; leave out {option}")
 
 
 def require_taken(algorithm: Algorithm, option: str, work: "HookedWork", taken: bool) -> None:
-    """Raises InputError where clients were asked to train in a round and no mean over their fit was taken."""
+    """Raises InputError if clients trained in a round but the algorithm never averaged their fit."""
     if work.asked and not (taken or algorithm.needs_all(work.round)):
         raise InputError(
             f"{option} is given, but {type(algorithm).__name__} does not average the fits of a round by "
@@ -57,7 +57,7 @@ def require_taken(algorithm: Algorithm, option: str, work: "HookedWork", taken: 
 
 
 class HookedWork:
-    """The clients, whose fits in a round are averaged by a hook.
+    """Clients whose fits of a round are averaged by a hook.
 
     Args:
         work: Clients, bound to the round.

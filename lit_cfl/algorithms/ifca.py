@@ -139,13 +139,13 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         return replace(state, index=assign(state.index, work.population, labels)), info
 
     def place(self, state: IFCAState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        """Gives clients the clusters that they estimate; those without data keep theirs, and count as skipped."""
+        """Gives clients their estimated clusters; those without data keep theirs, and count as skipped."""
         labels, info = self.estimate_clusters(state, clients, work)
         placed = replace(state, index=assign(state.index, clients, labels))
         return placed, replace(info, skipped=int((labels < 0).sum()))
 
     def estimate_clusters(self, state: IFCAState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """Estimates each client's cluster: the model with the least training loss (line 6).
+        """Estimates each client's cluster: the model with the minimum training loss (line 6).
 
         Args:
             clients: ids int64 `[n]`.

@@ -86,7 +86,7 @@ class LayerCFL(CFL):
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Runs a round of CFL whose comparison is that of the selected layers (Algorithms 1 and 2)."""
+        """Runs a round of CFL that compares clients by the selected layers (Algorithms 1 and 2)."""
 
         def compare(candidate: SplitCandidate) -> ClientComparison | None:
             return self._compare_layers(candidate, work)
@@ -108,7 +108,7 @@ class LayerCFL(CFL):
         return ClientComparison(features, layers, self._similarity(with_columns(features, columns)), scores)
 
     def choose_layers(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
-        """Chooses the layers that are compared.
+        """Chooses the layers to compare.
 
         Args:
             skew: Skew of the data, such as `feature` or `label`; decides `by_skew`.
@@ -124,7 +124,7 @@ class LayerCFL(CFL):
         return [connected[0]] if skew == "label" and connected else ["*"]
 
     def score_layers(self, features: Tensor, layout: ParameterLayout) -> dict[str, dict[str, float]]:
-        """Scores how well each layer alone separates the clients, by the bipartition that it suggests itself.
+        """Scores how well each layer alone separates the clients, using the layer's own bipartition.
 
         Args:
             features: weights or updates of the clients, `[n, columns]`.
@@ -137,11 +137,11 @@ class LayerCFL(CFL):
         return found
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """Returns updates, or weights, made of them in place: rows may fill a disk, and updates have no other use."""
+        """Turns updates into weights, in place, if weights are compared: rows may fill a disk."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
-        """Finds the largest norm of an update in these columns."""
+        """Computes the largest norm of an update in these columns."""
         origin = 0 if self.distance.startswith("delta") else start[columns]
         return float((with_columns(features, columns) - origin).norm(dim=1).max())
 
@@ -156,7 +156,7 @@ class LayerCFL(CFL):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Walks down the tree of splits by the layers and the distance that each split compared."""
+        """Places clients by walking down the tree of splits, with the layers and distance that each split used."""
         return place_by_splits(state, clients, work, features=self._features, closeness=self._closeness)
 
 

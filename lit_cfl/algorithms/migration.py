@@ -27,7 +27,7 @@ _OF_LABELS = 0.2  # the paper's
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationOptions:
-    """The options of an algorithm with migration, and what it does by them before a round.
+    """Options of an algorithm with migration, and the migration step before a round.
 
     Args:
         migrate: before training, clients whose data drifted are placed again.
@@ -49,7 +49,7 @@ class MigrationOptions:
             require_not_negative(shift_threshold=self.shift_threshold)
 
     def first_reference(self, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Notes the first data of clients, for a new state.
+        """Stores the clients' first data as the reference of a new state.
 
         Returns:
             `reference` (what the metric compares with: label counts, int64 `[clients, labels]`; or float64, the last
@@ -78,7 +78,7 @@ class MigrationOptions:
     def migrated(
         self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
     ) -> tuple[State, Info]:
-        """Migrates clients as `migrate` does; the same state, and an empty Info, where the option is off."""
+        """Migrates clients as `migrate` does; returns the state and an empty Info if the option is off."""
         if not self.migrate:
             return state, Info()
         threshold = self.shift_threshold
@@ -95,7 +95,7 @@ def migrate(
     threshold: float,
     metric: DriftMetric,
 ) -> tuple[State, Info]:
-    """Places every warm client whose trigger fires, and notes its present data as the new reference.
+    """Places every warm client whose trigger fires, and stores its current data as the new reference.
 
     Except for `loss`, a slow drift adds up until it fires, because the reference changes then only. A client that
     cannot be placed stays where it is, and as its reference does, too, it is tried again.
@@ -143,7 +143,7 @@ def migrate(
 def _measured(
     state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Measures what a metric compares.
+    """Computes the values that a metric compares.
 
     Returns:
         The clients tested, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients
@@ -181,7 +181,7 @@ def cluster_losses(work: LocalWork, models: Tensor, clients: Tensor, labels: Ten
 
 
 def feature_moments(work: LocalWork, clients: Tensor) -> Tensor:
-    """Asks clients with data for the means of their inputs, and for their total variance: float64 `[n, features + 1]`.
+    """Asks clients with data for their mean inputs and total variance: float64 `[n, features + 1]`.
 
     Raises:
         InputError: inputs are whole numbers, such as tokens.

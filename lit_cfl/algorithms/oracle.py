@@ -75,7 +75,7 @@ class Oracle(Algorithm):
 
 
 def _placed(state: OracleState, clients: Tensor, work: LocalWork) -> OracleState:
-    """Gives clients the models of their true clusters; a cluster that is new has w_0."""
+    """Gives clients the models of their true clusters; a new cluster starts from w_0."""
     truth = _true_clusters(work, clients)
     new = truth.unique()
     new = new[~torch.isin(new, state.clusters)]
@@ -87,7 +87,7 @@ def _placed(state: OracleState, clients: Tensor, work: LocalWork) -> OracleState
 
 
 def _true_clusters(work: LocalWork, clients: Tensor) -> Tensor:
-    """Returns the true clusters of these clients, int64 `[n]`. Raises InputError where one is not known."""
+    """Returns the true clusters of these clients, int64 `[n]`. Raises InputError if one is unknown."""
     truth = work.true_clusters[clients]
     unknown = clients[truth < 0]
     if len(unknown):

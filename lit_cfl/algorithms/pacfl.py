@@ -102,12 +102,12 @@ class PACFL(Algorithm):
         return state, Info(similarity=Similarity(clients, self._cosines(angles, bases)))
 
     def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
-        """Asks clients with data for their vectors `[n, m, inputs]`."""
+        """Asks clients with data for their singular vectors `[n, m, inputs]`."""
         function = partial(vectors_of_client, number=self.num_vectors, each_label=self.subspace == "each_label")
         return padded([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
-        """Computes what pictures show: the cosine of the angle, or of the mean of the angles of a sum."""
+        """Computes the cosine of the angle (or of the mean angle of a sum), for pictures."""
         most = bases.shape[1] if self.angles == "sum" else 1
         return (angles / most).deg2rad().cos()
 
@@ -127,7 +127,7 @@ class PACFL(Algorithm):
     def place(
         self, state: PACFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[PACFLState, Info]:
-        """Gives clients the cluster at the smallest distance from their subspaces; nobody trains."""
+        """Assigns clients to the cluster with the smallest distance from their subspaces, without training."""
         able = clients[work.num_examples[clients] > 0]
         skipped = len(clients) - len(able)
         if not len(able):
@@ -150,7 +150,7 @@ class PACFL(Algorithm):
         return self.place(state, clients, work, rng)
 
     def _to_clusters(self, angles: Tensor, labels: Tensor) -> Tensor:
-        """Computes the distance of each client from each cluster, by the linkage: `[clients, K]` of `[clients, n]`."""
+        """Computes the linkage distance of each client from each cluster: `[clients, K]` from `[clients, n]`."""
         reduce = {"single": "amin", "complete": "amax"}.get(self.linkage, "mean")
         found = angles.new_zeros(len(angles), int(labels.max()) + 1)
         return found.scatter_reduce_(1, labels.expand(len(angles), -1), angles, reduce, include_self=False)
@@ -160,7 +160,7 @@ class PACFL(Algorithm):
 
 
 def vectors_of_client(inputs: Tensor, labels: Tensor, number: int, each_label: bool) -> Tensor:
-    """Computes what a client sends: its vectors `[m, inputs]`, the labels in ascending order."""
+    """Computes the vectors that a client sends `[m, inputs]`, the labels in ascending order."""
     if not each_label:
         return left_singular_vectors(inputs, number)
     return torch.cat([left_singular_vectors(inputs[labels == label], number) for label in labels.unique()])

@@ -1,4 +1,4 @@
-"""Layers that each client keeps: they are trained, but neither sent nor averaged, in every algorithm that sends models.
+"""Personal layers: trained, but neither sent nor averaged, for every algorithm that sends models.
 
 With BatchNorm layers and FedAvg this is FedBN (arXiv:2102.07623), with the last layers FedPer (arXiv:1912.00818). The
 algorithm sees models without these layers, so that means, mixes, similarities, distances and traffic are of the other
@@ -30,7 +30,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
-    """Returns the algorithm whose clients keep these layers. Its state has further fields, which begin with `own_`.
+    """Returns the algorithm with these layers personal. Its state has further fields, which begin with `own_`.
 
     Args:
         algorithm: may have a server optimizer or shared layers.
@@ -60,7 +60,7 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
 
 
 class _Personal(Algorithm):
-    """Runs the algorithm on models without the personal layers, which the clients keep."""
+    """Runs the algorithm on models without the personal layers, which stay with the clients."""
 
     plain_kind: ClassVar[type[Algorithm]]  # the algorithm without personal layers
     personal_patterns: ClassVar[tuple[str, ...]]
@@ -145,7 +145,7 @@ def _content(state: Any) -> dict[str, Any]:
 
 
 def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:
-    """Finds the columns of these layers, with their buffers such as running statistics, ascending int64.
+    """Finds the columns of these layers and of their buffers, such as running statistics, ascending int64.
 
     Raises:
         InputError: a pattern matches nothing, or nothing that is trained is left.
@@ -167,7 +167,7 @@ def _require_apart(layout: ParameterLayout, personal: Tensor, shared: Sequence[s
 
 
 def whole_models(models: Tensor, columns: Tensor, layers: Tensor) -> Tensor:
-    """Puts personal layers `[n, p]`, which are in these columns, into models without them `[n, d - p]`: `[n, d]`."""
+    """Inserts personal layers `[n, p]` at these columns into models without them `[n, d - p]`: `[n, d]`."""
     whole = models.new_empty(len(models), models.shape[1] + len(columns))
     whole[:, _others(columns, whole.shape[1])] = models
     whole[:, columns] = layers.to(models.dtype)
@@ -179,14 +179,14 @@ def _others(columns: Tensor, number: int) -> Tensor:
 
 
 def _work_without(work: LocalWork, columns: Tensor) -> "_KeepingWork":
-    """Returns the clients before the first round: nobody has personal layers but those of w_0."""
+    """Returns the clients before the first round, when all personal layers are those of w_0."""
     w0 = work.initial(0)
     nobody = w0.new_empty(0, len(w0) - len(columns))
     return _KeepingWork(work, columns, w0[columns], {}, lambda: (nobody, w0[None, columns]))
 
 
 class _KeepingWork:
-    """The clients as an algorithm sees them: with models that lack the personal layers, which they train and keep.
+    """Clients as an algorithm sees them: models lack the personal layers, which the clients train and keep.
 
     Args:
         work: Clients, bound to the round.
@@ -323,24 +323,24 @@ class _KeepingWork:
         return whole_models(models, self._columns, self._initial)
 
     def _alike(self, clients: Tensor) -> list[Tensor]:
-        """Groups clients `[n]` by their personal layers: positions of those that have none, and of each other one."""
+        """Groups positions of clients `[n]`: those without personal layers together, each other client alone."""
         new = torch.tensor([client not in self._own for client in clients.tolist()], dtype=torch.bool)
         together = [new.nonzero().flatten()] if new.any() else []
         return [*together, *(~new).nonzero()]
 
     def _of(self, models: Tensor, clients: Tensor) -> Tensor:
-        """Completes models `[K, d - p]` by the personal layers of these clients, which are `_alike`."""
+        """Completes models `[K, d - p]` by the personal layers of one group that `_alike` returned."""
         numbers = torch.arange(len(models))
         return self._of_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
 
     def _layers(self, models: Tensor, start: Tensor, clients: Tensor) -> list[Tensor]:
-        """Lists the personal layers `[p]` of clients `[n]`, of which each is given `models[start]`."""
+        """Returns the personal layers `[p]` of each of the clients `[n]`, which are given `models[start]`."""
         mean = cache(lambda number: self._mean(models[number], number))
         pairs = zip(clients.tolist(), start.tolist(), strict=True)
         return [self._own[client] if client in self._own else mean(number) for client, number in pairs]
 
     def _mean(self, model: Tensor, number: int) -> Tensor:
-        """Finds the mean personal layers of the cluster that has this model, at best that number; else those of all."""
+        """Computes the mean personal layers of the cluster that uses this model; over all clients if there is none."""
         clusters, means = self._clusters
         if number < len(clusters) and torch.equal(clusters[number], model):
             return means[number]
@@ -348,7 +348,7 @@ class _KeepingWork:
         return means[same[0] if same else -1]
 
     def _of_each(self, models: Tensor, which: Tensor, layers: Sequence[Tensor]) -> Tensor:
-        """Completes the model of each client by its personal layers: `[n, d]`, in a file if that is much."""
+        """Adds each client's personal layers to its model: `[n, d]`, in a file if that is large."""
         pairs = zip(which.tolist(), layers, strict=True)
         rows = (whole_models(models[None, number], self._columns, row[None]) for number, row in pairs)
         return collected(rows, len(layers))

@@ -1,4 +1,4 @@
-"""A model for each client, by its id: what Ditto and Local keep."""
+"""One model per client, stored by client id, as in Ditto and Local."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ def personal_starts(personal: PersonalModels, clients: Tensor, initial: Tensor) 
 
 
 def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_clients: int) -> dict[int, Tensor]:
-    """Replaces the models of the clients that trained; reads the fit.
+    """Replaces the models of the clients that trained; consumes the fit.
 
     Args:
         clients: ids of the fit, int64 `[n]`.
@@ -45,7 +45,7 @@ def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_
 
 
 def without_model(personal: PersonalModels, clients: Tensor) -> Tensor:
-    """Lists the clients that have no model of their own, int64 `[m]`."""
+    """Lists the clients without a personal model, int64 `[m]`."""
     return clients[torch.tensor([client not in personal for client in clients.tolist()], dtype=torch.bool)]
 
 

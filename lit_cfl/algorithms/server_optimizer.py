@@ -51,7 +51,7 @@ def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorith
 
 
 def _require_usable(make: OptimizerFactory) -> None:
-    """Raises InputError for an optimizer that cannot be made, or takes no step from gradients alone."""
+    """Raises InputError for an optimizer that cannot be built, or cannot take a step from gradients alone."""
     parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     try:
         optimizer = make([parameter])
@@ -67,7 +67,7 @@ def _require_usable(make: OptimizerFactory) -> None:
 
 
 class _Served(Algorithm):
-    """Takes the server's step wherever the algorithm averages what clients trained in a round."""
+    """Applies the server's step each time the algorithm averages the trained models of a round."""
 
     plain_kind: ClassVar[type[Algorithm]]  # the algorithm without a server optimizer
 
@@ -99,7 +99,7 @@ class _Served(Algorithm):
 
 
 class _ServerStep:
-    """The step of a round.
+    """The server optimizer's step in one round.
 
     Args:
         make: makes the optimizer.
@@ -140,14 +140,14 @@ class _ServerStep:
         return moved
 
     def _keep(self, clusters: Tensor, found: Sequence[Mapping[str, Tensor | None]]) -> None:
-        """Keeps what the optimizer knows of these clusters `[n]`; the state before is not changed."""
+        """Stores the optimizer state of these clusters `[n]`, without changing the previous state."""
         for name in [name for name, value in found[0].items() if value is not None]:
             values = torch.stack([cast(Tensor, of_cluster[name]).detach() for of_cluster in found])
             kept = self.state.get(name, values.new_zeros(len(self.known), *values.shape[1:]))
             self.state = self.state | {name: kept.index_copy(0, clusters, values)}
 
     def align(self, now: Tensor, before: Tensor) -> None:
-        """Gives each model `[K, d]` the state of the one before that it equals, of its own number where it can."""
+        """Gives each model `[K, d]` the optimizer state of the equal previous model, preferring the same number."""
         if now is before or (now.shape == before.shape and torch.equal(now, before)):
             return
         numbers = {row.numpy().tobytes(): k for k, row in reversed(list(enumerate(before)))}
@@ -159,12 +159,12 @@ class _ServerStep:
 
 
 def _with_none(rows: Tensor) -> Tensor:
-    """Appends a row of zeros, which the number -1 stands for."""
+    """Appends a row of zeros, which the number -1 selects."""
     return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
 
 
 def _is_plain(make: OptimizerFactory) -> bool:
-    """Says whether a step is the plain mean: SGD with lr 1 and nothing else."""
+    """Returns whether a step equals the plain mean: SGD with lr 1 and no other option."""
     optimizer = make([nn.Parameter(torch.zeros(1))])
     group = optimizer.param_groups[0]
     others = any(group.get(name) for name in ("momentum", "weight_decay", "maximize"))

@@ -41,7 +41,7 @@ def with_shared_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> 
 
 
 class _Sharing(Algorithm):
-    """Averages some columns of the models over all clusters wherever the algorithm averages in clusters."""
+    """Averages some columns of the models over all clusters each time the algorithm averages in clusters."""
 
     plain_kind: ClassVar[type[Algorithm]]
     shared_patterns: ClassVar[tuple[str, ...]]
@@ -72,7 +72,7 @@ class _Sharing(Algorithm):
 
 
 class _SharedMean:
-    """The shared layers in a round.
+    """The shared layers of a round: their values, and the mean over its clients.
 
     Args:
         columns: Columns of the shared layers, ascending int64 `[s]`.
@@ -84,7 +84,7 @@ class _SharedMean:
         self._common: Tensor | None = models[0, columns] if len(models) else None
 
     def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:
-        """Puts the mean over all clients into the means of clusters `[K, d]`, which have these weights `[K]`."""
+        """Writes the mean over all clients into the shared columns of the clusters' means `[K, d]`."""
         self.taken = True
         if weights.any():
             columns = means[:, self._columns].double()
@@ -92,14 +92,14 @@ class _SharedMean:
         return self.written(means)
 
     def written(self, models: Tensor) -> Tensor:
-        """Returns models `[K, d]` with the shared layers."""
+        """Returns the models `[K, d]` with the shared layers written into them."""
         if self._common is None or not len(models):
             return models
         return models.index_copy(1, self._columns, self._common.expand(len(models), -1))
 
 
 class _SharingWork(HookedWork):
-    """The clients, who start a round from models with the shared layers, and whose fits are averaged with them."""
+    """Clients that start a round from models with the shared layers, which are averaged over all of them."""
 
     def __init__(self, work: LocalWork, shared: _SharedMean) -> None:
         super().__init__(work, shared)

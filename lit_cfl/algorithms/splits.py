@@ -1,4 +1,4 @@
-"""Splitting of clusters as in CFL: the round, the tree of splits that the server keeps, and how newcomers walk down it.
+"""CFL's cluster splits: the round, the tree of splits on the server, and how newcomers walk down it.
 
 CFL, LayerCFL and AdaCFL hand in how the clients of a cluster are compared, how they are divided, and how a newcomer is
 compared with the parts. A cluster is a number from 0 and a row of `models`. When it is split, the part with the lowest
@@ -36,7 +36,7 @@ class SplitState:
 
 @dataclass(frozen=True, eq=False)
 class SplitCandidate:
-    """A stationary cluster, which may be split.
+    """A stationary cluster, which is a candidate for a split.
 
     Args:
         number: Number of the cluster.
@@ -55,7 +55,7 @@ class SplitCandidate:
 
 @dataclass(frozen=True, eq=False)
 class ClientComparison:
-    """The pairwise similarities of the clients of a candidate.
+    """The pairwise similarities of a candidate's clients.
 
     Args:
         features: Compared features, of all layers `[n, parameters]`.
@@ -168,7 +168,7 @@ def split_round(
 def _means(
     updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor, options: SplittingAlgorithm
 ) -> tuple[Tensor, Tensor]:
-    """Computes the mean updates of the clusters `[K, d]`, for the models and for u."""
+    """Computes the mean updates of the clusters `[K, d]`, for the models and for the stationarity test."""
     means = {
         kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
         for kind in {options.weights, options.criterion_weights}
@@ -199,7 +199,7 @@ def place_by_splits(
     features: Callable[[Tensor, Tensor], Tensor],
     closeness: Callable[[Tensor, Tensor], Tensor],
 ) -> tuple[SplitState, Info]:
-    """Walks clients down the tree: at each split of their cluster they train from its start and join the closest part.
+    """Walks clients down the tree: at each split they train from its start model and join the closest part.
 
     Args:
         clients: ids int64 `[n]`.
@@ -226,7 +226,7 @@ def place_by_splits(
 
 
 def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
-    """Makes one cluster of the whole population (ids int64), with this model `[d]`."""
+    """Puts the whole population (ids int64) into one cluster with this model `[d]`."""
     none = torch.empty(0, dtype=torch.int64)
     return SplitState(
         models=model[None],
@@ -241,7 +241,7 @@ def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitStat
 
 
 def divided(state: SplitState, candidate: SplitCandidate, found: ClientComparison, parts: Tensor) -> SplitState:
-    """Splits a cluster; all its parts go on from its model.
+    """Splits a cluster; all its parts continue from its model.
 
     Args:
         state: with the models after this round.
@@ -271,7 +271,7 @@ def by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
 
 
 def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
-    """Yields each cluster of ascending labels `[n]`, and its rows."""
+    """Yields each cluster of ascending labels `[n]`, with the slice of its rows."""
     clusters, sizes = labels.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
     for cluster, start, end in zip(clusters.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
@@ -279,14 +279,14 @@ def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def into_updates(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
-    """Subtracts `models[labels]`, where they started, from local models `[n, d]`, in place: they may fill a disk."""
+    """Subtracts the start models `models[labels]` from local models `[n, d]` in place: they may fill a disk."""
     for row, label in zip(rows, labels.tolist(), strict=True):
         row -= models[label]
     return rows
 
 
 def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
-    """Finds v of each cluster `[K]`, the largest norm of an update `[n, parameters]`; nan without members."""
+    """Computes the largest norm of an update in each cluster `[K]` from updates `[n, parameters]`; nan if empty."""
     nobody = updates.new_full((num_clusters,), torch.nan)
     if not len(updates):
         return nobody
@@ -295,7 +295,7 @@ def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
 
 
 def with_columns(rows: Tensor, columns: Tensor) -> Tensor:
-    """Selects columns (int64, ascending) of rows `[n, d]`: a view where they are contiguous, as a layer's are."""
+    """Selects columns (int64, ascending) of rows `[n, d]`; a view if they are contiguous, as a layer's are."""
     first, end = int(columns[0]), int(columns[-1]) + 1
     return rows[:, first:end] if end - first == len(columns) else rows[:, columns]
 

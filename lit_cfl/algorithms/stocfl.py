@@ -139,7 +139,7 @@ class StoCFL(Algorithm):
     def place(
         self, state: StoCFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
-        """Infers clusters (Section 3.3): Psi goes to the server, which compares it with all clusters."""
+        """Infers clusters (Section 3.3): the server compares each client's Psi with all clusters."""
         found, psi = self._ask_for_psi(state, clients.sort().values, work)
         best, nearest, closeness = nearest_cluster(state, psi, keep=True)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
@@ -166,7 +166,7 @@ class StoCFL(Algorithm):
         return lambda rows: project(rows[:, :columns])
 
     def _ask_for_psi(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Asks for Psi at the anchor (line 6): the clients that have one, in their order, and their rows `[n, s]`."""
+        """Asks for Psi at the anchor (line 6): returns the clients that have one, in order, and their rows `[n, s]`."""
         clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
         if not len(clients):
             return clients, state.sums[:0]
@@ -181,7 +181,7 @@ class StoCFL(Algorithm):
     def _merged(
         self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor
     ) -> tuple[StoCFLState, list[Tensor]]:
-        """Merges the clusters of the cohort (lines 9 to 17); the representations compared come with the state."""
+        """Merges the clusters of the cohort (lines 9 to 17); returns the compared representations with the state."""
         labels = clusters_of(state.index, cohort)
         known, labels = cohort[labels >= 0], labels[labels >= 0]
         touched, place = labels.unique(return_inverse=True)
@@ -215,7 +215,7 @@ class StoCFL(Algorithm):
 
 
 def _one_after_another(omega: Tensor, cohort: Tensor, work: LocalWork) -> Iterator[Chunk]:
-    """Trains omega `[1, d]` by one client after another, each from where the one before it ended (C2)."""
+    """Trains omega `[1, d]` sequentially: each client continues from the previous client's result (C2)."""
     for position, client in enumerate(cohort[:, None]):
         (chunk,) = work.fit(omega, client, purpose="omega").chunks()
         omega = chunk.models

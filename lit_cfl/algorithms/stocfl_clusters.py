@@ -1,4 +1,4 @@
-"""StoCFL's clusters: what the server knows of them, and how they are founded, joined and merged. Pure functions.
+"""StoCFL's clusters: the server's state, and how clusters are created, extended and merged. Pure functions.
 
 A cluster is a number from 0 and a row of each tensor. It keeps its number as long as it lives; of merged clusters the
 lowest number lives on, the others are free for new ones.
@@ -37,7 +37,7 @@ class StoCFLState:
 
 
 def found_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
-    """Founds clusters with these thetas `[n, d]`, still without clients; returns their numbers `[n]`, ascending."""
+    """Creates clusters with these thetas `[n, d]`, without clients; returns their numbers `[n]`, ascending."""
     size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
     numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
     missing = int((numbers >= size).sum())
@@ -91,13 +91,13 @@ def _lowest(values: Tensor, groups: Tensor) -> Tensor:
 
 
 def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
-    """Marks the largest of each group with 1, ties: the first, and the others with 0 `[n]`."""
+    """Marks the first largest value of each group with 1, and the others with 0 `[n]`."""
     rank = sizes.argsort(descending=True, stable=True).argsort()
     return (rank == _lowest(rank, groups)[groups]).double()
 
 
 def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compares Psi `[n, s]` with clusters, some clients at a time: there may be as many clusters as clients.
+    """Compares Psi `[n, s]` with clusters, some clients at a time, as there may be as many clusters as clients.
 
     Args:
         keep: return the cosines, too, unless they are more than 16 million.
@@ -118,7 +118,7 @@ def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> t
 
 
 def for_clients(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
-    """Orders the rows of the clients `found`, ids ascending, as `clients` are ordered; nan for the others."""
+    """Reorders rows of the clients `found` (ids ascending) into the order of `clients`; nan for missing clients."""
     told = rows.new_full((len(clients), rows.shape[1]), float("nan"))
     there = torch.isin(clients, found)
     return told.masked_scatter(there[:, None], rows[torch.searchsorted(found, clients[there])])
@@ -132,7 +132,7 @@ def objective(state: StoCFLState) -> float:
 
 
 def cosine_histogram(representations: Rows) -> list[dict[str, Any]]:
-    """Counts the pairs of representations `[n, s]` with a cosine from `low` to `high`; empty bins are left out."""
+    """Histogram of the cosines of all pairs of representations `[n, s]` from `low` to `high`, without empty bins."""
     similarity = cosine_similarity(representations).double()
     pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
     counts = torch.histc(pairs, _BINS, -1, 1).int().tolist()

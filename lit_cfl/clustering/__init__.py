@@ -1,4 +1,4 @@
-"""Similarities of clients, and the clusters made of them. Pure functions; the dtype is kept.
+"""Similarities of clients, and clusterings computed from them. Pure functions; the dtype is kept.
 
 Rows are updates (local model minus the model it started from) restricted to trainable parameters, or models, or
 gradients. They may be one tensor `[n, d]`, also one on a memory map, or its chunks in a list; they are read in

@@ -1,4 +1,4 @@
-"""Scores of found clusters: against the true ones, those before, and the clients' similarity."""
+"""Scores of the clusters found: against the true clusters, the previous ones, and the clients' similarity."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -57,7 +57,7 @@ def mean_entropy(weights: Tensor) -> float:
 
 
 def churn(before: Tensor, now: Tensor) -> float:
-    """Computes the share of clients, assigned both times, whose cluster changed, ids matched by overlap; nan for none.
+    """Computes the share of clients assigned both times whose cluster changed, ids matched by overlap; nan if none.
 
     Args:
         before, now: cluster of each client, int64 `[n]`, -1 = none.
@@ -87,7 +87,7 @@ def silhouette(similarity: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Overlaps:
-    """How many clients the clusters of two clusterings share, for the pairs that share any: at most one for a client.
+    """Numbers of clients in each overlapping pair of clusters of two clusterings: at most one pair per client.
 
     Args:
         rows, columns: the clusters of each pair `[pairs]`, numbered from 0 without gaps.
@@ -106,7 +106,7 @@ class _Overlaps:
         return cls((pairs // width).numpy(), (pairs % width).numpy(), shared.numpy())
 
     def part(self, pairs: np.ndarray) -> "_Overlaps":
-        """Selects some of the pairs, and numbers their clusters again from 0."""
+        """Selects some of the pairs, and renumbers their clusters from 0."""
         row, column = (np.unique(ids[pairs], return_inverse=True)[1] for ids in (self.rows, self.columns))
         return _Overlaps(row, column, self.shared[pairs])
 
@@ -145,7 +145,7 @@ def _count_matched(overlaps: _Overlaps) -> int:
 
 
 def _connected(overlaps: _Overlaps) -> np.ndarray:
-    """Numbers the connected parts of the clusters: the part of each pair, from 0 without gaps."""
+    """Numbers the connected components of the overlap graph: the component of each pair, from 0 without gaps."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -159,13 +159,13 @@ def _connected(overlaps: _Overlaps) -> np.ndarray:
 
 
 def _group_sizes(ids: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Counts the different ids of each group; an id is in one group only."""
+    """Counts the different ids of each group; each id is in only one group."""
     _, first = np.unique(ids, return_index=True)
     return np.bincount(groups[first])
 
 
 def _best_matching(overlaps: _Overlaps) -> int:
-    """Counts the clients of the best matching of connected clusters, some of which may stay unmatched."""
+    """Counts the clients in the best matching of connected clusters, some of which may stay unmatched."""
     from scipy.optimize import linear_sum_assignment
     from scipy.sparse import eye_array, hstack
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching

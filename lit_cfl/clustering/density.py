@@ -1,4 +1,4 @@
-"""Density-based clustering that counts the clusters itself: DBSCAN with a radius from the points."""
+"""Density-based clustering without a given number of clusters: DBSCAN with a radius chosen from the points."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from lit_cfl.clustering.merging import components
 
 
 def cluster_by_density(points: Tensor, radius_scale: float = 1.0) -> Tensor:
-    """Clusters points by DBSCAN with two points a neighbourhood; points without neighbours are clusters of one.
+    """Clusters points by DBSCAN with two points per neighbourhood; isolated points become clusters of one.
 
     The radius is at the knee of the distances to the nearest other point in ascending order, or the largest of them if
     they have no knee. As two points make a neighbourhood dense, the clusters are the connected parts of the graph of
@@ -31,7 +31,7 @@ def cluster_by_density(points: Tensor, radius_scale: float = 1.0) -> Tensor:
 
 
 def find_knee(values: Tensor) -> int | None:
-    """Finds the position in ascending values `[n]` at which they begin to rise steeply; None if they do not.
+    """Finds the position in ascending values `[n]` at which they start to rise steeply; None if there is none.
 
     Kneedle (Satopaa, Albrecht, Irwin, Raghavan. ICDCS Workshops 2011) with sensitivity 1 for a convex curve: seen
     from the largest value, the first peak of the normalised curve's height above the diagonal from which the height

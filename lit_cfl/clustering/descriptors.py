@@ -1,4 +1,4 @@
-"""Moments of points by label, in a common frame of few axes: FLUX's descriptors of clients' data."""
+"""Moments of points per label, projected on a few common axes: FLUX's descriptors of clients' data."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ _ROUNDING = 1e-12  # of the largest value: a block whose range is smaller is the
 
 
 def principal_axes(points: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Computes the mean `[d]` of points `[n, d]` and their main directions `[d, r]`; r is `number` at most.
+    """Computes the mean `[d]` of points `[n, d]` and their principal directions `[d, r]`, r <= `number`.
 
     Directions have length 1. Their sign is free: the largest entry is positive.
     """
@@ -19,7 +19,7 @@ def principal_axes(points: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def describe(points: Tensor, labels: Tensor, num_labels: int) -> Tensor:
-    """Computes mean and standard deviation of all points, the means of each label, and their deviations.
+    """Computes mean and standard deviation of all points, and of the points of each label.
 
     Args:
         points: `[n, r]`, n at least 1.

@@ -1,4 +1,4 @@
-"""Distances between a client's labels now and before (FlexCFL's migration, C4)."""
+"""Distances between a client's current and earlier labels (FlexCFL's migration, C4)."""
 
 from fractions import Fraction
 from typing import Literal, get_args
@@ -13,7 +13,7 @@ ShiftMetric = Literal["sorted_counts", "l1_counts", "total_variation", "w1_label
 
 
 def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric) -> Tensor:
-    """Measures the distance of each client's label counts from what they were.
+    """Computes the distance of each client's label counts from its earlier ones.
 
     Args:
         counts_now: examples of each label `[n, C]`, integers or floats, not negative.
@@ -65,7 +65,7 @@ def drifted(
 
 
 def _as_fraction(now: Tensor, before: Tensor, metric: ShiftMetric) -> tuple[Tensor, Tensor]:
-    """Computes the distance as numerator and denominator `[n]`, whole in float64 where the counts are whole."""
+    """Computes the distance as numerator and denominator `[n]`, exact in float64 if the counts are integers."""
     _check(now, before, metric)
     now, before = now.double(), before.double()
     if metric == "sorted_counts":

@@ -1,4 +1,4 @@
-"""Notes that clients cannot be told apart."""
+"""Reports clients that cannot be told apart."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from lit_cfl.errors import Notice
 
 
 def say_if_equal(updates: Tensor) -> None:
-    """Notes that the updates `[n, d]` of clients that are to be clustered are all equal."""
+    """Adds a notice if all updates `[n, d]` to be clustered are equal."""
     if len(updates) < 2 or not all(torch.equal(row, updates[0]) for row in updates[1:]):  # ends at the first other one
         return
     zero = " to zero" if not updates[0].any() else ""

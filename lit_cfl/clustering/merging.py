@@ -94,7 +94,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
 
 
 def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
-    """Finds the same clusters of many rows `[n, d]`: some of a cluster are compared with all that are not in it yet."""
+    """Finds the same clusters of many rows `[n, d]`, comparing a tile of a cluster with all unassigned rows."""
     from scipy.sparse import coo_array
 
     n, norms = len(rows), squared_norms(rows).sqrt()
@@ -121,7 +121,7 @@ def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
 
 
 def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
-    """Chooses a few of the rows that are left, int64 `[t]`: of the largest cluster, or of any if it has but a few.
+    """Chooses the next few rows, int64 `[t]`, from the largest cluster, or from any if that one is small.
 
     Args:
         labels: their clusters, int64 `[left]`.
@@ -131,7 +131,7 @@ def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
-    """Computes SciPy's linkage matrix `[n - 1, 4]` of `[n, n]`: what is merged, at which distance (ascending)."""
+    """Computes SciPy's linkage matrix `[n - 1, 4]` from `[n, n]`: merged clusters and their distance (ascending)."""
     from scipy.cluster.hierarchy import linkage as scipy_linkage
     from scipy.spatial.distance import squareform
 

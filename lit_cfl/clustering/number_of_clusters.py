@@ -1,4 +1,4 @@
-"""How many clusters clients fall into: prediction strength.
+"""Estimates the number of clusters among clients by prediction strength.
 
 Tibshirani, Walther. Cluster Validation by Prediction Strength. Journal of Computational and Graphical Statistics, 2005.
 How the threshold and the points were chosen: docs/automatic_clusters.md.
@@ -43,7 +43,7 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
 
 
 def prediction_strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
-    """Computes the least share of a cluster's pairs that the centres of the other half leave together.
+    """Computes the minimum share of a cluster's pairs that the other half's centres keep together.
 
     Args:
         one, other: Points of the halves `[n, m]`. Both are clustered by K-means; the clusters are those of `other`.

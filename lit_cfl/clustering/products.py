@@ -22,13 +22,13 @@ def chunks_of(rows: Rows) -> list[Tensor]:
 
 
 def row_tiles(rows: Rows) -> Iterator[Tensor]:
-    """Yields some rows at a time `[t, d]`, whole: a file is read from beginning to end."""
+    """Yields complete rows, some at a time `[t, d]`: a file is read from beginning to end."""
     for part in chunks_of(rows):
         yield from part.split(ROWS_AT_ONCE)
 
 
 def column_blocks(rows: Rows) -> Iterator[Tensor]:
-    """Yields all rows, some columns at a time: float64 `[n, b]` of at most `BLOCK_BYTES` (one column at least)."""
+    """Yields all rows, some columns at a time: float64 `[n, b]` of at most `BLOCK_BYTES` (at least one column)."""
     parts = chunks_of(rows)
     width = max(1, BLOCK_BYTES // (8 * max(1, sum(map(len, parts)))))
     for start in range(0, parts[0].shape[1], width):
@@ -37,14 +37,14 @@ def column_blocks(rows: Rows) -> Iterator[Tensor]:
 
 
 def require_finite(values: Tensor, what: str = "update") -> None:
-    """Raises InputError where the value of one of them `[n]` is not finite."""
+    """Raises InputError if one of the values `[n]` is not finite."""
     finite = values.isfinite()
     if not finite.all():
         raise InputError(f"{what} {int((~finite).nonzero()[0])} is not finite; lower the learning rate")
 
 
 def gram(rows: Rows) -> Tensor:
-    """Computes the inner products of every two rows: float64 `[n, n]`, exactly symmetric.
+    """Computes the inner products of all pairs of rows: float64 `[n, n]`, exactly symmetric.
 
     Rows on a map larger than the free memory are slow where the disk reads far ahead: sketch them first.
     """
@@ -60,7 +60,7 @@ def squared_norms(rows: Tensor) -> Tensor:
 
 
 def zeros_of_pairs(n: int) -> Tensor:
-    """Makes a matrix for a number of each pair: float64 `[n, n]`, of zeros.
+    """Makes a zero matrix for all pairs of rows: float64 `[n, n]`.
 
     Raises:
         InputError: it would not fit the machine's memory.

@@ -26,7 +26,7 @@ _SAME = 1e-14  # squared distances below this share of the rows' squared norms a
 
 
 def cosine_similarity(updates: Rows) -> Tensor:
-    """Computes the cosine of every two updates (CFL; FedGroup, Eq. 6; LayerCFL, Eq. 6).
+    """Computes the cosine of all pairs of updates (CFL; FedGroup, Eq. 6; LayerCFL, Eq. 6).
 
     Args:
         updates: `[n, d]`, or its chunks.
@@ -41,7 +41,7 @@ def cosine_similarity(updates: Rows) -> Tensor:
 
 
 def cosines(products: Tensor) -> Tensor:
-    """Computes the cosines of a Gram matrix `[n, n]`; 0 for a row without length, else exactly 1 on the diagonal."""
+    """Computes cosines from a Gram matrix `[n, n]`; 0 for a zero row, else exactly 1 on the diagonal."""
     norms = products.diagonal().sqrt()
     require_finite(norms)
     similarity = divided(products, norms[:, None] * norms)
@@ -78,12 +78,12 @@ def _direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
 
 
 def divided(products: Tensor, lengths: Tensor) -> Tensor:
-    """Divides inner products by products of norms: in [-1, 1], 0 where a norm is 0."""
+    """Divides inner products by products of norms: in [-1, 1], 0 if a norm is 0."""
     return torch.where(lengths > 0, products / lengths, 0.0).clamp_(-1, 1)
 
 
 def distances(rows: Rows, metric: Metric) -> Tensor:
-    """Measures the distance of every two rows: of FL+HC (updates), AdaCFL and LayerCFL (updates or weights).
+    """Computes the distances of all pairs of rows, as in FL+HC (updates), AdaCFL and LayerCFL (updates or weights).
 
     Args:
         rows: `[n, d]`, or its chunks.
@@ -105,7 +105,7 @@ def distances(rows: Rows, metric: Metric) -> Tensor:
 
 
 def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
-    """Measures the distance of each row from a few others, such as the clusters' centres.
+    """Computes the distance of each row from a few others, such as the clusters' centres.
 
     Args:
         rows: `[n, d]`, or its chunks.

@@ -33,7 +33,7 @@ class CountSketch:
 
 
 def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | int) -> Sketch:
-    """Draws a count sketch: a random projection in one pass over a row, that never holds a matrix.
+    """Draws a count sketch: a random projection in one pass over a row, without storing a matrix.
 
     Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. Measured by `benchmarks/clustering.py` at
     d = 1,628,170, on columns of one scale and of very different ones: the error of a cosine is .034 near 0 and .019

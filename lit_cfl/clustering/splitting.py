@@ -13,7 +13,7 @@ _ROUNDING = 1e-6
 
 
 def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:
-    """Splits clients in two so that the greatest similarity across is least (CFL, optimal bipartition).
+    """Splits clients in two so that the maximum similarity across is minimal (CFL, optimal bipartition).
 
     Args:
         similarity: `[n, n]`, symmetric, n of at least 2.
@@ -32,7 +32,7 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
 
 
 def separation_gap(similarity: Tensor, labels: Tensor) -> float:
-    """Computes the least similarity within a cluster minus the greatest across: above 0 = separated (LayerCFL's Gap).
+    """Computes the minimum similarity within a cluster minus the maximum across; above 0 = separated (LayerCFL's Gap).
 
     Args:
         similarity: `[n, n]`, symmetric; of distances their negative, which gives LayerCFL's Gap of l2 distances.

@@ -40,13 +40,13 @@ def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
 
 
 def padded(bases: list[Tensor]) -> Tensor:
-    """Stacks bases of subspaces, `[m_i, d]` each, into `[n, m, d]`, m of at least 1; zeros follow the shorter ones."""
+    """Stacks bases of subspaces, `[m_i, d]` each, into `[n, m, d]`, m of at least 1, padded with zero rows."""
     found = pad_sequence(bases, batch_first=True)
     return found if found.shape[1] else found.new_zeros(len(found), 1, found.shape[2])
 
 
 def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
-    """Measures how far each subspace is from each of the others, in degrees.
+    """Computes the angles between each subspace and each of the others, in degrees.
 
     Args:
         bases: Rows that span each subspace `[n, m, d]`; rows of zeros span nothing.
@@ -99,5 +99,5 @@ def _dimensions(bases: Tensor) -> Tensor:
 
 
 def _rank(values: Tensor, shape: torch.Size) -> Tensor:
-    """Counts the singular values `[..., k]`, descending, of a matrix of this shape that are more than rounding."""
+    """Computes the numerical rank from singular values `[..., k]`, descending, of a matrix of this shape."""
     return (values > max(shape) * torch.finfo(values.dtype).eps * values[..., :1]).sum(-1)
