@@ -25,7 +25,7 @@ def shrink(experiment: E) -> E:
     data = experiment.data  # of an experiment that was shrunk and changed, the clients are chosen
     return replace(
         experiment,
-        data=data if isinstance(data, _FirstClients) else _FirstClients(data, max(_CLIENTS, *numbers)),
+        data=data if isinstance(data, _FirstClients) else _FirstClients(data, max([_CLIENTS, *numbers])),
         algorithm=_shorter(experiment.algorithm),
         baseline=None if experiment.baseline is None else _shorter(experiment.baseline),
         rounds=1,

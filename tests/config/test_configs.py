@@ -38,3 +38,12 @@ def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     assert request.notices == []
     run(tiny.shrink(request.experiment), tmp_path / "run")  # as `--tiny` does; the data are loaded once for both
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_numbers_of_clusters_that_are_found_run_tiny(tmp_path: Path):
+    """With a threshold there is no number of clusters that could ask for more clients."""
+    words = ["--config", "flhc/digits"]
+    for option in ("--algorithm", "--baseline"):
+        words += [option, "FLHC", f"{option}.num_clusters", "null", f"{option}.threshold", "1.0"]
+    run(tiny.shrink(parse_run(words).experiment), tmp_path / "run")
+    assert (tmp_path / "run" / "summary.json").exists()

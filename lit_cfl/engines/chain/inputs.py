@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.tables import CohortExamples, Steps
+from lit_cfl.engines.chain.tables import CohortExamples, StackSteps
 from lit_cfl.engines.chain.updates import Rule
 
 _NARROW = 64  # outputs: up to here `index_put_` takes a third of the time of `index_add_` on a CPU
@@ -67,7 +67,7 @@ class HeldLayer:
     def __init__(self, examples: CohortExamples) -> None:
         self._examples = examples
 
-    def read(self, steps: Steps, lanes: int) -> Iterator[Tensor]:
+    def read(self, steps: StackSteps, lanes: int) -> Iterator[Tensor]:
         """Yields the examples of each step's mini-batches `[lanes, B, d]`."""
         for rows in steps.rows.split(_steps_at_once(steps.rows.shape[1] * self._examples.width)):
             yield from self._examples.read(rows.view(len(rows), lanes, -1)).unbind(0)
@@ -127,7 +127,7 @@ class DualLayer:
         left, pulled = (torch.tensor(part[:-1], dtype=self._gram.dtype) for part in (self._left, self._pulled))
         return left.to(self._gram.device), pulled.to(self._gram.device)
 
-    def read(self, steps: Steps, lanes: int) -> Iterator[DualReads]:
+    def read(self, steps: StackSteps, lanes: int) -> Iterator[DualReads]:
         """Yields what each step reads; its rows are positions among the clients' padded examples."""
         if steps.left is None or steps.pulled is None:
             raise TypeError("a layer in dual form needs its shares")

@@ -15,7 +15,7 @@ from lit_cfl.engines.chain.losses import compute_losses, compute_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
 from lit_cfl.engines.chain.replay import FEWEST, ReplayedStep, StepCapture
-from lit_cfl.engines.chain.tables import CohortExamples, Step, Steps, lay_out
+from lit_cfl.engines.chain.tables import CohortExamples, StackSteps, Step, lay_out
 from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training, Update
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot
@@ -99,7 +99,7 @@ class Stack:
         weight = names[0]
         return DualLayer(rules[0], examples.read(own), self._starts[weight], centers.get(weight), steps, bias)
 
-    def _completed(self, steps: Steps) -> Steps:
+    def _completed(self, steps: StackSteps) -> StackSteps:
         """Adds to the mini-batches what the dual form and the optimizer read in each step."""
         if self._dual is not None:
             left, pulled = self._dual.shares()
@@ -166,7 +166,7 @@ class Stack:
 
         return ReplayedStep(step, capture)
 
-    def _take_steps(self, take: TakeStep, steps: Steps, lanes: int) -> Tensor:
+    def _take_steps(self, take: TakeStep, steps: StackSteps, lanes: int) -> Tensor:
         """Takes some steps of the first clients. Returns the losses before each `[steps, lanes, B, 1]`."""
         found = list(starmap(take, zip(steps.each(), self._first.read(steps, lanes), strict=True)))
         outputs = torch.stack([outputs for outputs, _ in found])

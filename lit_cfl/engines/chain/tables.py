@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StackSteps:
     """Steps of the first clients of a stack, on the device.
 
     Args:
@@ -87,19 +87,19 @@ class Steps:
     first: Tensor | None = None
     weights: Tensor | None = None
 
-    def part(self, span: slice, lanes: int) -> "Steps":
+    def part(self, span: slice, lanes: int) -> "StackSteps":
         """Returns some steps of the first clients."""
         return self._selected(lanes, lambda part: part[span])
 
-    def at(self, number: Tensor, lanes: int) -> "Steps":
+    def at(self, number: Tensor, lanes: int) -> "StackSteps":
         """Returns one step of the first clients by its number, int64 `[1]` on the device."""
         return self._selected(lanes, lambda part: part.index_select(0, number))
 
-    def _selected(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "Steps":
+    def _selected(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "StackSteps":
         def selected(part: Tensor | None) -> Tensor | None:
             return None if part is None else select(part)
 
-        return Steps(
+        return StackSteps(
             select(self.rows[:, : lanes * self.targets.shape[2]]),
             select(self.targets[:, :lanes]),
             select(self.shares[:, :lanes]),
@@ -118,7 +118,7 @@ class Steps:
         return map(Step, *(none if part is None else part.unbind(0) for part in parts))
 
 
-def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, starts: Tensor, masked: bool) -> Steps:
+def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, starts: Tensor, masked: bool) -> StackSteps:
     """Lays out the mini-batches of a group, and what goes with them.
 
     Args:
@@ -130,7 +130,7 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
     own, present = work.batches.table(at, group.width)
     among = starts if not group.size else torch.arange(len(starts), device=starts.device) * group.size
     positions = (own + starts[:, None]).flatten()
-    return Steps(
+    return StackSteps(
         rows=(own + among[:, None]).flatten(1),
         targets=examples.targets.index_select(0, positions).view(*own.shape, -1),
         shares=(present.to(work.models.dtype) / present.sum(-1, keepdim=True))[..., None],
