@@ -79,7 +79,8 @@ class DualReads(NamedTuple):
     Args:
         rows: positions of the mini-batches' examples among all, int64 `[lanes * B]`.
         gram: Rows of the Gram matrix `[lanes, B, n]`.
-        products: Products of the mini-batches with what is left of the first weights `[lanes, B, h]`; it is overwritten.
+        products: Products of the mini-batches with what is left of the first weights `[lanes, B, h]`, to be
+            overwritten.
     """
 
     rows: Tensor
