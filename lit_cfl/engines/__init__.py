@@ -1,1 +1,1 @@
-"""Trains clients: the engines behind `LocalWork`, each of which computes the same numbers in another way."""
+"""Trains clients: the engines behind `LocalWork`. All compute the same numbers, each in a different way."""

@@ -1,4 +1,4 @@
-"""Makes the examples that clients with `data.augment` train on: those of each mini-batch, changed at random."""
+"""Augments the mini-batches of clients with `data.augment`: each example is changed at random, by its key."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _BLOCK = 2**22  # numbers that are changed together
 
 
 def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
-    """Replaces the examples of a cohort by those of its mini-batches, one after the other, each changed by its key.
+    """Replaces the examples of a cohort by those of its mini-batches, in order, each changed by its key.
 
     Every way of training then finds them as it finds any examples. An example is there once for each of the client's
     mini-batches that has it.
@@ -43,7 +43,7 @@ def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> Cohort
 
 
 def _changed(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Changes these examples of the cohort, some at a time."""
+    """Augments these examples of the cohort, some at a time."""
     inputs, labels = (part.new_empty(len(index), *part.shape[1:]) for part in (work.inputs, work.labels))
     size = max(1, _BLOCK // max(1, work.inputs.shape[1:].numel()))
     for start in range(0, len(index), size):

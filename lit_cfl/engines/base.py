@@ -1,4 +1,4 @@
-"""Builds nets from a seed, cuts fits into chunks, has a way of local training compute them, and evaluates."""
+"""The base engine: builds nets from a seed, splits fits into chunks, trains them in the plan's way, and evaluates."""
 
 import copy
 import warnings
@@ -48,7 +48,7 @@ Planned = tuple[Tensor, CohortFit, Batch | None]  # positions, what is computed 
 
 
 class Engine:
-    """Fits and evaluates clients in this process, in the way that the plan names.
+    """Fits and evaluates clients in this process, in the way that the plan specifies.
 
     Args:
         task: builds the LightningModule that every client trains; called several times.
@@ -85,7 +85,7 @@ class Engine:
         self.noted_not_finite = False  # whether a loss that is not finite was noted in an evaluation
 
     def rates(self, round: int) -> Rates | None:
-        """Returns the learning rates of a round, one for each group of the optimizer; None without a schedule.
+        """Returns the learning rates of a round, one per parameter group; None without a schedule.
 
         Raises:
             InputError: the schedule cannot be made, or has no rates for this round.
@@ -104,7 +104,7 @@ class Engine:
 
     @property
     def device(self) -> str:
-        """Where this process computes."""
+        """The device on which this process computes."""
         return self.plan.device
 
     def at(self, round: int, data: FederatedData) -> ClientWork:
@@ -129,12 +129,12 @@ class Engine:
         return row
 
     def build(self, number: int) -> LightningModule:
-        """Builds the task with the initial model of that number, as the user's code makes it: no copy of another."""
+        """Builds the task with the initial model of that number by running the user's code, not by copying a module."""
         return build_module(self._task, self.seed, number, self.device)
 
     @property
     def loop(self) -> ClientLoop:
-        """The way in which clients train, built when it is first needed."""
+        """The plan's way of training clients, built when it is first needed."""
         if self._loop is None:
             here = replace(self.plan, device=self.device, workers=0)
             self._loop = way_named(here.engine)(self.template, self.layout, here, self.local)
@@ -151,7 +151,7 @@ class Engine:
         return module
 
     def examples(self, data: FederatedData) -> Examples:
-        """Returns the pool of examples on the device, moved there once; one that is too large for it stays."""
+        """Returns the pool of examples on the device, moved there once; a pool that is too large stays on the CPU."""
         if self._resident is None or self._resident[0] is not data.examples:
             self._resident = (data.examples, self._moved(data.examples))
         return self._resident[1]
@@ -167,7 +167,7 @@ class Engine:
             return examples
 
     def release_examples(self) -> bool:
-        """Leaves the pool of examples on the CPU from now on where it takes more than an eighth of a GPU's memory.
+        """Keeps the pool of examples on the CPU from now on if it takes more than an eighth of a GPU's memory.
 
         Returns:
             whether that freed any memory.
@@ -192,7 +192,7 @@ class Engine:
         return self.outcomes_of_each(model[None], torch.zeros_like(index), index, data)
 
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
-        """Computes the losses of each model on these examples, which are read once for all of them.
+        """Computes the losses of each model on these examples, which are read once for all models.
 
         Args:
             models: `[K, d]`.
@@ -206,7 +206,7 @@ class Engine:
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """Computes losses and scores of models, each on examples of its own.
+        """Computes losses and scores of models, each on its own examples.
 
         Args:
             models: `[K, d]`.
@@ -221,7 +221,7 @@ class Engine:
     def outcomes_of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
     ) -> Outcomes:
-        """Computes losses and scores of mixtures of models, each on examples of its own.
+        """Computes losses and scores of mixtures of models, each on its own examples.
 
         Args:
             models: `[K, d]`.
@@ -234,11 +234,11 @@ class Engine:
             return self._scorer.of_mixtures(models, weights, which, index, self.examples(data))
 
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
-        """Seeds the global generators, for what a module itself draws, and restores them afterwards."""
+        """Seeds the global generators, for random numbers that a module draws itself, and restores them afterwards."""
         return seed_globally(derive(self.seed, purpose, *ids), self.device)
 
     def penalties(self, models: Tensor) -> Tensor:
-        """Computes what the task adds to every example's loss in training: float64 `[K]`, 0 where it adds nothing."""
+        """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
         return self._scorer.penalties(models)
 
     @cached_property
@@ -246,7 +246,7 @@ class Engine:
         return self.loop.scorer(partial(seed_global_generators, self.seed, "evaluation"))
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRows]:
-        """Yields gradients of mean training losses, of some clients after the other; see `LocalWork`.
+        """Yields gradients of mean training losses, a group of clients at a time; see `LocalWork`.
 
         Where memory runs out, it continues with fewer clients at once.
         """
@@ -266,7 +266,7 @@ class Engine:
             start = part.stop
 
     def gradient_parts(self, clients: Tensor, data: FederatedData) -> Iterator[slice]:
-        """Cuts clients into runs whose gradients and examples fit the memory at once."""
+        """Splits clients into groups whose gradients and examples fit into memory together."""
         sizes = data.num_examples[clients]
         for part in parts_of(sizes, self._examples_at_once(data)):
             for start in range(part.start, part.stop, self.rows_that_fit):
@@ -323,7 +323,7 @@ class Engine:
         self.report(Activity("statistics of", round, done, total))
 
     def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None:
-        """Raises InputError where a client has a mini-batch of one example that BatchNorm cannot train on.
+        """Raises InputError if a client has a mini-batch of one example that BatchNorm cannot train on.
 
         Args:
             lengths: The budget's length for each client, int64 `[n]`.
@@ -340,7 +340,7 @@ class Engine:
         return self._single
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
-        """Fits the clients in chunks of `plan.rows_mib`; all at once where they fit."""
+        """Fits the clients in chunks of `plan.rows_mib`; in one chunk if they fit."""
         self.require_variance(request.clients, request.budget, request.lengths, data)
         chunks = self._chunks(request, round, data)
         return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)
@@ -354,7 +354,7 @@ class Engine:
 
     @property
     def rows_that_fit(self) -> int:
-        """Rows that take `plan.rows_mib`, at least one."""
+        """The number of rows that take `plan.rows_mib`, at least one."""
         return max(1, int(self.plan.rows_mib / self._row_mib))
 
     @property
@@ -378,7 +378,7 @@ class Engine:
     def fit_chunks(
         self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
     ) -> Iterator[Chunk]:
-        """Yields these chunks of a fit, trained. On a GPU the next clients are described while it trains some."""
+        """Trains a fit chunk by chunk, and yields the chunks. On a GPU the next clients are prepared meanwhile."""
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
         parts = [list(self._training(request, chunk, data)) for chunk in chunks]
         describe = partial(self._described, request, round, data, away)
@@ -387,7 +387,7 @@ class Engine:
             yield self._fit_chunk(request, chunk, islice(works, len(own)), round, data)
 
     def _training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
-        """Yields positions of clients that train at once, of a chunk."""
+        """Yields the positions of a chunk's clients that train at the same time."""
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
         held = sizes if data.examples.augment is None else self._describer.seen(request.budget, lengths, sizes)
@@ -395,14 +395,14 @@ class Engine:
             yield training[part] + chunk.start
 
     def _examples_at_once(self, data: FederatedData) -> float:
-        """Returns how many examples of clients are gathered at once, at most, unless one client has more."""
+        """Returns the maximum number of examples gathered at once; a single client may have more."""
         each = self.plan.dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
         return float(_PART_MIB[torch.device(self.device).type] * 2**20 // each)
 
     def _described(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
     ) -> Planned:
-        """Describes the training of the clients at these positions, as far as a thread can; see `prepare_ahead`.
+        """Prepares the training of the clients at these positions, as far as a thread can; see `prepare_ahead`.
 
         Args:
             gathers: collect the examples, too: they lie on the CPU, and a GPU trains.
@@ -476,7 +476,7 @@ class Engine:
         return starts.index_select(0, sent(which, starts.device))
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
-        """Trains the clients; between two of them the run may be ended. Errors name the client, or those it may be."""
+        """Trains the clients; the run may be interrupted between two of them. Errors name the clients concerned."""
         through = 0
 
         def ended(count: int) -> None:
@@ -496,7 +496,7 @@ class Engine:
                 raise InputError(f"client {client} cannot be trained in round {round + 1}: {error}") from error
 
     def report_fit(self, request: FitRequest, round: int, before: int, ended: int = 0) -> None:
-        """Reports how far a fit is.
+        """Reports the progress of a fit.
 
         Args:
             before: clients of the parts that are through.
@@ -506,7 +506,7 @@ class Engine:
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
-        """Moves large data to the CPU, or else halves chunks and lanes, after so many clients ran out of memory."""
+        """Moves large data to the CPU, or else halves chunks and lanes, after memory ran out with this many clients."""
         if self.release_examples():
             return
         lanes = max(1, self.plan.lanes // 2)
@@ -526,27 +526,27 @@ class Engine:
         self._was_short = True
 
     def adopt(self, plan: Plan) -> None:
-        """Switches to another plan, one with other lanes or chunks."""
+        """Switches to another plan with different lanes or chunks."""
         self.plan, self._loop = plan, None
         self.__dict__.pop("_scorer", None)
 
     @property
     def wasted_share(self) -> float | None:
-        """Share of the mini-batches computed so far that trained no client; None where clients do not stack."""
+        """Share of the mini-batches computed so far that trained no client; None if clients are not stacked."""
         return self.effort.waste if self.effort.computed else None
 
     def close(self) -> None:
-        """Releases what the engine holds beside memory. Who built the engine calls it; a second call does nothing."""
+        """Releases resources other than memory. The builder of the engine calls it; a second call does nothing."""
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """Says which rows `[n, d]` have no NaN and no infinity. A sum is ten times as fast as to look at each number."""
+    """Returns which rows `[n, d]` are finite. A sum is ten times faster than a test of each number."""
     finite = rows.sum(1).isfinite().cpu()
     return finite if finite.all() else rows.isfinite().all(1).cpu()
 
 
 def _rate(module: LightningModule) -> float:
-    """Returns the learning rate with which a module begins; NaN where it has none without a Trainer."""
+    """Returns the initial learning rate of a module; NaN if it has none without a Trainer."""
     found: Any = None
     with suppress(Exception):  # of a user's module, which may ask for its Trainer
         found = module.configure_optimizers()

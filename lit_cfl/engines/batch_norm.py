@@ -1,4 +1,4 @@
-"""Computes BatchNorm layers of a stack: each client has its own batch, of which some places may be empty."""
+"""BatchNorm layers of a stack: each client has a separate batch, which may contain empty places."""
 
 from typing import cast
 
@@ -10,12 +10,12 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Says whether a layer of a module normalises by its batch."""
+    """Returns whether a module has a layer that normalises by its batch."""
     return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 
 class StackedBatchNorm(nn.Module):
-    """Takes the place of a BatchNorm layer, with its own parameters and statistics under their names.
+    """Replaces a BatchNorm layer, with the same parameters and statistics under their names.
 
     The statistics of a batch count the examples that are there. A function of tensors cannot change the running ones,
     so they are left in `updated`.
@@ -50,7 +50,7 @@ class StackedBatchNorm(nn.Module):
         return cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
 
     def _statistics(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes mean and variance of each channel over the batch; leaves the running ones after it in `updated`."""
+        """Computes mean and variance of each channel over the batch; stores the new running statistics in `updated`."""
         places = [0, *range(2, inputs.dim())]
         present = self.present.to(inputs.dtype)
         mask = present.view(-1, *[1] * (inputs.dim() - 1))

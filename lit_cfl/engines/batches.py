@@ -1,4 +1,4 @@
-"""Draws the mini-batches of a cohort: the same in every way of training, and in any company."""
+"""Draws the mini-batches of a cohort: the same in every way of training, whoever else is in the cohort."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ LastBatch = Literal["keep", "drop", "join"]
 
 
 def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
-    """Counts the mini-batches of one epoch of each client, int64 `[n]`; 0 where a client has no example.
+    """Counts the mini-batches of one epoch of each client, int64 `[n]`; 0 for a client without examples.
 
     Args:
         sizes: examples of each client, int64 `[n]`, 0 or more.
@@ -47,7 +47,7 @@ def count_steps(
 
 
 def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
-    """Counts the examples of so many mini-batches of each client, each as often as it is there, int64 `[n]`.
+    """Counts the examples in the first mini-batches of each client, repeats included, int64 `[n]`.
 
     Args:
         steps: mini-batches of each client, int64 `[n]`.
@@ -62,7 +62,7 @@ def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: La
 
 @dataclass(frozen=True, eq=False)
 class MiniBatches:
-    """The mini-batches of a cohort, client by client. Each is a stretch of a list of examples.
+    """The mini-batches of a cohort, client by client. Each is a slice of a list of examples.
 
     Args:
         draw: makes that list on a device: positions within a client's own examples, int64 `[M]`.
@@ -85,16 +85,16 @@ class MiniBatches:
 
     @cached_property
     def drawn(self) -> Tensor:
-        """The list, int64 `[M]`."""
+        """The examples in drawn order, int64 `[M]`."""
         return self.draw(self.device)
 
     def lists(self, which: slice = slice(None)) -> list[Tensor]:
-        """Returns some mini-batches: the positions of each, int64."""
+        """Returns the positions of the examples in some mini-batches, int64."""
         begins, counts = self.begins[which].tolist(), self.counts[which].tolist()
         return [self.drawn[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
 
     def table(self, which: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Lays out mini-batches in a table.
+        """Arranges mini-batches in a table.
 
         Args:
             which: their numbers, int64 `[...]`, on the CPU.
@@ -117,7 +117,7 @@ def draw_batches(
     last: LastBatch = "keep",
     together: bool = False,
 ) -> MiniBatches:
-    """Draws the mini-batches of all clients, each epoch of a client in a new order.
+    """Draws the mini-batches of all clients; each epoch of a client has a new order.
 
     Args:
         seeds: Seed of each client's own stream `[n]`.

@@ -1,4 +1,4 @@
-"""Checks that modules that are built or copied again are the same: clients, processes and later commands rely on it."""
+"""Checks that rebuilt and copied modules are equal, as clients, processes and later commands require."""
 
 import copy
 import warnings
@@ -16,7 +16,7 @@ _MOVED = 0.01  # deviation of the changes to each weight
 
 
 def require_same_build(first: LightningModule, second: LightningModule) -> None:
-    """Checks that a task gives the same module again from the same seed.
+    """Checks that a task builds the same module twice from the same seed.
 
     Raises:
         InputError: naming what differs.
@@ -32,7 +32,7 @@ def require_same_build(first: LightningModule, second: LightningModule) -> None:
 
 
 def require_faithful_copy(engine: Engine, batch: Batch) -> None:
-    """Checks that a copy of the module computes what the module itself does, under weights that differ from its first.
+    """Checks that a copy of the module computes the same as the module itself, under different weights.
 
     Args:
         batch: examples on the CPU, floats as float32.

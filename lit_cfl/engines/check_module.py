@@ -1,4 +1,4 @@
-"""Checks that clients can have copies of a module, and looks what it is optimised by."""
+"""Checks that a module can be copied for clients, and finds its optimizer and schedulers."""
 
 import copy
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _COPIES = "every client trains a copy of the module"
 
 
 def require_module(module: LightningModule) -> None:
-    """Checks that a module has `losses`, and can be copied without a loss; for every engine.
+    """Checks, for every engine, that a module has `losses` and that copies of it are complete.
 
     Raises:
         InputError: it lacks `losses` or `outcomes`, has layers without weights or hooks that no copy has, or cannot be
@@ -37,7 +37,7 @@ def require_module(module: LightningModule) -> None:
 
 
 def _require_plain_layers(module: LightningModule) -> None:
-    """Refuses layers of which a copy cannot be converted, or that have no weights yet."""
+    """Rejects layers whose copies cannot be converted, or that have no weights yet."""
     for name, layer in module.named_modules():
         if isinstance(layer, ScriptModule):
             raise InputError(
@@ -54,7 +54,7 @@ def _require_plain_layers(module: LightningModule) -> None:
 
 
 def schedulers_in(configured: object) -> list[LRScheduler]:
-    """Finds the schedulers of learning rates in what `configure_optimizers` returned."""
+    """Finds the learning rate schedulers in the return value of `configure_optimizers`."""
     if isinstance(configured, LRScheduler):
         return [configured]
     parts = list(configured.values()) if isinstance(configured, Mapping) else configured
@@ -75,7 +75,7 @@ def _require_copy(module: LightningModule) -> None:
 
 
 def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
-    """Finds the innermost layer that cannot be copied: its name and itself."""
+    """Finds the innermost layer that cannot be copied, with its name."""
     for name, layer in reversed(list(module.named_modules())):
         try:
             copy.deepcopy(layer)

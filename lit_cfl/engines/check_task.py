@@ -37,7 +37,7 @@ _SOME, _BLOCK = 8, 2**16  # examples
 
 
 def require_trainable(engine: Engine, data: FederatedData) -> None:
-    """Scores an example of every label, and trains one client for one step, both on a throw-away module.
+    """Scores an example of every label, and trains one client for one step, both on a temporary module.
 
     Raises:
         InputError: the net does not fit the data, what evaluation asks of the module is of the wrong kind, or the
@@ -81,7 +81,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
 
 
 def _require_same_scores_again(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Scores examples twice. Raises InputError where what the module keeps of the first time changes the second."""
+    """Scores examples twice. Raises InputError if state kept from the first time changes the second result."""
     found, states = [], []
     for _ in range(2):
         with engine.own_stream("evaluation"):
@@ -97,7 +97,7 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
 
 
 def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
-    """Checks how examples are changed in training. Raises InputError."""
+    """Checks the augmentation of training examples. Raises InputError."""
     keys = torch.arange(len(batch[1]), device=batch[0].device) << 32
     try:
         require_augmentation(augment, batch, keys)
@@ -110,7 +110,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Checks that training leaves buffers alone that are in no row since they are not finite. Raises InputError."""
+    """Raises InputError if training changes non-finite buffers, which rows do not contain."""
     in_row = {slot.name for slot in engine.layout.slots}
     outside = {name: b.clone() for name, b in module.named_buffers() if b.is_floating_point() and name not in in_row}
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]
@@ -127,7 +127,7 @@ def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Bat
 
 
 def _require_finite_rates(module: LightningModule) -> None:
-    """Raises InputError where a learning rate is NaN or infinite: clients would be said to diverge."""
+    """Raises InputError if a learning rate is NaN or infinite, which would look like divergence."""
     optimizer = None
     with suppress(Exception):  # who fits the module says what is wrong
         optimizer = module.configure_optimizers()
@@ -137,7 +137,7 @@ def _require_finite_rates(module: LightningModule) -> None:
 
 
 def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
-    """Notes that a scheduler in the module knows a single fit of a client; over rounds it changes nothing."""
+    """Warns that a scheduler in the module sees only one fit of a client and has no effect over rounds."""
     with suppress(Exception):  # who fits the module says what is wrong
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
@@ -150,7 +150,7 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
 
 
 def _is_users(error: Exception, *kinds: type[Exception]) -> bool:
-    """Says whether an error is of these kinds, or was raised in the user's code, and not by a fault of ours."""
+    """Returns whether an error is of these kinds, or was raised in the user's code."""
     return isinstance(error, kinds) or bool(in_line(error))
 
 

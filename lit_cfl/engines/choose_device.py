@@ -1,4 +1,4 @@
-"""Chooses the device on which clients train: the one place that says what `device: auto` is.
+"""Chooses the device on which clients train: the only place that resolves `device: auto`.
 
 The first GPU where there is one, unless the whole run is small: below 100 billion multiply-adds, some ten seconds of
 one core, it is over before a GPU has started. Of Ray's workers each has a GPU where their cluster has any.
@@ -11,7 +11,7 @@ _GPU_PAYS = 100_000_000_000  # multiply-adds: an estimate
 
 
 def found_device(asked: str, multiply_adds: float = 0) -> str:
-    """Returns the device of one process: the first GPU for `cuda`, and for `auto` where it pays.
+    """Returns the device of one process: the first GPU for `cuda`, and for `auto` if it is worthwhile.
 
     Args:
         asked: `auto`, `cpu`, `cuda` or `cuda:<i>`.
@@ -32,7 +32,7 @@ def found_device(asked: str, multiply_adds: float = 0) -> str:
 
 
 def device_of_ray(asked: str, found: int) -> str:
-    """Returns the device of each worker: Ray shows it its own GPU alone."""
+    """Returns the device of each worker: Ray makes only the worker's own GPU visible."""
     if asked == "auto":
         return "cuda:0" if found else "cpu"
     if number := number_of_gpu(asked):
@@ -43,7 +43,7 @@ def device_of_ray(asked: str, found: int) -> str:
 
 
 def number_of_gpu(device: str) -> int | None:
-    """Returns the number of a GPU, None for the CPU. Raises InputError for another word."""
+    """Returns the index of a GPU, None for the CPU. Raises InputError for any other text."""
     kind, _, number = device.partition(":")
     if device == "cpu":
         return None
@@ -53,7 +53,7 @@ def number_of_gpu(device: str) -> int | None:
 
 
 def require_first_gpu(asked: str, what: str) -> None:
-    """Refuses a GPU by its number where Ray gives a process one GPU, which is the first one there.
+    """Refuses a GPU index above 0 if Ray gives each process one GPU, which has index 0 there.
 
     Args:
         asked: the device.

@@ -126,6 +126,6 @@ def _threads(workload: Workload) -> int:
 
 
 def _cores() -> int:
-    """Counts the cores that a plan may use: no more than `OMP_NUM_THREADS`, of a list for nested regions its first."""
+    """Counts the cores that a plan may use, limited by the first number in `OMP_NUM_THREADS`."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(count_cores(), int(first) or count_cores()) if first.isdecimal() else count_cores()

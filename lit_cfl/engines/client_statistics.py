@@ -1,4 +1,4 @@
-"""Runs a user's function on the examples of clients, one client after the other."""
+"""Runs a user's function on the examples of each client in turn."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def statistics_of(
     seed: int,
     round: int,
 ) -> Iterator[Statistic | None]:
-    """Yields what the function returns for each client, on the CPU; None for a client without training examples.
+    """Yields the function's result for each client, on the CPU; None for a client without training examples.
 
     Args:
         function, module: see `LocalWork.map`; the module is shared by all clients.

@@ -1,4 +1,4 @@
-"""Implements what an algorithm may ask of clients, with an engine."""
+"""Implements an algorithm's requests to clients with an engine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a 
 
 
 class ClientEngine(Protocol):
-    """The part of an `Engine` that works for algorithms."""
+    """The part of an `Engine` that algorithms use."""
 
     layout: ParameterLayout
     local: LocalTraining
@@ -158,7 +158,7 @@ class ClientWork:
         return torch.cat([none, *(losses for _, losses in self._losses_in_parts(models, clients))], dim=1)
 
     def _losses_in_parts(self, models: Tensor, clients: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the losses `[K, m]` of some training examples after the other, with their owners' positions `[m]`."""
+        """Yields the losses `[K, m]` of training examples part by part, with the positions of their owners `[m]`."""
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
         self.costs.scored += int(index.sizes.sum()) * len(models)
@@ -173,7 +173,7 @@ class ClientWork:
         return found
 
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Cuts examples into parts whose losses under all models are held at once: owners, and entries of each part.
+        """Splits examples into parts whose losses under all models fit into memory: owners, and entries of each part.
 
         They are whole batches of evaluation, so that no loss depends on the parts.
         """

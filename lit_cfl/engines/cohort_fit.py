@@ -1,4 +1,4 @@
-"""Describes the local training of a cohort by tensors, and what a way of computing it must be able to do."""
+"""The local training of a cohort as tensors, and the interface of the ways to compute it."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ Ended = Callable[[int], None]  # is called with how many clients are through; ma
 
 @dataclass(frozen=True, eq=False)
 class CohortFit:
-    """Local training of n clients. Each has at least one example and one step.
+    """Local training of n clients, each with at least one example and one step.
 
     `ClientLoop.gradients` gets one, too: without models, centres and mini-batches, with one key for each client.
 
@@ -104,7 +104,7 @@ class CohortFit:
 
     @property
     def num_seen(self) -> Tensor:
-        """Examples that each client sees in all its mini-batches, repeats counted, int64 `[n]`."""
+        """Examples seen by each client in all its mini-batches, repeats included, int64 `[n]`."""
         counts = torch.cat([torch.zeros(1, dtype=torch.int64), self.batches.counts.cumsum(0)])
         ends = self.steps.cumsum(0)
         return counts[ends] - counts[ends - self.steps]
@@ -112,7 +112,7 @@ class CohortFit:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a client costs.
+    """Cost of training one client.
 
     Args:
         multiply_adds: Multiply-adds of the losses of one mini-batch, in products and convolutions.
@@ -125,7 +125,7 @@ class Cost:
 
 @dataclass
 class Effort:
-    """Counts the mini-batches that were computed, and those of them that trained a client.
+    """Counts the computed mini-batches, and those of them that trained a client.
 
     Args:
         useful: mini-batches that trained a client.
@@ -168,11 +168,11 @@ class ClientLoop(ABC):
     @classmethod
     @abstractmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
-        """Says in one line why clients cannot, or should not, train in this way; None = they can."""
+        """Explains in one line why clients cannot, or should not, train in this way; None if they can."""
 
     @classmethod
     def cost(cls, task: TaskTraits, precision: Precision, batch_size: int) -> Cost:
-        """Computes what a client costs.
+        """Computes the cost of one client.
 
         Args:
             batch_size: examples of a mini-batch.
@@ -206,7 +206,7 @@ class ClientLoop(ABC):
         return rows
 
     def _gradient(self, model: Tensor, inputs: Tensor, labels: Tensor, key: int | None, row: Tensor) -> None:
-        """Computes the gradient on these examples into a row, in batches of at most 1,024 of about one size."""
+        """Writes the gradient on these examples into a row, in batches of about equal size, at most 1,024."""
         module = self.module_for_gradients
         self.layout.write(model, module)
         if key is not None:
@@ -223,7 +223,7 @@ class ClientLoop(ABC):
                     row[slot.start : slot.stop] += gradient.reshape(-1)
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
-        """Groups positions of clients whose gradients must be taken in one process, for the same bits.
+        """Groups positions of clients whose gradients one process must compute together to get the same bits.
 
         Args:
             sizes: examples of each client, int64 `[n]`.
@@ -233,11 +233,11 @@ class ClientLoop(ABC):
 
     @cached_property
     def module_for_gradients(self) -> LightningModule:
-        """A copy of the module in the plan's dtype, whose gradients are taken client by client."""
+        """A copy of the module in the plan's dtype, for gradients client by client."""
         return self.copied(self.plan.dtype)
 
     def scorer(self, seed: Callable[[int], None]) -> Scorer:
-        """Returns what computes losses and scores of models.
+        """Returns an object that computes losses and scores of models.
 
         Args:
             seed: see `Scorer`.
@@ -245,11 +245,11 @@ class ClientLoop(ABC):
         return Scorer(self.copied(self.plan.dtype).eval(), self.layout, self.plan.dtype, seed)
 
     def copied(self, dtype: torch.dtype) -> LightningModule:
-        """Copies the module to the plan's device; frozen parameters are there once for all copies in this dtype."""
+        """Copies the module to the plan's device; all copies of this dtype share the frozen parameters."""
         return copy_sharing_frozen(self.placed(dtype))
 
     def placed(self, dtype: torch.dtype) -> LightningModule:
-        """Returns the one copy of the module on the plan's device in this dtype, which must not be changed."""
+        """Returns the only copy of the module on the plan's device in this dtype, which must not be changed."""
         if dtype not in self._placed:
             self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)
         return self._placed[dtype]

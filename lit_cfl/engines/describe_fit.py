@@ -1,4 +1,4 @@
-"""Describes the local training that an algorithm asks for by tensors, for all clients at once."""
+"""Describes the local training that an algorithm requests as tensors, for all clients at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _NO_BATCHES = MiniBatches(_NONE.to, _NONE, _NONE)
 
 @dataclass(frozen=True)
 class FitDescriber:
-    """Describes fits of a run, all on the CPU: it may work in a thread while a GPU trains.
+    """Describes fits of a run on the CPU; it may work in a thread while a GPU trains.
 
     Args:
         seed: The run's seed.
@@ -41,7 +41,7 @@ class FitDescriber:
         return budget.batch_size or self.local.batch_size
 
     def steps(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
-        """Counts the mini-batches that each client trains on, int64 `[n]`; 0 where it has no data.
+        """Counts the mini-batches that each client trains on, int64 `[n]`; 0 for a client without data.
 
         Args:
             lengths: The budget's length for each client, int64 `[n]`.
@@ -55,7 +55,7 @@ class FitDescriber:
         return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
 
     def fit(self, request: FitRequest, positions: Tensor, round: int, data: FederatedData) -> CohortFit:
-        """Describes the training of the clients at these positions of a request; models and examples are left out."""
+        """Describes the training of the clients at these positions of a request, without models and examples."""
         clients = request.clients[positions]
         sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
         steps = self.steps(request.budget, request.lengths[positions], sizes)
@@ -86,7 +86,7 @@ class FitDescriber:
         )
 
     def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:
-        """Describes the gradients of these clients; examples are left out."""
+        """Describes the gradients of these clients, without examples."""
         ids, keys, sizes = clients.tolist(), None, data.num_examples[clients]
         if self.draws_masks:
             of_clients = derive_each(self.seed, "gradient/dropout", round, ids=ids)
@@ -99,7 +99,7 @@ class FitDescriber:
 
 
 def parts_of(sizes: Tensor, most: float) -> Iterator[slice]:
-    """Cuts clients into runs of at most so many examples, or of one client.
+    """Splits clients into groups with at most this many examples, or with one client.
 
     Args:
         sizes: examples of each client, int64 `[n]`.

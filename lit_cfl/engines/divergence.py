@@ -1,4 +1,4 @@
-"""Says why a client diverged: in training, or because its loss was no number before it trained."""
+"""Explains why a client diverged: in training, or because its loss was not finite before it trained."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from lit_cfl.errors import DivergedError, explain_divergence_of
 def explain_divergence(
     client: int, round: int, loss: float | None, rate: float, examples: Tensor, before: Tensor
 ) -> DivergedError:
-    """Builds the error that names the client that diverged, and the round.
+    """Builds the error that names the diverged client and the round.
 
     Args:
         round: rounds completed before.

@@ -1,4 +1,4 @@
-"""Drops units by a hash, so that a mask does not depend on how many clients are trained together.
+"""Dropout by a hash, so that a mask does not depend on how many clients are trained together.
 
 A random generator gives one stream for a whole stack of clients. Here the mask of a client is a function of its
 key, the step, the layer and the position, so every engine drops the same units.
@@ -17,7 +17,7 @@ KEY = "key"  # name of the buffer
 
 
 class KeyedDropout(nn.Module):
-    """Takes the place of `nn.Dropout`.
+    """Replaces `nn.Dropout` with masks that depend on a key.
 
     Args:
         p: probability that a unit is dropped, 0 to 1.
@@ -58,7 +58,7 @@ def compute_kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int],
 
 
 def with_keyed_dropout(module: LightningModule) -> LightningModule:
-    """Replaces every plain `nn.Dropout` in a module, in the order of registration. Returns the module."""
+    """Replaces every plain `nn.Dropout` in a module, in registration order. Returns the module."""
     layer = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
@@ -69,7 +69,7 @@ def with_keyed_dropout(module: LightningModule) -> LightningModule:
 
 
 def key_names(module: nn.Module) -> list[str]:
-    """Returns the full names of the buffers that hold the keys."""
+    """Returns the full names of the buffers that store the keys."""
     return [f"{name}.{KEY}" for name, child in module.named_modules() if isinstance(child, KeyedDropout)]
 
 

@@ -1,4 +1,4 @@
-"""Knows the plans of versions before 0.3, which trained clients in ways that no longer exist."""
+"""Plans of versions before 0.3, which trained clients in ways that no longer exist."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # and what
 
 
 def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
-    """Raises InputError where a configuration asks for a way to train that no longer exists.
+    """Raises InputError if a configuration names a way of training that no longer exists.
 
     Args:
         where: words before the option's name, such as `run.yaml: `.
@@ -31,18 +31,18 @@ def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
 
 
 def is_earlier(config: Mapping[str, Any]) -> bool:
-    """Says whether a configuration was written by a version before 0.3, with the plan of its run."""
+    """Returns whether a configuration was written by a version before 0.3, with the plan of its run."""
     return any(part in _plan(config) for part in _PARTS) or _plan(config).get("engine") in _ENGINES
 
 
 def without_earlier_plan(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration of an earlier run with its plan left to the rule."""
+    """Removes the plan from an earlier run's configuration, so that the rule chooses a new one."""
     engine = config.get("engine", "auto")
     return {**config, "engine": "auto" if engine in _ENGINES else engine, "plan": None}
 
 
 def refuse_earlier_run(path: Path, config: Mapping[str, Any]) -> None:
-    """Raises InputError where a run was trained by a version before 0.3: it cannot continue to the bit.
+    """Raises InputError for a run trained by a version before 0.3: its results cannot be continued bit for bit.
 
     Args:
         path: Folder of the run.

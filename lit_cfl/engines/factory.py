@@ -1,4 +1,4 @@
-"""Builds the engine of a plan, and says what the user should know of it."""
+"""Builds the engine of a plan, with notices for the user."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from lit_cfl.errors import Notice
 def build_engine(
     task: TaskFactory, plan: Plan, seed: int, local: LocalTraining, template: LightningModule | None = None
 ) -> Engine:
-    """Builds the engine that a plan asks for.
+    """Builds the engine of a plan.
 
     Args:
         template: the task's module of this seed, where it was built already.
@@ -27,7 +27,7 @@ def build_engine(
 
 
 def room_of_ray(engine: EngineOption, device: str, by_hand: PlanOptions | None) -> RayRoom:
-    """Counts what Ray's workers find. Where a cluster is there and `device` is `auto`, says what follows.
+    """Counts the resources of Ray's workers. Adds a notice if a cluster is running and `device` is `auto`.
 
     Returns:
         nothing where no worker of Ray's needs to know.
@@ -46,7 +46,7 @@ def room_of_ray(engine: EngineOption, device: str, by_hand: PlanOptions | None) 
 
 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
-    """Warns the user where clients could train faster, and says why they do not."""
+    """Warns the user if clients could train faster, with the reason why they do not."""
     task = workload.task
     if task is not None and asked != "trainer" and plan.engine == "trainer":
         reasons = "; ".join(task.trainer_reasons) or f"precision {plan.precision}"

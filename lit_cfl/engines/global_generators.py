@@ -1,4 +1,4 @@
-"""Seeds the global generators for what a user's module draws itself."""
+"""Seeds the global generators, for random numbers that a user's module draws itself."""
 
 import random
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def _seed(derived: int) -> None:
 
 @contextmanager
 def seed_globally(derived: int | None, device: str) -> Iterator[None]:
-    """Seeds these generators in the block, and restores them afterwards.
+    """Seeds these generators within the block, and restores them afterwards.
 
     Args:
         derived: a seed of `derive`; None = leave them alone.

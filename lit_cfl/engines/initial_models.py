@@ -1,4 +1,4 @@
-"""Notices where initial models do not follow from their seeds."""
+"""Detects initial models that do not depend on their seeds."""
 
 import warnings
 from hashlib import sha256
@@ -9,14 +9,14 @@ from lit_cfl.errors import Notice
 
 
 class InitialModels:
-    """Compares initial models as they are built, and notes once that two of different numbers are equal."""
+    """Compares initial models as they are built, and warns once if two with different numbers are equal."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}  # of the first model with this digest
         self._noted = False
 
     def compare(self, number: int, parameters: Tensor) -> None:
-        """Takes the trainable parameters `[p]` of the initial model of that number."""
+        """Checks the trainable parameters `[p]` of the initial model of that number."""
         first = self._numbers.setdefault(sha256(parameters.contiguous().numpy().data).digest(), number)
         if first != number and not self._noted:
             self._noted = True

@@ -1,4 +1,4 @@
-"""Estimates the memory of one lane of a GPU's stack, before there is one, from a step that computes nothing.
+"""Estimates the memory of one lane of a GPU's stack from a step on fake tensors.
 
 The step runs on fake tensors, which have shapes and no numbers. So the estimate is a property of model, optimizer and
 batch size. It leaves out the workspaces of cuDNN and cuBLAS, and the rounding of the allocator.
@@ -28,7 +28,7 @@ def lane_bytes(
     example: Batch,
     batch_size: int,
 ) -> int:
-    """Computes the bytes that a lane takes while a step of it is captured.
+    """Estimates the bytes of a lane while one of its steps is captured.
 
     These are its model and optimizer state, the copies of them that a capture makes, its proximal centre, its trained
     model, and what a step with a proximal term holds at most beside them: batch, activations, gradients.
@@ -53,7 +53,7 @@ def lane_bytes(
 
 
 def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
-    """Makes the work of one step of the lanes, with a proximal term."""
+    """Builds the inputs of one step of the lanes, with a proximal term."""
     count = len(lanes.rows[0])
     inputs, labels = (torch.zeros(batch_size, *part.shape[1:], dtype=part.dtype) for part in example)
     return LaneWork(
@@ -71,7 +71,7 @@ def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
 
 
 class _Living(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations made and that are in use, each storage once."""
+    """Counts the bytes of live tensors that operations made, each storage once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here

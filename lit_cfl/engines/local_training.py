@@ -1,4 +1,4 @@
-"""Describes what an engine is asked for: how clients train, which of them, and from which models."""
+"""Describes a request to an engine: how clients train, which clients, and from which models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +56,7 @@ class LocalTraining:
 
 @contextmanager
 def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
-    """Notes on an error, such as one of the user's module, which client was trained, and in which round.
+    """Adds to an error, such as one of the user's module, the client that was trained and the round.
 
     Args:
         waiting: returns the clients that are still to be trained, the present one first.
@@ -89,5 +89,5 @@ class FitRequest:
     weights: Sequence[Tensor] | None = None  # Factors of the losses of each client's examples [n]; None = 1
 
     def weights_at(self, positions: Tensor) -> Tensor | None:
-        """Returns the factors of these clients' examples, one client after the other, or None."""
+        """Returns the factors of these clients' examples, concatenated, or None."""
         return None if self.weights is None else torch.cat([self.weights[k] for k in positions.tolist()])

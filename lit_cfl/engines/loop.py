@@ -1,4 +1,4 @@
-"""Trains clients one after the other, each in a loop over its mini-batches: the way `loop`."""
+"""The way `loop`: trains one client after the other, each in a loop over its mini-batches."""
 
 from contextlib import nullcontext
 from math import ceil
@@ -23,7 +23,7 @@ _PART = 1_024  # examples, at most
 
 
 class PlainLoop(ClientLoop):
-    """Trains one client after the other with the parameters of one module, which change in place.
+    """Trains one client after the other in a single module, whose parameters change in place.
 
     On a CPU the gradients of a larger batch than 1,024 examples are summed up over parts of it, whose activations take
     less memory and leave the caches less often; not under BatchNorm and dropout, which depend on the whole batch.
@@ -82,7 +82,7 @@ class PlainLoop(ClientLoop):
         center: Tensor | None,
         weights: Tensor | None,
     ) -> Tensor:
-        """Trains one client, whose model is in the module before and after. Returns the sum of its losses."""
+        """Trains the client whose model is in the module, in place. Returns the sum of its losses."""
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
         centers = None if center is None else self._pieces(center)
         state = optimizer.start(stacked)
@@ -120,7 +120,7 @@ class PlainLoop(ClientLoop):
         return tuple(gradient[None] for gradient in gradients), loss
 
     def _share(self, part: Batch, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:
-        """Computes what a part adds to the gradients of the mean loss of so many examples, and to this loss."""
+        """Computes the contribution of a part to the gradients of the mean loss over all examples, and to the loss."""
         dtype = self.plan.autocast
         with torch.enable_grad():
             with nullcontext() if dtype is None else torch.autocast(part[1].device.type, dtype):

@@ -1,4 +1,4 @@
-"""Learning rates over rounds: a scheduler of PyTorch's that takes a step in each round.
+"""Learning rates over rounds: a PyTorch scheduler that takes one step per round.
 
 Clients make their optimizers again in every round, so that a scheduler in the module starts again, too. The rates of a
 round are therefore computed here, from the schedule, the optimizer's rates and the number of the round alone: they are
@@ -24,7 +24,7 @@ _LENGTHS = ("T_max", "total_iters", "total_steps")  # PyTorch's names of the num
 
 
 class SequentialSchedule(SequentialLR):
-    """Schedulers one after the other, such as a warm-up and a cosine: PyTorch's `SequentialLR` for a configuration.
+    """Schedulers in sequence, such as a warm-up and a cosine: PyTorch's `SequentialLR` for a configuration.
 
     Args:
         optimizer: given by the run.
@@ -39,7 +39,7 @@ class SequentialSchedule(SequentialLR):
 
 
 class ChainedSchedule(ChainedScheduler):
-    """Schedulers at the same time, whose factors multiply: PyTorch's `ChainedScheduler` for a configuration.
+    """Simultaneous schedulers, whose factors multiply: PyTorch's `ChainedScheduler` for a configuration.
 
     Args:
         optimizer: given by the run.
@@ -78,7 +78,7 @@ class RoundRates:
         self._record()
 
     def at(self, round: int) -> Rates:
-        """Returns the rates of a round, given by the number of rounds completed before it.
+        """Returns the rates of a round, given the number of rounds completed before it.
 
         Raises:
             InputError: the schedule has no rate for this round, or changes more than rates.
@@ -98,7 +98,7 @@ class RoundRates:
 
     @property
     def lengths(self) -> set[int]:
-        """Numbers of rounds after which the schedule ends, as its options say."""
+        """Numbers of rounds after which the schedule ends, according to its options."""
         return set(_lengths_in(self._scheduler.state_dict()))
 
     def _record(self) -> None:
@@ -152,7 +152,7 @@ def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lengths_in(state: Mapping[str, Any], before: int = 0) -> Iterator[int]:
-    """Finds lengths in the state of a scheduler, of those that follow each other the last one's.
+    """Finds the lengths in a scheduler's state; of schedulers in sequence, that of the last one.
 
     Args:
         before: rounds before it starts.

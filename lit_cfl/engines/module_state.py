@@ -1,4 +1,4 @@
-"""Lists what a module holds beside its layers: tensors, numbers and containers in attributes of any of its parts."""
+"""Lists the state of a module, including tensors, numbers and containers in attributes of any of its parts."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _CLOSED = ("torch", "lightning", "numpy", "builtins", "collections", "functools"
 
 
 def module_state(module: nn.Module) -> dict[str, Leaf]:
-    """Collects the state of a module and of all its parts, by name: parameters, buffers, and what attributes hold.
+    """Collects the state of a module and all its parts, by name: parameters, buffers, and attributes.
 
     Counts of batches that BatchNorm keeps for itself, and metrics of torchmetrics, change no training and are left out.
     What cannot be looked into, such as a function, counts by its type.
@@ -32,12 +32,12 @@ def module_state(module: nn.Module) -> dict[str, Leaf]:
 
 
 def copied_state(module: nn.Module) -> dict[str, Leaf]:
-    """Copies the state of a module, which may change then."""
+    """Copies the state of a module, which may change afterwards."""
     return {name: _copied(value) for name, value in module_state(module).items()}
 
 
 def same_value(one: Leaf, other: Leaf) -> bool:
-    """Says whether two values of a state are the same up to rounding."""
+    """Returns whether two values of a state are equal up to rounding."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         near = partial(torch.allclose, rtol=1e-9, atol=1e-12, equal_nan=True)
         return one.shape == other.shape and near(one.double(), other.double())
@@ -55,7 +55,7 @@ def _copied(value: Leaf) -> Leaf:
 
 
 def digest_of_constants(module: nn.Module, layout: ParameterLayout) -> str:
-    """Computes the SHA-256 of all tensors that clients do not train and a row does not hold, such as frozen layers."""
+    """Computes the SHA-256 of all tensors that are neither trained nor in a row, such as frozen layers."""
     in_rows = {slot.name for slot in layout.slots}
     digest = sha256()
     for name, value in sorted(module_state(module).items()):
@@ -109,7 +109,7 @@ def _numpys_state(rng: np.random.Generator | np.random.RandomState) -> Any:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """Returns what an object holds, by the end of its name; nothing for code and for objects of PyTorch and Python."""
+    """Returns the contents of an object by name suffix; nothing for code and objects of PyTorch and Python."""
     if isinstance(value, MethodType):
         return {"": value.__self__}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Counts the operations of a net, which tell how long it trains: a convolution uses each parameter many times."""
+"""Counts the operations of a net, which predict its training time: a convolution uses each parameter many times."""
 
 import copy
 

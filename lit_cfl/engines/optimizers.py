@@ -1,4 +1,4 @@
-"""Takes a step of SGD, Adam or AdamW with tensors, so that a stack of clients can take it together.
+"""Steps of SGD, Adam or AdamW as functions of tensors, so that a stack of clients can be updated together.
 
 The rule is read off the optimizer that the module configures: its class, and per parameter group the rates and
 decays. It is torch's own. Parameters and state change in place, which reads and writes each of them once.
@@ -32,7 +32,7 @@ class FunctionalOptimizer:
 
     @classmethod
     def of(cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
-        """Reads an optimizer of these parameters, each in one of its groups."""
+        """Reads an optimizer of these parameters, each of which is in one of its groups."""
         number_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         kind = {SGD: "sgd", Adam: "adam", AdamW: "adamw"}[type(optimizer)]
         numbers = tuple(number_of[id(p)] for p in parameters)
@@ -41,7 +41,7 @@ class FunctionalOptimizer:
 
     @classmethod
     def configured(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
-        """Reads the one plain optimizer that a module configures for these parameters."""
+        """Reads the only optimizer that a module configures for these parameters."""
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that `needs_trainer` refuses")
@@ -70,7 +70,7 @@ class FunctionalOptimizer:
         return tuple(tuple(torch.zeros_like(p) for p in parameters) for _ in range(self.slots))
 
     def corrections(self, steps: Tensor) -> Tensor:
-        """Computes Adam's bias corrections at steps (from 1): float64 `[2, ...]`, 1 - beta^t, sqrt of the second's."""
+        """Computes Adam's bias corrections at steps (from 1): float64 `[2, ...]`, 1 - beta1^t and sqrt(1 - beta2^t)."""
         if self.kind == "sgd":
             return torch.ones(2, *steps.shape, dtype=torch.float64)
         first, second = self.options[0]["betas"]
@@ -80,7 +80,7 @@ class FunctionalOptimizer:
     def step_(
         self, parameters: Tensors, gradients: Tensors, state: tuple[Tensors, ...], corrections: Tensor, first: Tensor
     ) -> None:
-        """Takes a step: changes the parameters and the state in place. Gradients stay: two may be one tensor.
+        """Takes a step: changes the parameters and the state in place, but not the gradients, which may be shared.
 
         Args:
             parameters, gradients: `[lanes, ...]` each.
@@ -97,7 +97,7 @@ class FunctionalOptimizer:
 
 
 def unsupported(optimizer: Optimizer) -> list[str]:
-    """Lists the options of this optimizer that `FunctionalOptimizer` does not know."""
+    """Lists the options of this optimizer that `FunctionalOptimizer` does not support."""
     found = []
     for group in optimizer.param_groups:
         found += [name for name in ("amsgrad", "maximize", "differentiable") if group.get(name)]

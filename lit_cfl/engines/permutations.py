@@ -22,7 +22,7 @@ _ANY_64_BITS = -(2**63)
 
 @dataclass(frozen=True, eq=False)
 class _Shuffle:
-    """Permutations of about one length, before they are shuffled.
+    """Permutations of similar lengths, before they are shuffled.
 
     Args:
         clients: whose they are, int64 `[k]`.
@@ -34,7 +34,7 @@ class _Shuffle:
 
 
 class Permutations:
-    """Permutations of clients' examples, several for each client.
+    """Permutations of clients' examples, several per client.
 
     Args:
         seeds: Seed of each client's generator `[n]`.
@@ -67,7 +67,7 @@ class Permutations:
                 torch.randperm(size, generator=rng, out=self._drawn[place : place + size])
 
     def _bits(self, seeds: Sequence[int], clients: Tensor, rng: torch.Generator) -> Tensor:
-        """Draws two 32-bit numbers, the first one above, as each int64."""
+        """Draws two 32-bit numbers into each int64, the first one in the upper half."""
         numbers = self._pairs(clients)
         bits = torch.empty(int(numbers.sum()), dtype=torch.int64)
         for client, own in zip(clients.tolist(), bits.split(numbers.tolist()), strict=True):
@@ -79,7 +79,7 @@ class Permutations:
         return (self._counts[clients] * (self._sizes[clients] - 1) + 1) // 2
 
     def drawn(self, device: torch.device | str) -> Tensor:
-        """Returns the permutations of the clients one behind the other, int64 `[sum]`."""
+        """Returns the permutations of the clients, concatenated, int64 `[sum]`."""
         drawn = sent(self._drawn, device)
         for one in self._shuffles:
             sizes, counts = self._sizes[one.clients], self._counts[one.clients]
@@ -94,14 +94,14 @@ class Permutations:
 
 
 def _alike(sizes: Tensor, counts: Tensor) -> Iterator[Tensor]:
-    """Yields the clients whose sizes have the same power of two, int64 `[k]`; those of one example apart."""
+    """Yields clients whose sizes have the same power of two, int64 `[k]`; clients with one example separately."""
     exponents = torch.frexp((sizes - 1).double()).exponent
     for exponent in exponents.unique().tolist():
         yield ((exponents == exponent) & (counts > 0)).nonzero().flatten()
 
 
 def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: Tensor, drawn: Tensor) -> None:
-    """Shuffles permutations, and writes them.
+    """Shuffles permutations and writes them to the result.
 
     Args:
         bits: see `_Shuffle`.
@@ -130,7 +130,7 @@ def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: 
 
 @cache
 def _shuffles_as_expected() -> bool:
-    """Says whether this PyTorch shuffles as described above."""
+    """Returns whether this PyTorch shuffles as described above."""
     size, count = 5, 3
     rng = torch.Generator().manual_seed(0)
     expected = torch.cat([torch.randperm(size, generator=rng) for _ in range(count)])

@@ -48,7 +48,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """How local training is computed. The parts as in `PlanOptions`; rows are float64 for `64-true`, else float32."""
+    """How local training is computed. Parts as in `PlanOptions`; rows are float64 for `64-true`, else float32."""
 
     engine: WayName = "trainer"
     device: str = "cpu"
@@ -67,32 +67,32 @@ class Plan:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the rows' numbers."""
+        """The dtype of the rows."""
         return row_dtype(self.precision)
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The type of models' numbers while they train."""
+        """The dtype of models during training."""
         return compute_dtype(self.precision)
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The type in which losses are computed, where that is another than the models'."""
+        """The autocast dtype for losses, if it differs from the models' dtype."""
         return _MIXED.get(self.precision)
 
 
 def row_dtype(precision: Precision) -> torch.dtype:
-    """Returns the type of the rows' numbers."""
+    """Returns the dtype of the rows."""
     return torch.float64 if precision == "64-true" else torch.float32
 
 
 def compute_dtype(precision: Precision) -> torch.dtype:
-    """Returns the type of models' numbers while they train."""
+    """Returns the dtype of models during training."""
     return torch.bfloat16 if precision == "bf16-true" else row_dtype(precision)
 
 
 def set_up_torch(plan: Plan, deterministic: bool) -> None:
-    """Sets options of the whole process: threads, TF32, deterministic operations alone or not, how memory is freed.
+    """Sets process-wide options: threads, TF32, deterministic operations, and how memory is freed.
 
     To be called before anything runs on a GPU: cuBLAS reads its setting once, when it starts.
     """
@@ -115,7 +115,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep blocks up to 128 MiB that are freed, 512 MiB in all, for the next tensors of their size.
+    """Lets the C library keep freed blocks of up to 128 MiB, 512 MiB in all, for the next tensors of their size.
 
     It would give each back to the kernel, which clears it again: a third of the time of a run in which all clients
     train. Where the C library is not glibc, nothing changes.
@@ -128,6 +128,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Gives the kernel all that `keep_freed_memory` has kept: for between two parts of a run that need other blocks."""
+    """Returns the memory kept by `keep_freed_memory` to the kernel, before a part of a run that needs other blocks."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

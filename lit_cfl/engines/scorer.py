@@ -38,14 +38,14 @@ class Outcomes:
 
     @classmethod
     def of_rows(cls, rows: Tensor, scores: Scores) -> "Outcomes":
-        """Takes apart what `outcomes_of` returns `[..., n]`."""
+        """Splits the result `[..., n]` of `outcomes_of` into its parts."""
         last = 1 + 2 * len(per_example(scores))
         outputs = rows[last:].T if len(rows) > last else None
         return cls(rows[0], rows[1:last:2], rows[2:last:2], outputs)
 
 
 class Scorer:
-    """Scores models with one module, which it writes them into.
+    """Scores models by loading them into one module.
 
     Args:
         module: Module in evaluation mode, on the device that computes.
@@ -66,7 +66,7 @@ class Scorer:
 
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes the loss of each model on these examples, which are read once for all of them; see `Engine`."""
+        """Computes the loss of each model on these examples, which are read once for all models; see `Engine`."""
         models = sent(models, self._device)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for start in range(0, len(index), EVALUATION_BATCH):
@@ -75,7 +75,7 @@ class Scorer:
         return losses.cpu()
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes losses `[K, n]`; in halves, which changes the rounding, where the batch does not fit the memory."""
+        """Computes losses `[K, n]`; halves batches that do not fit into memory, which changes the rounding."""
         try:
             batch = examples.batch(index, self._dtype, self._device)
             return torch.stack([self._outcomes(row, batch, int(index[0]))[0] for row in models])
@@ -88,7 +88,7 @@ class Scorer:
     def of_each(
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """Computes losses and scores of each example under a model of its own: `[n]`, see `Engine`."""
+        """Computes losses and scores of each example under its assigned model: `[n]`, see `Engine`."""
         scores, rows = scores_of(self._module), None
         for parts in batches_by_model(which):
             found = self._scored(models, parts, index, examples, named)
@@ -132,7 +132,7 @@ class Scorer:
     def _scored(
         self, models: Tensor, parts: Sequence[Part], index: Tensor, examples: Examples, named: ModelName
     ) -> Tensor:
-        """Computes the outcomes of a batch of several models' examples; in halves, as `_losses`."""
+        """Computes the outcomes of a batch with examples of several models; halves batches as `_losses` does."""
         start, stop = parts[0][1].start, parts[-1][1].stop
         try:
             inputs, labels = examples.batch(index[start:stop], self._dtype, self._device)
@@ -155,7 +155,7 @@ class Scorer:
         return outcomes_of(self._module, batch)
 
     def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
-        """Checks the outcomes and returns them; a value of weight 0 becomes 0, whatever it is.
+        """Checks and returns the outcomes; a value of weight 0 is replaced by 0.
 
         Raises:
             InputError: a weight is negative or not finite, or a value is not finite where the loss is: a model that
@@ -177,7 +177,7 @@ class Scorer:
 
     @torch.no_grad()
     def penalties(self, models: Tensor) -> Tensor:
-        """Computes what the task adds to every example's loss in training: float64 `[K]`, 0 where it adds nothing."""
+        """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
         return torch.tensor([self._penalty(row) for row in models], dtype=torch.float64)
 
     def _penalty(self, row: Tensor) -> float:
@@ -198,7 +198,7 @@ def _halves(parts: Sequence[Part]) -> Sequence[Sequence[Part]]:
 
 
 def batches_by_model(which: Tensor) -> Iterator[list[Part]]:
-    """Cuts examples into batches of one model each, and puts small ones together, to read at most a batch at once."""
+    """Splits examples into batches of one model each, and groups small ones into reads of at most one batch."""
     numbers, counts = which.unique_consecutive(return_counts=True)
     parts: list[Part] = []
     begin = 0

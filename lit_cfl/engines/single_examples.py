@@ -1,4 +1,4 @@
-"""Refuses mini-batches of one example that BatchNorm cannot train on, in every engine alike and before it trains.
+"""Raises an error before training for mini-batches of one example that BatchNorm cannot use, in every engine.
 
 A channel has no variance where it has one value. After a convolution it has one for each place of an image, so a
 single example may do.
@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 def refuses_single(module: LightningModule, examples: Examples) -> bool:
-    """Says whether a BatchNorm layer of the module cannot train on a batch of one example; tries it on a copy."""
+    """Returns whether a BatchNorm layer of the module fails on a batch of one example; tries it on a copy."""
     if not has_batch_norm(module):
         return False
     copied = copy.deepcopy(module).cpu().double()
@@ -34,7 +34,7 @@ def refuses_single(module: LightningModule, examples: Examples) -> bool:
 
 
 def meet_single(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch) -> Tensor:
-    """Says which clients have a mini-batch of a single example among their first steps, bool `[n]`.
+    """Returns which clients have a mini-batch of a single example among their first steps, bool `[n]`.
 
     Args:
         sizes: examples of each client, int64 `[n]`.
@@ -47,7 +47,7 @@ def meet_single(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastB
 
 
 def require_no_single(clients: Tensor, steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> None:
-    """Raises InputError for the first client that meets a mini-batch of one example.
+    """Raises InputError for the first client with a mini-batch of one example.
 
     Args:
         clients: ids, int64 `[n]`.

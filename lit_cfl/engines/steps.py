@@ -1,4 +1,4 @@
-"""Computes training steps of several clients at once, as functions of tensors: the core of the way `stack`.
+"""Training steps of several clients at once, as functions of tensors: the core of the way `stack`.
 
 The clients of a stack are its lanes. Each lane has its own parameters, optimizer state, batch and proximal centre; no
 number of one lane enters another one. Shapes are fixed, and a step changes the lanes in place, so that it can be
@@ -24,7 +24,7 @@ _NO_EXAMPLE = -1
 
 @dataclass(frozen=True)
 class Lanes:
-    """The clients that train together.
+    """The models and optimizer states of clients that train together.
 
     Args:
         rows: each tensor of the model, `[lanes, *shape]`, in the order of the layout.
@@ -36,7 +36,7 @@ class Lanes:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors: the rows, then the state."""
+        """All tensors: rows, then optimizer state."""
         return [*self.rows, *(tensor for slot in self.state for tensor in slot)]
 
     def first(self, width: int) -> "Lanes":
@@ -75,11 +75,11 @@ class LaneWork:
 
     @property
     def tables(self) -> Tensors:
-        """What differs from step to step."""
+        """The values that differ from step to step."""
         return self.index, self.keys, self.corrections, self.first
 
     def of_lanes(self, width: int) -> "LaneWork":
-        """Returns views of the work of the first lanes."""
+        """Returns views of the inputs of the first lanes."""
         index, keys, corrections, first = self.tables
         return replace(
             self,
@@ -119,7 +119,7 @@ class Steps:
         self._optimizer, self._clip, self._autocast = update, clip, autocast
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> None:
-        """Takes the step number `work.at`: changes the lanes, keeps the losses, and counts up."""
+        """Takes step number `work.at`: updates the lanes, stores the losses, and increments the number."""
         index, keys, corrections, first = (table.index_select(0, work.at)[0] for table in work.tables)
         present = index != _NO_EXAMPLE
         own = index[:, :1]  # a short batch is filled up with its own example: another client's may be infinite
@@ -173,7 +173,7 @@ class Steps:
         present: Tensor,
         factors: Tensor | None = None,
     ) -> tuple[Tensor, Tensors]:
-        """Computes the losses of one client's batch `[B]`, and its buffers afterwards where there are BatchNorms."""
+        """Computes the losses of one client's batch `[B]`, and its buffers afterwards if there are BatchNorms."""
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
         given = dict.fromkeys((f"{name}.{PRESENT}" for name in self._norms), present)
         autocast = torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None)
@@ -187,7 +187,7 @@ class Steps:
 
 
 class _Losses(nn.Module):
-    """`losses` as the forward of a module, for `functional_call`."""
+    """Calls `losses` as the forward of a module, for `functional_call`."""
 
     def __init__(self, module: LightningModule) -> None:
         super().__init__()
@@ -199,12 +199,12 @@ class _Losses(nn.Module):
 
 
 def pulled_to(centers: Tensors, prox: Tensor | float, gradients: Tensors, parameters: Tensors) -> Tensors:
-    """Adds the gradient of prox/2 * |w - center|^2; centres may have buffers behind the parameters."""
+    """Adds the gradient of prox/2 * |w - center|^2; centres may have buffers after the parameters."""
     return tuple(g + prox * (p - c) for g, p, c in zip(gradients, parameters, centers, strict=False))
 
 
 def clipped(gradients: Tensors, norm: float) -> Tensors:
-    """Scales each lane's gradient to at most this norm, as `torch.nn.utils.clip_grad_norm_` does it."""
+    """Scales each lane's gradient to at most this norm, like `torch.nn.utils.clip_grad_norm_`."""
     squares = torch.stack([vmap(torch.sum)(g * g) for g in gradients]).sum(0)
     scale = (norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     return tuple(g * scale.view(-1, *[1] * (g.dim() - 1)) for g in gradients)

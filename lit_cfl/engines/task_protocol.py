@@ -1,4 +1,4 @@
-"""Asks a LightningModule for the loss and the scores of each example, and checks what it returns."""
+"""Calls a LightningModule for the loss and the scores of each example, and checks the results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def require_losses(module: LightningModule) -> None:
-    """Raises InputError where the module lacks what evaluation needs."""
+    """Raises InputError if the module lacks a method that evaluation needs."""
     name, scores = type(module).__name__, per_example(scores_of(module))
     if not hasattr(module, "losses"):
         raise InputError(
@@ -31,14 +31,14 @@ def require_losses(module: LightningModule) -> None:
 
 
 def losses_of(module: LightningModule, batch: Batch) -> Tensor:
-    """Computes the loss of each example `[n]`. Raises InputError where the module returns something else."""
+    """Computes the loss of each example `[n]`. Raises InputError if the module returns anything else."""
     losses = cast(Callable[[Batch], Tensor], module.losses)(batch)
     _require_one_each(module, losses, len(batch[1]))
     return losses
 
 
 def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | None) -> Tensor:
-    """Computes the losses `[n]`, each times its weight; what the module adds to each loss keeps the factor 1.
+    """Computes the losses `[n]` times their weights; the module's `penalty` keeps the factor 1.
 
     Args:
         weights: `[n]`; None = 1.
@@ -48,7 +48,7 @@ def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | 
 
 
 def weighted(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
-    """Multiplies losses of a module by weights, all but its `penalty`; see `weighted_losses_of`."""
+    """Multiplies losses of a module by weights, except its `penalty`; see `weighted_losses_of`."""
     products = losses * weights
     if not hasattr(module, "penalty"):
         return products
@@ -56,7 +56,7 @@ def weighted(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor
 
 
 def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
-    """Computes what `losses_of` does. Raises InputError where no gradient can be taken of it."""
+    """Computes the same as `losses_of`. Raises InputError if the losses have no gradient."""
     losses = losses_of(module, batch)
     if not losses.requires_grad:
         raise InputError(
@@ -68,7 +68,7 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 @contextmanager
 def explain_missing_gradients(round: int) -> Iterator[None]:
-    """Says in one line why a user's module has no gradients, for which it is asked outside of a Trainer's fit.
+    """Explains in one line why a user's module has no gradients outside of a Trainer's fit.
 
     Args:
         round: rounds completed before.
@@ -88,7 +88,7 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
 
 
 def penalty_of(module: LightningModule) -> float:
-    """Computes what the module adds to the loss of every example in training; 0 where it has no `penalty`.
+    """Computes the penalty that the module adds to every training loss; 0 without `penalty`.
 
     A module with `penalty() -> 0-d tensor` adds it in `losses`, and leaves it out of the losses of its `outcomes`.
     """
@@ -128,7 +128,7 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
 
 
 def require_mixing(module: LightningModule, algorithm: str) -> None:
-    """Raises InputError where an algorithm gives clients mixtures of models, and the module cannot mix outputs."""
+    """Raises InputError if an algorithm uses mixtures of models but the module cannot mix outputs."""
     if not hasattr(module, "mix_outputs"):
         raise InputError(
             f"{algorithm} mixes the outputs of several models, but {type(module).__name__} has no "
@@ -137,14 +137,14 @@ def require_mixing(module: LightningModule, algorithm: str) -> None:
 
 
 def mix_outputs_of(module: LightningModule, outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes outputs of models `[K, n, ...]` with weights `[n, K]`: `[n, ...]`."""
+    """Mixes the outputs of models `[K, n, ...]` with weights `[n, K]`: `[n, ...]`."""
     return cast(Callable[[Tensor, Tensor], Tensor], module.mix_outputs)(outputs, weights)
 
 
 def mixed_outcomes_of(
     module: LightningModule, batch: Batch, load: Sequence[Callable[[], None]], weights: Tensor
 ) -> Tensor:
-    """Evaluates a mixture of models as `outcomes_of` does one: `forward` returns the mixed outputs meanwhile.
+    """Evaluates a mixture of models as `outcomes_of` does one model, with `forward` returning the mixed outputs.
 
     Args:
         load: writes each of the K models into the module.
@@ -178,7 +178,7 @@ def mixed_outcomes_of(
 
 
 def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
-    """Takes the outputs from the end of what `outcomes` returned after the losses."""
+    """Separates the model outputs, which follow the losses and scores in the result of `outcomes`."""
     outputs = found.pop() if len(found) > scores else None
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != size:
         raise InputError(

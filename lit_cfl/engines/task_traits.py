@@ -1,4 +1,4 @@
-"""Measures what clients train, once for a run: every way of training reads from it whether it can train this."""
+"""Measures a run's task once: every way of training decides from this whether it can train the task."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ _SOME = 8  # examples
 
 @dataclass(frozen=True, eq=False)
 class TaskTraits:
-    """The task of a run.
+    """Properties of the task of a run.
 
     Args:
         module: as the user's task builds it, with keyed dropout, on the CPU; it must not be changed.
@@ -35,7 +35,7 @@ class TaskTraits:
 
     @classmethod
     def of(cls, module: LightningModule, data: FederatedData) -> "TaskTraits":
-        """Takes what is measured from the run's data."""
+        """Measures the properties with the run's data."""
         some = torch.arange(min(_SOME, len(data.examples)))
         mean = int(data.num_examples[data.population].sum()) / max(1, len(data.population))
         batch = data.examples.batch(some, device="cpu")
@@ -48,16 +48,16 @@ class TaskTraits:
 
     @cached_property
     def trainer_reasons(self) -> list[str]:
-        """Why only `trainer` can train this; empty if `losses` and one plain optimizer are all of its training."""
+        """Why only `trainer` can train this task; empty if `losses` and one plain optimizer suffice."""
         return reasons_for_trainer(self.module, self.layout, self.batch)
 
     @cached_property
     def stack_reasons(self) -> list[str]:
-        """Why `torch.func.vmap` cannot train several clients of it; empty if it can. Read `trainer_reasons` first."""
+        """Why `torch.func.vmap` cannot train several clients; empty if it can. Read `trainer_reasons` first."""
         return reasons_for_no_stack(self.module, self.layout, self.batch)
 
     def batch_size(self, local: LocalTraining) -> int:
-        """Returns the examples in a mini-batch of a mean client."""
+        """Returns the mini-batch size of a client of mean size."""
         return self.mean_size if local.batch_size == "full" else min(local.batch_size, self.mean_size)
 
     def model_bytes(self, precision: Precision) -> int:
@@ -65,5 +65,5 @@ class TaskTraits:
         return self.layout.num_columns * row_dtype(precision).itemsize
 
     def copied(self) -> LightningModule:
-        """Copies the module; the copy may be changed, except for its frozen parameters."""
+        """Copies the module; the copy may be changed, except for frozen parameters."""
         return copy_sharing_frozen(self.module)

@@ -1,4 +1,4 @@
-"""Decides whether integers among the inputs are token ids, which only the net can tell."""
+"""Decides whether integer inputs are token ids, which depends on the net."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,13 +10,13 @@ from lit_cfl.data import FederatedData
 
 
 def takes_tokens(module: nn.Module) -> bool:
-    """Says whether a module looks up vectors by integers: it has an embedding, or an attribute `takes_tokens`."""
+    """Returns whether a module looks up vectors by integers: it has an embedding, or an attribute `takes_tokens`."""
     embeds = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules())
     return embeds or bool(getattr(module, "takes_tokens", False))
 
 
 def with_tokens_for(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
-    """Makes integer inputs token ids if the module takes such; otherwise they are numbers, as floats are.
+    """Marks integer inputs as token ids if the module takes token ids; otherwise they are treated as numbers.
 
     Args:
         build: returns the module; called only if the inputs may be token ids.

@@ -1,4 +1,4 @@
-"""The parts of PyTorch that have no public name, each with the reason why no public one does; no other file uses any.
+"""All uses of PyTorch's private names, each with the reason why no public name works.
 
 * Fake tensors and the dispatch mode: memory is estimated by a step without numbers that sees every operation, also
   those of the backward pass (`lane_memory.py`). `torch.device("meta")` does not take modules that hold plain tensors,
@@ -22,12 +22,12 @@ __all__ = ["FakeTensorMode", "TorchDispatchMode", "has_forward_hooks", "has_grad
 
 
 def has_forward_hooks(layer: nn.Module) -> bool:
-    """Says whether something else is called before or after a layer's `forward`."""
+    """Returns whether hooks run before or after a layer's `forward`."""
     return _any(layer, "_forward_hooks", "_forward_pre_hooks")
 
 
 def has_gradient_hooks(parameter: Tensor) -> bool:
-    """Says whether something is called with a parameter's gradient."""
+    """Returns whether a hook receives a parameter's gradient."""
     return _any(parameter, "_backward_hooks", "_post_accumulate_grad_hooks")
 
 

@@ -1,4 +1,4 @@
-"""Trains each client by one `lightning.Trainer.fit` of a LightningModule: the way `trainer`.
+"""The way `trainer`: trains each client by one `lightning.Trainer.fit` of a LightningModule.
 
 The plain reference for the other ways, and the one that takes any LightningModule.
 """
@@ -33,7 +33,7 @@ _CHECKED = 8  # examples that a module is checked with
 
 
 class TrainerLoop(ClientLoop):
-    """Trains one client after the other with `lightning.Trainer`, each with a module of its own."""
+    """Trains one client after the other with `lightning.Trainer`, each in a new module."""
 
     name, seeds_global_generators, reports_every_loss = "trainer", True, False
     _reasons: list[str] | None = None  # against weighted examples, once they are known
@@ -86,7 +86,7 @@ class TrainerLoop(ClientLoop):
         return self.layout.read(module, self.plan.dtype, self.plan.device), record.mean
 
     def _require_losses(self, work: CohortFit) -> None:
-        """Raises InputError where a mini-batch of weighted examples is not all that a step of the module depends on."""
+        """Raises InputError if a training step depends on more than a mini-batch of weighted examples."""
         if self._reasons is None:
             some = work.inputs[:_CHECKED].float().cpu() if work.inputs.is_floating_point() else work.inputs[:_CHECKED]
             batch = some.cpu(), work.labels[:_CHECKED].cpu()
@@ -103,12 +103,12 @@ class TrainerLoop(ClientLoop):
         return module
 
     def copied(self, dtype: torch.dtype) -> LightningModule:
-        """Copies all of the module: what is frozen now may be trained by and by."""
+        """Copies the whole module, since frozen parameters may be trained later."""
         return copy.deepcopy(self.placed(dtype))
 
     @property
     def module_for_gradients(self) -> LightningModule:
-        """A copy for each client: a module may keep what it was trained on."""
+        """A new copy for each client, since a module may keep state from training."""
         return self.copied(self.plan.dtype)
 
     @property
@@ -128,7 +128,7 @@ class TrainerLoop(ClientLoop):
 
 
 def _weigh_steps(module: LightningModule) -> None:
-    """Makes a module train on the weighted mean of its losses, with the weights behind inputs and labels."""
+    """Makes a module train on the weighted mean of its losses, with the weights after inputs and labels."""
 
     def training_step(batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         return weighted_losses_of(module, batch[:2], batch[2]).mean()
@@ -162,12 +162,12 @@ class _Epochs:
 
     @property
     def max_steps(self) -> int:
-        """Steps after which training ends within an epoch; -1 = it ends with one."""
+        """Steps after which training ends within an epoch; -1 if it ends with an epoch."""
         return len(self._batches) if len(self._batches) % self._epoch_steps else -1
 
 
 class _LossRecord(Callback):
-    """Records the mean training loss per example over the whole fit, without a transfer from the device each step."""
+    """Records the mean training loss per example over the whole fit, without a device transfer in each step."""
 
     def __init__(self) -> None:
         self._sum: Tensor | float = 0.0
@@ -225,7 +225,7 @@ class _Proximal(Callback):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences Lightning, which announces devices and tips, and warns of small loaders, at every fit."""
+    """Silences Lightning, which prints devices and tips, and warns about small loaders, at every fit."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Lists the ways to train clients locally: the one place that names them."""
+"""Lists the ways to train clients locally; no other file names them."""
 
 from lit_cfl.engines.chain.loop import ChainLoop
 from lit_cfl.engines.cohort_fit import ClientLoop
@@ -10,5 +10,5 @@ WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLo
 
 
 def way_named(name: str) -> type[ClientLoop]:
-    """Returns the way of that name."""
+    """Returns the way with this name."""
     return next(way for way in WAYS if way.name == name)

@@ -1,4 +1,4 @@
-"""Measures the work of a run, from which its plan is chosen."""
+"""Measures the workload of a run, from which its plan is chosen."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from lit_cfl.local_work import per_client
 
 @dataclass(frozen=True)
 class Workload:
-    """What the rule depends on beside options and hardware.
+    """Inputs of the plan's rule other than options and hardware.
 
     Args:
         task: Task that clients train; None = unknown, so the plan must name the engine.
@@ -31,7 +31,7 @@ class Workload:
 
     @property
     def multiply_adds(self) -> float:
-        """Of the losses of all mini-batches; 0 = unknown."""
+        """Multiply-adds for the losses of all mini-batches; 0 = unknown."""
         return (
             0 if self.task is None else (self.client_steps * self.task.multiply_adds * self.task.batch_size(self.local))
         )
@@ -39,7 +39,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class RayRoom:
-    """What Ray's workers find, on whatever machines; see `factory.room_of_ray`.
+    """Resources of Ray's workers, on any machine; see `factory.room_of_ray`.
 
     Args:
         places: workers for whose threads their machines have cores; None = as many as this one has cores.
@@ -53,7 +53,7 @@ class RayRoom:
 def measure_workload(
     task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, rounds: int, cohort: int
 ) -> Workload:
-    """Measures the workload from which the plan is chosen. The task's module is built once, and is in `Workload.task`.
+    """Measures the workload from which the plan is chosen. Builds the task's module once, as `Workload.task`.
 
     Args:
         seed: The run's seed.
@@ -67,7 +67,7 @@ def measure_workload(
 
 
 def mean_steps(local: LocalTraining, data: FederatedData) -> float:
-    """Computes the mean number of mini-batches of a client in a round, over the clients in training."""
+    """Computes the mean number of mini-batches per client in a round, over the clients in training."""
     sizes = data.num_examples[data.population]
     lengths = per_client(local.epochs, sizes)
     return float(count_steps(local.budget, lengths, sizes, local.batch_size, local.last_batch).double().mean())

@@ -1,4 +1,4 @@
-"""Groups the clients of a cohort into stacks, by what each has alone: so nobody's numbers depend on the others.
+"""Groups the clients of a cohort into stacks by each client's own shape, so that no result depends on the others.
 
 A client's mini-batches are padded to the next rung of a fixed ladder, and so are its examples in dual form: rungs are
 powers of two with equal distances between them. Clients of the same rungs train in one stack, the longest first.
@@ -18,7 +18,7 @@ LEAST = 2  # rows of a matrix: a product over one row takes another way where it
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """What decides how each client trains, int64 `[n]` each.
+    """The shapes that determine how each client trains, int64 `[n]` each.
 
     Args:
         width: examples of a mini-batch, padded.
@@ -31,7 +31,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Span:
-    """Steps in which the same clients of a group train.
+    """A range of steps in which the same clients of a group train.
 
     Args:
         steps: their numbers.
@@ -60,7 +60,7 @@ class ClientGroup:
     size: int
 
     def spans(self) -> Iterator[Span]:
-        """Yields the spans of steps between which clients end."""
+        """Yields the spans of steps between two changes of the active clients."""
         start, busy = 0, len(self.steps)
         while busy:
             stop, following = self.steps[busy - 1], busy - 1
@@ -70,7 +70,7 @@ class ClientGroup:
             start, busy = stop, following
 
     def stretches(self, long: bool) -> Iterator[list[Span]]:
-        """Yields spans with one number of lanes: one by one, or `long`, until half of the clients have ended."""
+        """Yields spans with a constant number of lanes: one by one, or `long`, until half of the clients are done."""
         found: list[Span] = []
         for span in self.spans():
             if found and not (long and 2 * span.busy > found[0].busy):
@@ -82,7 +82,7 @@ class ClientGroup:
 
 
 def pad(sizes: Tensor, rungs: int) -> Tensor:
-    """Pads sizes `[n]` to the next rung of the ladder, at least 2.
+    """Rounds sizes `[n]` up to the next padded size, at least 2.
 
     Args:
         rungs: from one power of two to the next, itself a power of two.
@@ -93,7 +93,7 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
 
 
 def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
-    """Pads the widest mini-batch of each client, int64 `[n]`: not beyond the run's batch size where it is no wider."""
+    """Pads the widest mini-batch of each client, int64 `[n]`, up to the run's batch size if it is within it."""
     owners = torch.arange(len(work)).repeat_interleave(work.steps)
     widths = torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, work.batches.counts, "amax")
     fine = pad(widths, 8)
@@ -121,7 +121,7 @@ def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[Clien
 
 
 class Most:
-    """Counts the clients of a stack, so that what their steps read and write stays within some bytes.
+    """Limits the number of clients of a stack by the bytes that their steps read and write.
 
     Args:
         upper: numbers of a client's parameters and optimizer state, those of the first weight apart.

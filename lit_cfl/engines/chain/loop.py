@@ -1,4 +1,4 @@
-"""Trains chains of fully connected layers, all clients of a cohort in few stacks: the way `chain`."""
+"""The way `chain`: trains chains of fully connected layers, with all clients of a cohort in few stacks."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -38,7 +38,7 @@ _RUNGS = 1  # of sizes in dual form, an octave: with more, clients of many sizes
 
 
 class ChainLoop(ClientLoop):
-    """Trains the clients in stacks of those with the same shapes.
+    """Trains the clients in stacks of equal shapes.
 
     The first layer is in dual form where `dual_pays`, under plain SGD. A client's bits depend on neither the other
     clients nor their order.
@@ -98,7 +98,7 @@ class ChainLoop(ClientLoop):
 
     @property
     def _threads(self) -> int:
-        """Stacks that train at the same time, each in one thread, so that threads change no bit."""
+        """The number of stacks that train at the same time, each in one thread, so that threads change no bit."""
         return self.plan.threads if self.plan.device == "cpu" else 1
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ class ChainLoop(ClientLoop):
         return examples
 
     def _training_of(self, work: CohortFit) -> Training:
-        """Returns what is trained; the chain is recognised when the first examples are there."""
+        """Returns the training of the chain, which is recognised when the first examples are available."""
         if self._training is None:
             inputs = work.inputs[:_CHECKED] if work.decode is None else work.decode(work.inputs[:_CHECKED])
             batch = inputs.float().cpu(), work.labels[:_CHECKED].cpu()
@@ -145,7 +145,7 @@ class ChainLoop(ClientLoop):
         return self._training
 
     def _shapes(self, training: Training, work: CohortFit) -> Shapes:
-        """Says how each client trains, by what it has alone."""
+        """Computes the shapes of each client from its own data."""
         width, size, chain = pad_widths(work, self.local.batch_size), pad(work.sizes, _RUNGS), training.chain
         layer = chain.layers[0]
         can_be_dual = (
@@ -171,7 +171,7 @@ class ChainLoop(ClientLoop):
 
     @staticmethod
     def _require_fitting(chain: Chain, examples: CohortExamples) -> None:
-        """Raises InputError where the net cannot take the examples."""
+        """Raises InputError if the net cannot process the examples."""
         layers = chain.layers
         if (width := examples.width) != layers[0].inputs:
             raise InputError(f"examples have {width} numbers each, but the net takes {layers[0].inputs}")
@@ -186,7 +186,7 @@ class ChainLoop(ClientLoop):
 def _train_side_by_side(
     groups: list[ClientGroup], train: Callable[[ClientGroup], None], threads: int, count: Ended
 ) -> None:
-    """Trains the groups in threads; `count` is called in this one."""
+    """Trains the groups in threads; `count` is called in this thread."""
     with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
         waiting = {pool.submit(train, group): len(group.clients) for group in groups}
         try:
@@ -199,7 +199,7 @@ def _train_side_by_side(
 
 
 def without_autograd(device: str) -> AbstractContextManager[None]:
-    """Computes without a trace for autograd. On a CPU calls take a quarter less where tensors made here can have none.
+    """Disables autograd; on a CPU by inference mode, in which calls take a quarter less time.
 
     Such tensors must not leave the context; what was made outside may be written in it.
     """

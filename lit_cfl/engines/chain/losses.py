@@ -1,4 +1,4 @@
-"""Computes the losses of a stack of mini-batches, and their gradients by the outputs."""
+"""Losses of a stack of mini-batches, and their gradients with respect to the outputs."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ _MANY = 32  # labels: with fewer, PyTorch's softmax takes up to three times as l
 
 
 def targets_of(loss: Loss, labels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Brings labels into the form that `compute_losses` reads: int64 `[N, 1]`, or numbers `[N, outputs]`."""
+    """Converts labels to the form that `compute_losses` reads: int64 `[N, 1]`, or numbers `[N, outputs]`."""
     flat = labels.reshape(len(labels), -1)
     return flat if loss.kind == "cross-entropy" else flat.to(dtype)
 
 
 def compute_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Computes the losses `[..., B, 1]` of outputs `[..., B, outputs]`; for targets see `targets_of`."""
+    """Computes the losses `[..., B, 1]` of outputs `[..., B, outputs]`; `targets_of` makes the targets."""
     if loss.kind == "cross-entropy":
         losses = _log_totals(outputs).sub_(outputs.gather(-1, targets))
     elif loss.kind == "squared error":
@@ -27,7 +27,7 @@ def compute_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def compute_slopes(loss: Loss, outputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
-    """Computes the gradient by the outputs of a weighted sum of the losses, `[..., B, outputs]`.
+    """Computes the gradient of a weighted sum of the losses with respect to the outputs, `[..., B, outputs]`.
 
     Args:
         outputs, targets: see `compute_losses`.
@@ -50,7 +50,7 @@ def _log_totals(outputs: Tensor) -> Tensor:
 
 
 def _shared_softmax(outputs: Tensor, shares: Tensor) -> Tensor:
-    """Computes the softmax of each example times its share."""
+    """Computes the softmax of each example times its weight."""
     if outputs.shape[-1] >= _MANY:
         return outputs.softmax(-1).mul_(shares)
     found = (outputs - outputs.amax(-1, keepdim=True)).exp_()

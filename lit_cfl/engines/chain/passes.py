@@ -1,4 +1,4 @@
-"""Computes the forward and the backward pass of a chain for a stack of clients."""
+"""The forward and backward pass of a chain for a stack of clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -91,7 +91,7 @@ def run_backward(
     take: TakeGradient,
     below: bool,
 ) -> Tensor | None:
-    """Passes gradients back through the parts, and hands each layer its own.
+    """Passes gradients back through the parts, and gives each layer its gradient.
 
     Args:
         slopes: gradient by the outputs; it is overwritten.

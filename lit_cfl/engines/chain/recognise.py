@@ -1,4 +1,4 @@
-"""Recognises a chain of fully connected layers in any LightningModule: found by tracing, checked by numbers.
+"""Recognises a chain of fully connected layers in any LightningModule by tracing, and checks it numerically.
 
 The check compares losses and gradients of the module with those of the chain in float64: on the examples given, on
 random ones of other numbers, at other parameters, with and without dropout, one example alone and many.
@@ -91,7 +91,7 @@ def tensors_of(module: LightningModule, parts: Parts) -> dict[str, Tensor]:
 
 
 class _Check:
-    """Compares a module with the parts of a chain.
+    """Compares a module with the parts of a chain numerically.
 
     Args:
         parts: found by tracing.
@@ -152,7 +152,7 @@ class _Check:
         return run_forward(self._parts, self._tensors(), flat[None], keys, Arithmetic())
 
     def _chain_losses(self, loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes the losses `[n]`, and the gradient of their mean by the outputs `[1, n, outputs]`."""
+        """Computes the losses `[n]`, and the gradient of their mean with respect to the outputs `[1, n, outputs]`."""
         shares = torch.full((1, len(labels), 1), 1 / len(labels), dtype=torch.float64)
         targets = targets_of(loss, labels, torch.float64)[None]
         losses, slopes = compute_losses(loss, outputs, targets), compute_slopes(loss, outputs, targets, shares)
@@ -192,7 +192,7 @@ def _candidates(labels: Tensor, outputs: int) -> Iterator[Loss]:
 
 
 def trials(batch: Batch, chain: Chain) -> Iterator[Batch]:
-    """Yields the batch, one example of it, and random batches, in float64; their labels are all there may be."""
+    """Yields the batch, one example of it, and random batches with all possible labels, in float64."""
     inputs, labels = batch[0].double(), _precise(batch[1])
     yield inputs, labels
     yield inputs[:1], labels[:1]
@@ -209,7 +209,7 @@ def trials(batch: Batch, chain: Chain) -> Iterator[Batch]:
 
 
 def is_close(found: Tensor, expected: Tensor) -> bool:
-    """Says whether numbers in float64 agree but for rounding."""
+    """Returns whether float64 numbers agree up to rounding."""
     if found.shape != expected.shape:
         return False
     size = max(1.0, float(expected.detach().abs().max()))

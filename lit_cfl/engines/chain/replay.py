@@ -1,4 +1,4 @@
-"""Repeats a step on a GPU as a CUDA graph: to launch its operations one by one takes ten times as long as they run."""
+"""Replays a step on a GPU as a CUDA graph: launching its operations one by one takes ten times their run time."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ _LAUNCHED = 2  # steps that are taken before the capture, so that libraries have
 
 
 class StepCapture:
-    """Makes the graphs of a run, one after the other: each reuses the memory of the one before.
+    """Captures the graphs of a run in order: each reuses the memory of the previous one.
 
     Args:
         device: `cuda:<i>`.
@@ -21,7 +21,7 @@ class StepCapture:
         self._latest: torch.cuda.CUDAGraph | None = None  # kept: its memory would go with it
 
     def capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Captures a step, which takes none of its effects. It must neither wait for the GPU nor make host memory."""
+        """Captures a step without executing it. It must neither wait for the GPU nor allocate host memory."""
         with torch.cuda.device(self._device):
             self._stream = stream = self._stream or torch.cuda.Stream()
             pool = None if self._latest is None else self._latest.pool()
@@ -40,7 +40,7 @@ class StepCapture:
 
 
 class ReplayedStep:
-    """A step that is taken many times.
+    """A captured step that is replayed many times.
 
     Args:
         step: reads and changes the same tensors each time.
@@ -52,7 +52,7 @@ class ReplayedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, times: int) -> None:
-        """Takes the step so many times more."""
+        """Replays the step this many times."""
         for _ in range(times):
             if self._taken >= _LAUNCHED:
                 self._graph = self._graph or self._capture.capture(self._step)

@@ -1,4 +1,4 @@
-"""Scores the models of a chain: one product a layer for all examples of a model, without writing it into a module."""
+"""Scores the models of a chain: one product per layer for all examples, without loading a model into a module."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _CHECKED = 8  # examples that a chain is checked with
 
 
 class ChainScorer(Scorer):
-    """Scores the models of a chain; the numbers are the module's but for rounding.
+    """Scores the models of a chain; the numbers equal the module's up to rounding.
 
     A module whose `outcomes` are not the losses of the chain, and whether the largest output is the label or the
     absolute error, is scored as any other. That is checked by numbers when the first examples are there.
@@ -70,7 +70,7 @@ class ChainScorer(Scorer):
         return _outcomes_of_outputs(chain, outputs[None], batch[1], self._module)
 
     def _outputs(self, chain: Chain, models: Tensor, inputs: Tensor) -> Tensor:
-        """Computes the outputs of all models on all examples `[K, n, outputs]`: the first layer's in one product."""
+        """Computes the outputs of all models on all examples `[K, n, outputs]`, the first layer's in one product."""
         tensors = self._tensors(models)
         first = chain.layers[0]
         if chain.parts[0] is not first or len(models) == 1:
@@ -89,7 +89,7 @@ class ChainScorer(Scorer):
         return found
 
     def _chain(self, batch: Batch) -> Chain | None:
-        """Returns the chain; None where the module's outcomes are others. It is found at the first batch."""
+        """Returns the chain, found at the first batch; None if the module's outcomes are not the chain's."""
         if self._found is None:
             batch = batch[0][:_CHECKED].float().cpu(), batch[1][:_CHECKED].cpu()
             self._found = (_find_scored_chain(self._template, self._layout, batch),)
@@ -102,7 +102,7 @@ class ChainScorer(Scorer):
 
 
 def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain | None:
-    """Returns the chain of a module if its outcomes are those of the chain."""
+    """Returns the chain of a module if the module's outcomes equal those of the chain."""
     try:
         chain = recognise_chain(module, layout, batch)
     except NotAChainError:
@@ -124,7 +124,7 @@ def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: 
 
 
 def _is_forward(chain: Chain, module: LightningModule, batch: Batch) -> bool:
-    """Says whether the module's `forward` returns the outputs of its chain."""
+    """Returns whether the module's `forward` returns the outputs of its chain."""
     exact = copy.deepcopy(module).double().eval()
     for inputs, _ in trials(batch, chain):
         tensors = tensors_of(exact, chain.parts)

@@ -1,4 +1,4 @@
-"""Finds the chain in a module: traces its forward pass symbolically and follows one value from input to output."""
+"""Finds the chain in a module by tracing its forward pass symbolically and following one value to the output."""
 
 import operator
 from collections.abc import Callable
@@ -29,18 +29,18 @@ _SHAPES = {getattr, operator.getitem, operator.mul, operator.floordiv, "size", "
 
 
 class NotAChainError(ValueError):
-    """A module is not a chain of fully connected layers; the message says why in one line."""
+    """A module is not a chain of fully connected layers; the message explains why in one line."""
 
 
 class _Tracer(fx.Tracer):
-    """Enters all modules but PyTorch's own layers and the keyed dropout."""
+    """Traces into all modules except PyTorch's own layers and the keyed dropout."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
 def find_parts(module: nn.Module) -> Parts:
-    """Finds the parts of the chain that a module's `forward` computes, in their order.
+    """Finds the parts of the chain in a module's `forward`, in order.
 
     What only changes the shape is left out: `recognise.py` checks by numbers that it changes nothing else.
 
@@ -81,7 +81,7 @@ def _rename(part: ChainLayer | Activation | Drop, prefix: str) -> ChainLayer | A
 
 
 def _is_shape(node: fx.Node, value: fx.Node) -> bool:
-    """Says whether a node computes a shape, not a tensor: `x.shape[0]`, `x.size(0)`."""
+    """Returns whether a node computes a shape and not a tensor: `x.shape[0]`, `x.size(0)`."""
     if node is value or node.target not in _SHAPES:
         return False
     if node.target is getattr:

@@ -20,7 +20,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Rule:
-    """How a parameter changes in plain SGD: `w <- shrink * w + pull * center - rate * gradient of the losses`.
+    """Update rule of a parameter in plain SGD: `w <- shrink * w + pull * center - rate * gradient of the losses`.
 
     Args:
         rate: the learning rate.
@@ -40,7 +40,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What the training of all clients has in common.
+    """Training options common to all clients.
 
     Args:
         chain: Chain that the clients train.
@@ -58,7 +58,7 @@ class Training:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step changes parameters by their gradients alone: SGD without momentum and clipping."""
+        """Whether a step uses the parameters' gradients alone: SGD without momentum and clipping."""
         return self.optimizer.kind == "sgd" and not self.optimizer.slots and self.clip is None
 
     def rules(self, prox: float) -> dict[str, Rule]:
@@ -85,11 +85,11 @@ class Update(ABC):
 
     @abstractmethod
     def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
-        """Takes the gradient of a layer: by its outputs `[clients, B, h]`; and its inputs `[clients, B, d]`."""
+        """Receives the gradient of a layer's outputs `[clients, B, h]`, and the layer's inputs `[clients, B, d]`."""
 
     @abstractmethod
     def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:
-        """Ends a step; all layers have their gradients.
+        """Ends a step, after all layers have their gradients.
 
         Args:
             corrections: Bias corrections of this step, see `FunctionalOptimizer.corrections`, `[2]`.
@@ -98,7 +98,7 @@ class Update(ABC):
 
 
 class PlainUpdate(Update):
-    """Plain SGD: each layer changes as soon as its gradient is there."""
+    """Plain SGD: each layer is updated as soon as its gradient is known."""
 
     def __init__(self, training: Training, trained: Tensors, centers: Tensors | None, prox: float) -> None:
         super().__init__(training, trained, centers, prox)
@@ -122,7 +122,7 @@ class PlainUpdate(Update):
                 bias.add_(self.centers[layer.bias], alpha=rule.pull)
 
     def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:
-        """Does nothing: all layers have changed already."""
+        """Does nothing: all layers have been updated already."""
 
 
 class OptimizerUpdate(Update):

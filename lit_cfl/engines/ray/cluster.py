@@ -1,4 +1,4 @@
-"""Connects to the Ray cluster of the workers: one that is running, or one on this machine, started for the run."""
+"""Connects to the workers' Ray cluster: a running one, or one started on this machine for the run."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ _users = 0  # of a connection that was made here
 
 
 def connect(plan: Plan) -> Resources:
-    """Connects to Ray unless a connection exists: to the cluster at RAY_ADDRESS, else to one that is started here.
+    """Connects to Ray unless a connection exists: to the cluster at RAY_ADDRESS, else to a new local one.
 
     Returns:
         what each worker of the plan holds: as many cores as it has threads, and a share of a GPU.
@@ -46,7 +46,7 @@ def connect(plan: Plan) -> Resources:
 
 
 def count_room(threads: int = 1) -> RayRoom:
-    """Counts what workers find: in the cluster that is there, else on this machine, on which Ray starts.
+    """Counts the workers' resources: in the running cluster, else on this machine, where Ray will start.
 
     Args:
         threads: Threads of a worker.
@@ -66,7 +66,7 @@ def count_room(threads: int = 1) -> RayRoom:
 
 
 def is_there() -> bool:
-    """Says whether there is a cluster already, to which `connect` connects."""
+    """Returns whether a cluster is running, to which `connect` would connect."""
     return ray.is_initialized() or _address() != "local"
 
 
@@ -86,7 +86,7 @@ def _join(plan: Plan) -> None:
 
 
 def disconnect() -> None:
-    """Ends one use of Ray; the last one shuts it down where it was `connect` that started it."""
+    """Ends one use of Ray; the last one shuts Ray down if `connect` started it."""
     global _users
     if _users == 1 and ray.is_initialized():
         ray.shutdown()
@@ -125,7 +125,7 @@ def _fit_into(node: Resources, share: Resources) -> int:
 
 
 def _room() -> list[Resources]:
-    """Lists what each node has; in a placement group (a Ray Tune trial), what each bundle has beside this process."""
+    """Lists the resources of each node, or in a placement group (a Ray Tune trial) those left of each bundle."""
     group = get_current_placement_group()
     if group is None:
         nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
@@ -155,7 +155,7 @@ def _start(plan: Plan) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Refuses an address at which no Ray cluster answers in five seconds; Ray itself would try for minutes."""
+    """Raises InputError if no Ray cluster answers at an address in five seconds; Ray itself would try for minutes."""
     scheme, _, rest = address.rpartition("://")
     if address == "auto" or scheme not in ("", "ray"):
         return

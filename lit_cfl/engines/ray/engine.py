@@ -1,4 +1,4 @@
-"""Distributes the work among Ray actors, each with an engine of its own.
+"""Distributes the work among Ray actors, each with a separate engine.
 
 An actor holds a core of its own, or a share of a GPU, on this machine or on any node of a cluster. Examples and models
 go through Ray's object store, where each is held once a node, and actors read them without a copy.
@@ -65,7 +65,7 @@ class RayEngine(Engine):
 
     @property
     def device(self) -> str:
-        """Where this process computes: the GPUs are the actors'."""
+        """The device of this process, the CPU: the GPUs belong to the actors."""
         return "cpu"
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class RayEngine(Engine):
         return Chunk(part.start, models, losses, trained)
 
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:
-        """Divides the positions that train among workers, longest first, each to the worker with the least."""
+        """Divides the positions that train among workers, longest first, each to the least loaded worker."""
         sizes = data.num_examples[request.clients[part]]
         steps = self._describer.steps(request.budget, request.lengths[part], sizes)
         training = steps.nonzero().flatten()
@@ -179,7 +179,7 @@ class RayEngine(Engine):
     def _joined(
         self, shares: Sequence[Share], tables: Sequence[Tensor], parts: Sequence[slice], data: FederatedData
     ) -> Outcomes:
-        """Has actors score these parts of the examples `[n]`, and joins their outcomes."""
+        """Lets actors score these parts of the examples `[n]`, and joins the outcomes."""
         found: list[Tensor] = []
         for number, outcomes in self._done(shares, tables, data):
             arrays = [torch.from_numpy(np.array(values)) for values in outcomes]
@@ -238,20 +238,20 @@ class RayEngine(Engine):
         return float("inf")  # the actors cut their shares
 
     def _pays(self, examples: int) -> bool:
-        """Says whether actors compute losses, scores or gradients of so many examples, each under one model."""
+        """Returns whether actors should compute losses, scores or gradients of this many examples."""
         if self.plan.device != "cpu":
             return True
         return self.plan.workers > 1 and examples * max(_SMALL_MODEL, self.layout.num_parameters) >= _HAND_OVER_PAYS
 
     def _parts(self, units: Sequence[slice]) -> list[slice]:
-        """Joins slices that follow each other, into one for each actor."""
+        """Joins consecutive slices into one per actor."""
         runs = runs_of([unit.stop - unit.start for unit in units], self.plan.workers)
         return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
 
     def _done(
         self, shares: Sequence[Share], tables: Sequence[Tensor], data: FederatedData
     ) -> Iterator[tuple[int, Any]]:
-        """Has actors do these shares. Yields the number of a share and its result, in the order in which they end.
+        """Runs shares on actors. Yields each share's number and result, in order of completion.
 
         Args:
             tables: the rows `[n, d]` that go with each share; one alone goes with all of them.
@@ -269,14 +269,14 @@ class RayEngine(Engine):
 
 
 class _StoredRows:
-    """Puts the models and centres of a chunk into the object store, each that a client needs once."""
+    """Puts the models and centres of a chunk into the object store, each one needed by a client once."""
 
     def __init__(self, request: FitRequest, dtype: torch.dtype) -> None:
         self._request, self._dtype = request, dtype
         self._refs: dict[tuple[int, int], Ref] = {}
 
     def of(self, numbers: Tensor) -> tuple[Tensor, Tensor, list[Ref]]:
-        """Returns from which row each position starts, the row of its proximal term, and the rows, each once."""
+        """Returns for each position the index of its start row and proximal row, and the distinct rows."""
         request = self._request
         used, start = request.start[numbers].unique(return_inverse=True)
         refs = [self._stored(request.models, k) for k in used.tolist()]

@@ -1,4 +1,4 @@
-"""Distributes shares of work among a pool of Ray actors. It is started once a run; an actor that dies is replaced."""
+"""Distributes work among a pool of Ray actors, started once per run; an actor that dies is replaced."""
 
 import sys
 from collections import Counter, deque
@@ -34,7 +34,7 @@ _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, Obj
 
 @dataclass(frozen=True, eq=False)
 class ShareTask:
-    """A share, and where in the object store its data and models are."""
+    """A share of work, with references to its data and models in the object store."""
 
     share: Share
     examples: Ref
@@ -78,7 +78,7 @@ class WorkerPool:
         )
 
     def run(self, tasks: Sequence[ShareTask], between: Callable[[], None]) -> Iterator[tuple[int, Any]]:
-        """Does each task on a worker. Yields the number of a task and its result, in the order in which they end.
+        """Runs each task on a worker. Yields each task's number and result, in order of completion.
 
         Args:
             tasks: any number.
@@ -121,7 +121,7 @@ class WorkerPool:
                 self._kill(number)
 
     def close(self) -> None:
-        """Ends the workers, and Ray where the pool started it."""
+        """Stops the workers, and Ray if the pool started it."""
         if not self._open:
             return
         self._open = False
@@ -131,14 +131,14 @@ class WorkerPool:
         ray_cluster.disconnect()
 
     def _start(self, number: int) -> None:
-        """Requests a worker where there is none. It may start late; the others work meanwhile."""
+        """Requests the missing workers. They may start late; the others work meanwhile."""
         if self._workers[number] is None:
             self._workers[number] = self._actor.remote([self._spec], sys.path)
             self._starting[self._workers[number].ready.remote()] = number
             self._asked = monotonic()
 
     def _take_up(self, ended: Collection[Ref], working: bool) -> None:
-        """Counts workers that have started as idle. Raises InputError if none has for minutes."""
+        """Counts started workers as idle. Raises InputError if none has started for minutes."""
         self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
         if not working and not self._idle and monotonic() - self._asked > _START_SECONDS:
             raise InputError(

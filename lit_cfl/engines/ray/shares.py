@@ -1,4 +1,4 @@
-"""Describes the shares of an engine's work that are sent to Ray workers, and does them there."""
+"""Shares of an engine's work that are sent to Ray workers, and their execution there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from lit_cfl.local_work import ClientFunction, Statistic
 
 @dataclass(frozen=True, eq=False)
 class HeldClients:
-    """The clients of a run as a worker knows them: only some of them have their training examples there.
+    """The clients of a run as a worker knows them: it has the training examples of only some.
 
     Args:
         num_clients: Clients of the run.
@@ -33,12 +33,12 @@ class HeldClients:
 
     @classmethod
     def of(cls, clients: Tensor, data: FederatedData) -> "HeldClients":
-        """Takes these clients, and the largest one: engines look how much a client may hold."""
+        """Takes these clients, and the largest client of the run, whose size engines need."""
         holders = torch.cat([clients, data.num_examples.argmax()[None]]).unique()
         return cls(data.num_clients, holders, data.train.select(holders).packed())
 
     def data(self, examples: Examples) -> FederatedData:
-        """Returns all clients, of whom only the holders have any data."""
+        """Returns all clients, with data for those held here only."""
         starts, sizes = torch.zeros(2, self.num_clients, dtype=torch.int64)
         starts[self.holders], sizes[self.holders] = self.lists.starts, self.lists.sizes
         none = ClientIndex.empty(self.num_clients)
@@ -48,7 +48,7 @@ class HeldClients:
 
 @dataclass(frozen=True, eq=False)
 class TrainedShare:
-    """The result of a share of a fit: as in `Chunk`, as arrays, and the effort it took."""
+    """The result of a share of a fit: a `Chunk` as arrays, and the mini-batches computed for it."""
 
     models: np.ndarray
     losses: np.ndarray
@@ -58,7 +58,7 @@ class TrainedShare:
 
 @dataclass(frozen=True, eq=False)
 class FitShare:
-    """Clients of a fit that train on one worker.
+    """The clients of a fit that train on one worker.
 
     Args:
         request: Fit of these clients, whose models and centres are the rows sent along.
@@ -86,7 +86,7 @@ class FitShare:
 
 @dataclass(frozen=True, eq=False)
 class GradientShare:
-    """Clients whose gradients one worker takes, at the row that is sent along.
+    """Clients whose gradients one worker computes at the model that is sent along.
 
     Args:
         clients: ids, int64 `[n]`.
@@ -112,7 +112,7 @@ class GradientShare:
 
 @dataclass(frozen=True, eq=False)
 class StatisticShare:
-    """Clients on whose examples one worker runs a function; the model, if any, is the row that is sent along.
+    """Clients on whose examples one worker runs a function; the model, if any, is sent along.
 
     Args:
         function: Function of the user.
@@ -215,7 +215,7 @@ def _as_arrays(found: Outcomes) -> Sequence[np.ndarray]:
 
 
 def runs_of(sizes: Sequence[int], parts: int) -> list[slice]:
-    """Cuts units of work into runs of about the same size, as many as there are parts or fewer; none is empty.
+    """Splits units of work into parts of about the same size, without empty ones.
 
     Args:
         sizes: Size of each unit, 1 or more.

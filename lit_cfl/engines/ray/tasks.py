@@ -1,4 +1,4 @@
-"""Many tasks in Ray, as many at a time as there is room for: workers of a run, runs of a comparison or of a study."""
+"""Runs many tasks in Ray, as many at once as resources allow: workers of a run, runs of a comparison or study."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ def ended_tasks(
     others: Callable[[], Collection[Ref]] = tuple,
     seconds: float = _POLL_SECONDS,
 ) -> Iterator[tuple[T, Ref]]:
-    """Begins tasks in order, each as soon as there is room, and yields each with its reference once it has ended.
+    """Starts tasks in order, as soon as resources allow, and yields each with its reference when it has finished.
 
     Args:
         waiting: The tasks; one that is added meanwhile is begun, too.
@@ -49,7 +49,7 @@ def run_tasks(
     at_once: float = inf,
     begun: Callable[[T], None] = lambda task: None,
 ) -> Iterator[tuple[T, Any]]:
-    """Calls a function in processes of Ray's, and yields each task with its result, or the RayError in its place.
+    """Calls a function in Ray processes, and yields each task with its result, or with a RayError.
 
     Args:
         function: Function to call.

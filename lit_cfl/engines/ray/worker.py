@@ -1,4 +1,4 @@
-"""Does shares of an engine's work in a Ray worker."""
+"""Computes shares of an engine's work in a Ray worker."""
 
 import platform
 import sys
@@ -26,7 +26,7 @@ Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands 
 
 @dataclass(frozen=True, eq=False)
 class EngineSpec:
-    """What a worker builds its engine from.
+    """The arguments from which a worker builds its engine.
 
     Args:
         task, seed, local: the run's, see `Engine`.
@@ -44,14 +44,14 @@ class EngineSpec:
 
 
 class Share(Protocol):
-    """A part of some work, for one worker."""
+    """A share of some work, for one worker."""
 
     @property
     def worker_in_words(self) -> str:
-        """Says what cannot be done without the worker, for a message: `...: the Ray worker that ...`."""
+        """Describes the work that needs this worker, for a message: `...: the Ray worker that ...`."""
 
     def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Any:
-        """Does the work.
+        """Computes the share.
 
         Args:
             engine: the worker's own.
@@ -61,7 +61,7 @@ class Share(Protocol):
 
 
 class Worker:
-    """Does shares of work with an engine of its own. A Ray actor.
+    """A Ray actor that computes shares of work with its own engine.
 
     Args:
         spec: Reference to the engine's specification, inside a list: read only once the paths are known.
@@ -78,7 +78,7 @@ class Worker:
         """Returns once the worker is up."""
 
     def run(self, share: Share, examples: Sequence[Ref], *tables: np.ndarray) -> Any:
-        """Does a share.
+        """Computes a share.
 
         Args:
             examples: the pool, a reference in a list: it is read only when it is another one than before.
@@ -93,7 +93,7 @@ class Worker:
         return share.run(engine, pool, rows)
 
     def _get_engine(self) -> Engine:
-        """Builds the engine at the first share, not at the start: an error then reaches the driver as it is."""
+        """Builds the engine at the first share, not at the start: so an error reaches the driver unchanged."""
         if self._engine is None:
             spec: EngineSpec = ray.get(self._spec)
             set_up_torch(spec.plan, spec.deterministic)
@@ -113,7 +113,7 @@ class Worker:
 
 
 def parts_of(examples: Examples) -> Parts:
-    """Converts examples to arrays, as Ray holds them."""
+    """Converts examples to arrays, as Ray stores them."""
     return {f.name: _array(getattr(examples, f.name)) for f in fields(examples)}
 
 

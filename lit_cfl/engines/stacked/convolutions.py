@@ -1,4 +1,4 @@
-"""Computes the convolutions of a stack of clients as products.
+"""Computes the convolutions of a stack of clients as matrix products.
 
 PyTorch stacks 2-d convolutions as one convolution with a group for each client, which cuDNN computes group by group. A
 product of each client's kernels with its unfolded images is one operation for all of them: on an H200 that takes 0.75
@@ -17,7 +17,7 @@ _MOST = 16  # images
 
 
 class UnfoldedConvolutions(TorchFunctionMode):
-    """Takes the place of `conv2d` while it is entered, wherever a module calls it.
+    """Replaces `conv2d` within the block, wherever a module calls it.
 
     It leaves more than 16 images, dilation and groups to PyTorch.
     """
@@ -37,7 +37,7 @@ def _conv2d(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Computes what `torch.conv2d` does: images `[B, C, H, W]`, kernels `[O, C, h, w]`."""
+    """Computes the same as `torch.conv2d`: images `[B, C, H, W]`, kernels `[O, C, h, w]`."""
     if input.dim() != 4 or len(input) > _MOST or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     (above, beside), (down, right) = _pair(padding), _pair(stride)

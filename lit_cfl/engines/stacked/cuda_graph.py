@@ -1,4 +1,4 @@
-"""Captures training steps as CUDA graphs: launching a small model's operations takes longer than the operations."""
+"""Captures training steps as CUDA graphs: launching a small model's operations takes longer than running them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,12 +13,12 @@ _WARM_UPS = 3  # before a capture, so that libraries have made their workspaces
 
 
 class CapturingError(RuntimeError):
-    """The steps run, but cannot be captured, for example because a user's loss makes a tensor from a number."""
+    """The steps run, but cannot be captured, e.g. because a user's loss makes a tensor from a number."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Captured:
-    """A graph, and the tensors that it reads and writes: they must live as long as it does."""
+    """A graph with its input and output tensors, which must live as long as the graph."""
 
     graph: torch.cuda.CUDAGraph
     lanes: Lanes
@@ -44,7 +44,7 @@ class CapturedSteps:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> None:
-        """Takes a step, as `Steps` does it."""
+        """Computes a step as `Steps` does."""
         with torch.cuda.device(self._device):  # streams and captures belong to the current device
             self._graph_for(lanes, work).replay()
 
@@ -64,7 +64,7 @@ class CapturedSteps:
         return self._captured[key].graph
 
     def _capture(self, lanes: Lanes, work: LaneWork) -> _Captured:
-        """Captures the step as PyTorch's notes on CUDA graphs advise: fixed tensors, and warm-ups on a side stream."""
+        """Captures the step as PyTorch's CUDA graph notes advise: fixed tensors, and warm-ups on a side stream."""
         changed = [*lanes.tensors, work.at]
         before = [tensor.clone() for tensor in changed]
         self._stream = stream = self._stream or torch.cuda.Stream()  # one for all: they share memory
@@ -96,7 +96,7 @@ class CapturedSteps:
 
 @contextmanager
 def _refuse_waits() -> Iterator[None]:
-    """Refuses what waits for the GPU before a capture does: one that fails leaves torch 2.11's memory in a capture."""
+    """Raises an error for waits on the GPU before the capture: a failed capture would leak memory (torch 2.11)."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -111,7 +111,7 @@ def _refuse_waits() -> Iterator[None]:
 
 @contextmanager
 def _fastest_convolutions() -> Iterator[None]:
-    """Lets cuDNN choose its algorithms by trial, unless operations must be deterministic.
+    """Lets cuDNN choose its algorithms by benchmarking, unless operations must be deterministic.
 
     A capture tries them once, and its graph keeps them. Outside of it each new size of a batch would cost a trial.
     """

@@ -1,4 +1,4 @@
-"""Computes gradients of several clients at one model, in one stack."""
+"""Gradients of several clients at one model, in one stack."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ STACK_EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among the
 
 
 def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Returns positions of clients whose gradients are taken alone, and of the others as they go into stacks.
+    """Returns the positions of clients computed alone, and of the others in stacking order.
 
     These come by size and id, so that they are stacked in the same way in whatever order they are asked for.
 
@@ -34,7 +34,7 @@ def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Modu
 
 
 def next_stack(sizes: Tensor, start: int, most: int) -> slice:
-    """Selects the clients from `start` on whose gradients are taken together; a stack is as wide as its largest client.
+    """Selects the clients from `start` on that form the next stack, which is as wide as its largest client.
 
     Args:
         sizes: examples of each client, int64 `[n]`, the largest first.
@@ -47,7 +47,7 @@ def next_stack(sizes: Tensor, start: int, most: int) -> slice:
 def compute_stacked_gradients(
     steps: Steps, layout: ParameterLayout, plan: Plan, model: Tensor, work: CohortFit
 ) -> Tensor:
-    """Computes gradients `[n, parameters]` of a few clients' mean losses, each over all its examples at once.
+    """Computes gradients `[n, parameters]` of the mean losses of a few clients, each over all its examples.
 
     Args:
         model: `[d]`, on the device.

@@ -1,4 +1,4 @@
-"""Finds what a LightningModule does beyond `losses` and one plain optimizer: then only `trainer` can fit it."""
+"""Finds behaviour of a LightningModule beyond `losses` and one plain optimizer, which only `trainer` supports."""
 
 import copy
 import inspect
@@ -55,7 +55,7 @@ def needs_trainer(module: LightningModule) -> list[str]:
 
 
 def other_training_step(module: LightningModule, batch: Batch) -> list[str]:
-    """Lists why `training_step` needs `trainer`; empty if it gives the mean of `losses`, or is missing.
+    """Lists why `training_step` needs `trainer`; empty if it returns the mean of `losses`, or is missing.
 
     Args:
         module: whose `losses` can take the batch.
@@ -72,12 +72,12 @@ def other_training_step(module: LightningModule, batch: Batch) -> list[str]:
 
 
 def has_own_step(module: LightningModule) -> bool:
-    """Says whether a module has a `training_step` that is not ours."""
+    """Returns whether a module overrides `training_step`."""
     return type(module).training_step not in (LightningModule.training_step, Task.training_step)
 
 
 def loss_of_step(module: LightningModule, batch: Batch, number: int) -> Tensor | None:
-    """Computes the loss that `training_step` gives for the batch of that number; None where it gives none."""
+    """Computes the loss that `training_step` returns for this batch; None if it returns none."""
     several = len(inspect.signature(module.training_step).parameters) > 1
     returned = module.training_step(batch, number) if several else module.training_step(batch)
     loss = returned.get("loss") if isinstance(returned, Mapping) else returned
@@ -85,7 +85,7 @@ def loss_of_step(module: LightningModule, batch: Batch, number: int) -> Tensor |
 
 
 def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule], T]) -> T:
-    """Computes something with a copy of a module, each time with the same random numbers."""
+    """Runs a computation on a copy of a module, with the same random numbers each time."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # `log` warns without a Trainer
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Distributes the mini-batches of a cohort over the lanes of a stack, for all clients at once."""
+"""Distributes the mini-batches of a cohort over the lanes of a stack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Changes = dict[int, Tensor]  # of a step: a table of the clients that begin or e
 
 @dataclass(frozen=True, eq=False)
 class LaneTables:
-    """Where each client of a fit trains, and on what.
+    """The lane, steps and mini-batches of each client of a fit.
 
     Args:
         slots: Lane and steps of each client, in the clients' order.
@@ -46,12 +46,12 @@ class LaneTables:
         return losses.new_zeros(len(self.slots)).index_add_(0, self.owners, losses[self.rows, self.lanes])
 
     def begins(self, work: CohortFit, device: str) -> Changes:
-        """Groups the clients by the step before which they are loaded: rows of lanes, of models, and of centres."""
+        """Groups the clients by the step before which they are loaded: indices of lanes, models, and centres."""
         table = torch.stack([self._lane_of_each, work.start, work.center])
         return _grouped([slot.start for slot in self.slots], table, device)
 
     def ends(self, device: str) -> Changes:
-        """Groups the clients by the step before which they are saved: rows of lanes, and of clients."""
+        """Groups the clients by the step before which they are saved: indices of lanes and clients."""
         table = torch.stack([self._lane_of_each, torch.arange(len(self.slots))])
         return _grouped([slot.stop for slot in self.slots], table, device)
 
@@ -61,7 +61,7 @@ class LaneTables:
 
 
 def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_size: int) -> LaneTables:
-    """Schedules the clients of a fit, and lays out their mini-batches.
+    """Schedules the clients of a fit, and arranges their mini-batches in tables.
 
     Args:
         widths, call_cost: see `schedule_by_cost`.
@@ -87,7 +87,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
 
 
 def _grouped(steps: Sequence[int], table: Tensor, device: str) -> Changes:
-    """Groups the columns of a table by these steps; all go to the device at once."""
+    """Groups the columns of a table by step; all are copied to the device at once."""
     order = sorted(range(len(steps)), key=steps.__getitem__)
     table = sent(table[:, order], device)
     found, start = {}, 0

@@ -1,4 +1,4 @@
-"""Finds whether a module computes another thing later on: by the Trainer's progress, or by what it computed before.
+"""Detects modules whose step depends on the Trainer's progress or on earlier steps.
 
 Fast engines know no epochs, no numbers of batches and no Trainer, and all clients share one module. Such a module needs
 `trainer`, where each fit of a client has a fresh copy and a Trainer whose progress starts at 0.
@@ -35,7 +35,7 @@ _COMPUTED = "\0"  # begins the names of what is computed, which no attribute has
 
 
 def reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, what: str) -> list[str]:
-    """Says whether a loss depends on how far training is, as a list of at most one reason.
+    """Returns the reason why a loss depends on training progress, in a list; empty if it does not.
 
     Args:
         compute: the loss. Where it raises something, and has read no progress, nothing is said.
@@ -59,7 +59,7 @@ def reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, w
 def dependence_on_history(
     module: LightningModule, layout: ParameterLayout, batches: Sequence[Batch], compute: Compute, what: str
 ) -> list[str]:
-    """Says whether a step depends on the steps before it, as a list of at most one reason.
+    """Returns the reason why a step depends on earlier steps, in a list; empty if it does not.
 
     Steps of other models on other batches are made with one copy of the module, and again each with a fresh copy: loss,
     gradients, and all that the module holds must be the same.
@@ -91,7 +91,7 @@ def dependence_on_history(
 def _steps(
     module: LightningModule, layout: ParameterLayout, steps: Sequence[tuple[Tensor, Batch]], compute: Compute
 ) -> list[dict[str, Leaf]]:
-    """Makes steps with one copy of a module. Returns loss, gradients and the module's state after each."""
+    """Takes steps with one copy of a module. Returns loss, gradients and the module's state after each."""
     own, found = copy.deepcopy(module), []
     parameters = [own.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     for row, batch in steps:
@@ -106,7 +106,7 @@ def _steps(
 
 
 def _compute_undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
-    """Computes something, each time with the same random numbers, and without warnings (`log` warns)."""
+    """Runs a computation with the same random numbers each time, and without warnings (`log` warns)."""
     with warnings.catch_warnings(), isolate_rng(include_cuda=False):
         warnings.simplefilter("ignore")
         seed_global_generators(0, "progress")
@@ -114,7 +114,7 @@ def _compute_undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
 
 
 def _make_watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[LightningModule]:
-    """Derives a class that notes which progress of a Trainer is read."""
+    """Derives a class that records which progress attributes of a Trainer are read."""
 
     def watched(name: str) -> property:
         def get(self: LightningModule) -> object:
@@ -133,7 +133,7 @@ def _make_watched_class(kind: type[LightningModule], read: dict[str, None]) -> t
 
 
 def _make_watched_number(number: int, read: dict[str, None]) -> int:
-    """Makes a number that notes when its value is used."""
+    """Makes a number that records when its value is used."""
 
     def watched(name: str) -> Callable[..., object]:
         def use(self: int, *given: Any) -> object:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LaneSlot:
-    """Where a fit runs: in `lane` from call `start` to before call `stop`."""
+    """Place of a fit in the schedule: `lane` from call `start` to before call `stop`."""
 
     fit: int
     lane: int
@@ -45,18 +45,18 @@ def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
 
 
 def widths_of(lanes: int, narrow: int) -> list[int]:
-    """Chooses at most four widths of a stack, from `lanes` to `narrow` in equal ratios."""
+    """Chooses at most four stack widths, from `lanes` down to `narrow` in equal ratios."""
     ratio = (lanes / narrow) ** (1 / 3)
     return sorted({lanes, round(lanes / ratio), round(lanes / ratio**2), narrow}, reverse=True)
 
 
 def width_for(busy: int, widths: Sequence[int]) -> int:
-    """Returns the narrowest width that holds so many lanes."""
+    """Returns the smallest width with at least this many lanes."""
     return min(width for width in widths if width >= busy)
 
 
 def schedule_by_cost(calls: Tensor, widths: Sequence[int], call_cost: float) -> list[LaneSlot]:
-    """Schedules fits in the stack that costs least: a call costs as much as its lanes, idle ones too, and `call_cost`.
+    """Schedules fits in the cheapest stack: a call costs its lanes, idle ones included, plus `call_cost`.
 
     Args:
         calls: Calls of each fit, int64 `[fits]`, 1 or more.
@@ -74,7 +74,7 @@ def _cost(widths: Sequence[int], call_cost: float, lane_slots: Sequence[LaneSlot
 
 
 def busy_lanes(lane_slots: Sequence[LaneSlot]) -> list[int]:
-    """Counts the busy lanes in each call; they are the first ones."""
+    """Counts the busy lanes in each call; busy lanes come first."""
     ends: dict[int, int] = {}
     for lane_slot in lane_slots:
         ends[lane_slot.lane] = max(ends.get(lane_slot.lane, 0), lane_slot.stop)

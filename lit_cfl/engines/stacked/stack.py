@@ -1,4 +1,4 @@
-"""Trains many clients at once, each in a lane of one stack, by `torch.func.vmap`: the way `stack`, for GPUs."""
+"""The way `stack`, for GPUs: trains many clients at once, one per lane, by `torch.func.vmap`."""
 
 import warnings
 from dataclasses import replace
@@ -28,7 +28,7 @@ _CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step
 
 
 class StackLoop(ClientLoop):
-    """Trains the clients of a cohort in `plan.lanes` lanes. A lane that is free loads the next client.
+    """Trains the clients of a cohort in `plan.lanes` lanes. A free lane loads the next client.
 
     Lanes, tables and examples lie in tensors that stay the same from fit to fit, so that the steps can be captured as
     CUDA graphs: one for each width of the stack, with and without a proximal term, and with and without weights.
@@ -94,7 +94,7 @@ class StackLoop(ClientLoop):
         return rows, sums / work.num_seen
 
     def _shape_for(self, work: CohortFit) -> tuple[int, int]:
-        """Returns the lanes of the stack, and how many examples a mini-batch has room for.
+        """Returns the number of lanes of the stack, and the number of places in a mini-batch.
 
         Both follow from the run's batch size, whatever the clients of this fit have. Larger mini-batches, such as full
         ones, have room for the next power of two, and few lanes: a step has no more examples than a stack of gradients.
@@ -109,7 +109,7 @@ class StackLoop(ClientLoop):
     def _run(
         self, work: CohortFit, tables: LaneTables, widths: list[int], held: LaneWork, rows: Tensor, ended: Ended
     ) -> None:
-        """Takes all steps in order. Clients are loaded into their lanes, and saved into their rows, as they come."""
+        """Takes all steps in order. Clients are loaded into lanes, and saved into rows, as scheduled."""
         device, through = self.plan.device, 0
         begins, ends = tables.begins(work, device), tables.ends(device)
         now = [width_for(busy, widths) for busy in busy_lanes(tables.slots)]  # the busy lanes are the first ones
@@ -132,13 +132,13 @@ class StackLoop(ClientLoop):
             self.effort.computed += width
 
     def _fill(self, tensors: Tensors, where: Tensor, models: Tensor, which: Tensor) -> None:
-        """Writes these models into lanes."""
+        """Copies these models into lanes."""
         table = models.index_select(0, which).to(self.plan.compute_dtype)
         for slot, tensor in zip(self.layout.slots, tensors, strict=True):
             tensor.index_copy_(0, where, table[:, slot.start : slot.stop].reshape(-1, *slot.shape))
 
     def _filled(self, work: CohortFit, tables: LaneTables) -> LaneWork:
-        """Copies what a fit needs into tensors that stay the same from fit to fit, and returns these."""
+        """Copies a fit's inputs into tensors that are reused from fit to fit, and returns these."""
         steps, held = tables.num_steps, self._held
         if held is None or not _has_room(held, work, tables):
             held = self._held = self._with_room(work, tables)
@@ -161,7 +161,7 @@ class StackLoop(ClientLoop):
         return held if work.prox else replace(held, prox=None, centers=None)
 
     def _with_room(self, work: CohortFit, tables: LaneTables) -> LaneWork:
-        """Makes lanes, and tensors for this fit and for somewhat larger ones, so that they seldom change."""
+        """Allocates lanes and tensors with reserves for larger fits, so that they seldom change."""
         plan, device, (steps, lanes, width) = self.plan, self.plan.device, tables.index.shape
         rows = tuple(
             torch.zeros(lanes, *slot.shape, dtype=plan.compute_dtype, device=device) for slot in self.layout.slots
@@ -193,7 +193,7 @@ class StackLoop(ClientLoop):
         return units
 
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
-        """Computes gradients of small clients in stacks, and those of large ones one after the other."""
+        """Computes gradients of small clients in stacks, and of large ones one after the other."""
         large, _ = order_for_stacks(work.sizes, work.clients, self.plan.lanes, self._template)
         units = self.gradient_units(work.sizes, work.clients)[len(large) :]
         rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
@@ -215,7 +215,7 @@ def _steps_of(
     autocast: torch.dtype | None = None,
     device: str = "cpu",
 ) -> tuple[FunctionalOptimizer, Steps, Tensor | None]:
-    """Makes the steps of a module that nobody else has.
+    """Makes the steps of a module that is not shared.
 
     Returns:
         the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which they read

@@ -1,4 +1,4 @@
-"""Checks on throw-away copies what else than `trainer` can train a module: a loop of its losses, and a stack."""
+"""Checks on temporary copies whether a module can be trained without `trainer`, in a loop or in a stack."""
 
 import copy
 import warnings
@@ -22,7 +22,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
-    """Lists why only `trainer` can fit this module; empty if its losses and one plain optimizer say all.
+    """Lists why only `trainer` can fit this module; empty if its losses and one plain optimizer suffice.
 
     Args:
         batch: a few examples on the CPU.
@@ -41,7 +41,7 @@ def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch:
 
 
 def _compare_with_trainer(module: LightningModule, batch: Batch, layout: ParameterLayout) -> list[str]:
-    """Finds on steps of copies what a loop of `losses` would leave out, or do otherwise than a Trainer."""
+    """Compares steps of copies: lists what a loop of `losses` would omit or do differently from a Trainer."""
     inputs, labels = batch
     parts = [batch, (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
     losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
@@ -72,7 +72,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
 
 
 def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
-    """Lists why a module that `reasons_for_trainer` finds nothing against cannot be stacked; empty if it can."""
+    """Lists why a module that does not need `trainer` cannot be stacked; empty if it can."""
     found = [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
     if found:
         return found
@@ -83,13 +83,13 @@ def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch
 
 
 def _in_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:
-    """Copies a module, layers in evaluation mode stay so, as with a Trainer; its examples are in double precision."""
+    """Copies a module in double precision, with its examples; layers in evaluation mode stay so."""
     inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
     return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
 
 
 def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
-    """Says whether the loss of an example depends on the others of its mini-batch, other than by BatchNorm."""
+    """Returns the reason why an example's loss depends on others in its mini-batch (except by BatchNorm), in a list."""
     if len(batch[1]) < 2 or has_batch_norm(module):
         return []
     module = copy.deepcopy(module)
@@ -102,7 +102,7 @@ def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
 
 
 def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
-    """Compares a step of two lanes with that of a plain loop; what differs here would differ in the run.
+    """Compares a step of two lanes with that of a plain loop; any difference would appear in the run.
 
     The second lane has an example less than the first, and a place that is filled up.
     """
@@ -129,7 +129,7 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
 
 
 def _in_words(error: Exception) -> str:
-    """Says why a module cannot be stacked, where PyTorch says it in words of its own."""
+    """Explains why a module cannot be stacked, replacing PyTorch's own wording."""
     reasons = {
         "data-dependent control flow": "it branches on the numbers in a tensor",
         ".item()": "it reads a number out of a tensor (.item())",
@@ -141,14 +141,14 @@ def _in_words(error: Exception) -> str:
 def _after_step(
     module: LightningModule, layout: ParameterLayout, batch: Batch
 ) -> tuple[Sequence[Tensor | None], dict[str, Tensor]]:
-    """Computes the gradients of a copy of the module, and its buffers afterwards."""
+    """Computes the gradients of a copy of the module, and its buffers after the step."""
     module = copy.deepcopy(module)
     gradients = _gradients(module, layout, batch)
     return gradients, {slot.name: module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer}
 
 
 def _gradients(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Sequence[Tensor | None]:
-    """Computes the gradient of the mean loss by each trainable parameter; None where the loss does not depend on it."""
+    """Computes the gradient of the mean loss for each trainable parameter; None if the loss does not depend on it."""
     parameters = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     return torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
 

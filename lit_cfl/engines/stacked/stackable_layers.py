@@ -24,7 +24,7 @@ _OPTIONS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "d
 
 
 class _PlainCells(nn.Module):
-    """Takes the place of a fused layer, with its options and its own parameters under their names.
+    """Replaces a fused layer, with the same options and parameters under their names.
 
     Args:
         layer: an LSTM or GRU, see `why_not_stacked`.
@@ -45,7 +45,7 @@ class _PlainCells(nn.Module):
         self.train(layer.training)
 
     def flatten_parameters(self) -> None:
-        """Does nothing: nets call it for the sake of fused layers on a GPU."""
+        """Does nothing: nets call it for fused layers on a GPU."""
 
     def _run(self, inputs: Tensor, start: States | None, num_states: int) -> tuple[Tensor, States]:
         """Computes the outputs `[B, T, directions * H]` and the last states `[layers * directions, B, H]`.
@@ -100,7 +100,7 @@ class _PlainCells(nn.Module):
 
 
 class PlainLSTM(_PlainCells):
-    """Takes the place of `nn.LSTM`, for batches of sequences of one length."""
+    """Replaces `nn.LSTM`, for batches of sequences of one length."""
 
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         outputs, (h, c) = self._run(inputs, hx, 2)
@@ -119,7 +119,7 @@ class PlainLSTM(_PlainCells):
 
 
 class PlainGRU(_PlainCells):
-    """Takes the place of `nn.GRU`, for batches of sequences of one length."""
+    """Replaces `nn.GRU`, for batches of sequences of one length."""
 
     def forward(self, inputs: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         outputs, (h,) = self._run(inputs, None if hx is None else (hx,), 1)
@@ -138,7 +138,7 @@ class PlainGRU(_PlainCells):
 
 
 class PlainEmbedding(nn.Embedding):
-    """Takes the place of an `nn.Embedding` with a padding id, whose row no gradient reaches."""
+    """Replaces an `nn.Embedding` with a padding id, whose row receives no gradient."""
 
     padding_idx: int
 
@@ -165,7 +165,7 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 
 
 def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)) -> LightningModule:
-    """Replaces the layers of these kinds by their plain form; those that have or need none stay. Returns the module.
+    """Replaces layers of these kinds by their plain form, if they have and need one. Returns the module.
 
     Args:
         module: changed in place; its parameters stay the same objects.
@@ -180,7 +180,7 @@ def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]]
 
 
 def why_not_stacked(layer: nn.Module) -> str:
-    """Says why this layer cannot be stacked in a plain form; empty if it can, and for layers that need no such form."""
+    """Explains why this layer has no plain form that can be stacked; empty if it has one or needs none."""
     kind = type(layer).__name__
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and (layer.max_norm is not None or layer.scale_grad_by_freq):
         return f"{kind} with max_norm or scale_grad_by_freq, which would count the fill of a short batch"
@@ -198,7 +198,7 @@ def why_not_stacked(layer: nn.Module) -> str:
 
 
 def keeps_count(layer: nn.Module) -> str:
-    """Says what a layer carries from client to client where one module trains them all; empty if nothing."""
+    """Explains what a layer carries over from client to client if one module trains them all; empty if nothing."""
     if isinstance(layer, BatchNorm) and layer.momentum is None:
         return f"{type(layer).__name__} with momentum None, which counts batches"
     return ""
