@@ -1,4 +1,4 @@
-"""Scores of the models, for each client and over all of them."""
+"""Evaluates models: scores per client and over all clients."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ from lit_cfl.set_predictions import SetPredictions
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """When to evaluate, and which clients.
+    """When to evaluate, and on which clients.
 
     Args:
         every: rounds between two evaluations, 1 or more; the last round is always evaluated.
@@ -52,7 +52,7 @@ class EvaluationPlan:
             raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
 
     def require_accuracy(self, scores: Scores, num_labels: int) -> None:
-        """Raises InputError where examples of classes are to be counted that are not there, or are not classified."""
+        """Raises InputError if class accuracies are requested for unknown classes, or without classification."""
         if self.class_counts and (not num_labels or ACCURACY not in scores):
             raise InputError(
                 "evaluation.class_counts is true, but the task has no classes or no score accuracy; add accuracy to "
@@ -60,7 +60,7 @@ class EvaluationPlan:
             )
 
     def require_reported(self, metric: str, scores: Scores, option: str) -> None:
-        """Raises InputError if an option names a score after fine-tuning, and nobody fine-tunes."""
+        """Raises InputError if an option names a score after fine-tuning, but no fine-tuning is requested."""
         if self.fine_tune is None and metric in tuned_columns(scores):
             raise InputError(
                 f"{option} is {metric!r}, but evaluation.fine_tune is null, so that no run reports it; set it to "
@@ -68,7 +68,7 @@ class EvaluationPlan:
             )
 
     def require_one_model(self, algorithm: Algorithm) -> None:
-        """Raises InputError where a client's one model is to be fine-tuned, and the algorithm gives it several."""
+        """Raises InputError if fine-tuning is requested for an algorithm that gives clients several models."""
         if self.fine_tune is not None and algorithm.mixes_models:
             raise InputError(
                 f"evaluation.fine_tune is given, but {type(algorithm).__name__} mixes several models for each client, "
@@ -76,7 +76,7 @@ class EvaluationPlan:
             )
 
     def require_clients(self, clients: int) -> None:
-        """Raises InputError where more clients are to be scored than there are."""
+        """Raises InputError if more clients are to be scored than exist."""
         if not isinstance(self.clients, str) and self.clients > clients:
             raise InputError(
                 f"evaluation.clients is {self.clients}, but only {clients} clients take part in training; "
@@ -116,7 +116,7 @@ class SplitScores:
     by_class: Tensor | None = None
 
     def of_clients(self, number: int = 0) -> Tensor:
-        """Returns one of the scores for each client, float64 `[n]`; nan without examples."""
+        """Returns one of the scores per client, float64 `[n]`; nan for clients without examples."""
         return self.scores[number].of(self.sums[number], self.weights[number])
 
     def weighted(self, clients: Tensor | None = None) -> dict[str, float]:
@@ -129,7 +129,7 @@ class SplitScores:
         return found
 
     def metrics(self, split: str) -> dict[str, float]:
-        """Computes means and spread over the clients that have examples, named `split/...`; empty if none has.
+        """Computes mean and spread over the clients with examples, named `split/...`; empty if there are none.
 
         The spread is nan if a loss is not finite: models that predict nothing would be the most alike.
         """
@@ -163,7 +163,7 @@ def score_clients(
     own: OwnLayers | None = None,
     weights: Tensor | None = None,
 ) -> SplitScores:
-    """Scores clients with their models; an example that clients of one model share is run once.
+    """Scores clients with their models; examples shared by clients of one model are computed once.
 
     Args:
         models: `[K, d]`.
@@ -181,7 +181,7 @@ def score_clients(
 def own_models(
     engine: Engine, models: Tensor, index: Tensor, clients: Tensor, own: OwnLayers | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields models with their clients, as many at a time as the engine holds; all at once if they share their layers.
+    """Yields models with their clients, as many at once as the engine can hold; all if they share their layers.
 
     Args:
         models, index, clients, own: as in `score_clients`.
@@ -250,14 +250,14 @@ def _score(
 def _sums_of(
     score: Score, means: list[tuple[Tensor, Tensor]], predictions: SetPredictions | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns sums and weights of a score for each client, see `SplitScores`; those of a mean are the next `means`."""
+    """Returns sums and weights of a score per client, see `SplitScores`; mean scores are read from the iterator."""
     if not isinstance(score, SetScore) or predictions is None:
         return means.pop(0)
     return predictions.of_clients(score)
 
 
 def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientIndex, Tensor, tuple[Tensor, Tensor]]:
-    """Finds which examples are scored under which model, each once, and who has them.
+    """Finds the distinct pairs of example and model to score, and the clients of each pair.
 
     Args:
         mine: the examples of each client.
@@ -275,7 +275,7 @@ def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientInd
 
 
 def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, where: Tensor) -> None:
-    """Notes the first example whose loss is not finite, and how many there are.
+    """Warns of the first example with a non-finite loss, and the number of such examples.
 
     Args:
         losses: Losses of the evaluated examples.
@@ -377,7 +377,7 @@ def _tuned_metrics(
     budget: Budget,
     splits: Sequence[Split],
 ) -> dict[str, float]:
-    """Fine-tunes each client's model on its training examples, and scores the client with it, which is then dropped.
+    """Fine-tunes each client's model on its training examples, scores the client with it, and drops it.
 
     A client without training examples keeps its model. Memory holds the models of one chunk at a time.
 
@@ -402,7 +402,7 @@ def _tuned_metrics(
 
 
 def _joined(parts: Sequence[SplitScores]) -> SplitScores:
-    """Joins the results of clients on one split."""
+    """Joins the results of groups of clients on one split."""
     count, loss = (torch.cat([getattr(part, name) for part in parts]) for name in ("count", "loss"))
     sums, weights = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("sums", "weights"))
     known = [part.predictions for part in parts if part.predictions is not None]
@@ -424,7 +424,7 @@ def place_for_scoring(
     round: int,
     unassigned: Tensor | None = None,
 ) -> Assignment:
-    """Assigns the unassigned clients as `place` would now; the placed state is dropped.
+    """Assigns clusters to unassigned clients by `place`; the resulting state is dropped.
 
     Args:
         clients: ids int64 `[n]`.

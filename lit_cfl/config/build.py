@@ -1,4 +1,4 @@
-"""Builds an experiment from its configuration, plain values as in `config.yaml`, which alone says what it is."""
+"""Builds an experiment from its configuration: plain values as in `config.yaml`, which fully define it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -39,7 +39,7 @@ _ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # as `config.y
 
 @dataclass(frozen=True)
 class ConfiguredExperiment(Experiment):
-    """An experiment that was built from its configuration.
+    """An experiment built from its configuration.
 
     Args:
         config: All options, with `code` (folders of the user's own classes) and perhaps `tiny`.
@@ -48,7 +48,7 @@ class ConfiguredExperiment(Experiment):
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def changed(self, **options: Any) -> "ConfiguredExperiment":
-        """Changes the configuration and builds the experiment again; what did not change is not built again.
+        """Changes the configuration and builds the experiment again, reusing its unchanged parts.
 
         Args:
             options: Plain values, as in `config.yaml`; of a group of options those that change.
@@ -66,7 +66,7 @@ class ConfiguredExperiment(Experiment):
 
 
 def build_experiment(config: Mapping[str, Any]) -> ConfiguredExperiment:
-    """Builds an experiment. The one place that makes objects of a configuration.
+    """Builds an experiment. The only place that instantiates a configuration.
 
     Args:
         config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. What is left out has its
@@ -79,7 +79,7 @@ def build_experiment(config: Mapping[str, Any]) -> ConfiguredExperiment:
 
 
 def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:
-    """Builds an experiment; takes the objects of another one where both have the same options."""
+    """Builds an experiment, reusing another one's objects for equal options."""
     config = dict(config) | {"data": with_absolute_paths(config["data"])}
     kept = {} if like is None else {k: vars(like)[k] for k in OPTIONS if k in config and config[k] == like.config[k]}
     if "data" not in kept:
@@ -111,7 +111,7 @@ def option_parser(without: frozenset[str]) -> ArgumentParser:
 
 
 def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
-    """Returns a function that builds the configured LightningModule. Nets of ours get the shape of the data."""
+    """Returns a function that builds the configured LightningModule. Our nets receive the shape of the data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "task", required=True)
 
@@ -131,21 +131,21 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
 
 def _default_of(class_path: str, name: str) -> Any:
-    """Returns the default of an argument of a class that the parser has imported; None where there is none."""
+    """Returns the default of an argument of a class that the parser has imported; None if it has none."""
     module, _, kind = class_path.rpartition(".")
     argument = signature(getattr(import_module(module), kind)).parameters.get(name)
     return None if argument is None or argument.default is Parameter.empty else argument.default
 
 
 def _shape(examples: Examples) -> dict[str, object]:
-    """Returns what a net of ours may need to know of the data."""
+    """Returns the shape of the data, as our nets may need it."""
     vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see an id
     shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}
 
 
 def instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
-    """Builds the objects of a configuration. Raises InputError with the message of a class of ours, or the user's.
+    """Instantiates a configuration. Raises InputError with the message of our or the user's class.
 
     For an option that takes several types the parser's own error names only why the first of them was refused.
     """

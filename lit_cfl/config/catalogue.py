@@ -1,4 +1,4 @@
-"""Lists what there is to choose from, from source files that are never imported: `lit-cfl list` is instant."""
+"""Lists the available classes and configurations from source files, without imports: `lit-cfl list` is instant."""
 
 import ast
 import re
@@ -50,7 +50,7 @@ def names(kind: str) -> list[str]:
 
 
 def configs() -> dict[str, Path]:
-    """Finds the configurations that come with the package, by name, such as `fedgroup/digits`."""
+    """Finds the configurations included in the package, by name, such as `fedgroup/digits`."""
     folder = _HERE / "configs"
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
@@ -78,7 +78,7 @@ def _parents(node: ast.ClassDef, found: _Classes) -> list[ast.ClassDef]:
 
 
 def _is_abstract(node: ast.ClassDef) -> bool:
-    """Says whether a class cannot be chosen: it names ABC among its bases, or has an abstract method."""
+    """Returns whether a class cannot be chosen: it names ABC among its bases, or has an abstract method."""
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
     marks = [*node.bases, *(mark for part in functions for mark in part.decorator_list)]
     return any(getattr(mark, "id", "") in ("ABC", "abstractmethod") for mark in marks)
@@ -89,7 +89,7 @@ def _first_line(docstring: str | None) -> str:
 
 
 def _paper(node: ast.ClassDef, found: _Classes) -> str:
-    """Reads the class variable `paper` of a class, or of its first parent in this folder that has one."""
+    """Reads the class variable `paper` of a class, or of its first parent in this folder that sets it."""
     for part in node.body:
         if isinstance(part, ast.AnnAssign) and getattr(part.target, "id", "") == "paper" and part.value is not None:
             return str(ast.literal_eval(part.value))

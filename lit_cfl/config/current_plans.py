@@ -1,4 +1,4 @@
-"""Refuses plans of earlier versions in files and options, or leaves them out where a recorded one does not count."""
+"""Refuses plans of earlier versions in files and options, or ignores recorded ones that no longer apply."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ Content = Mapping[str, Any]
 def current_plans(
     contents: Mapping[str, Content], words: Sequence[str], recorded: Path | None = None, own_plan: bool = True
 ) -> tuple[dict[str, Content], dict[str, str]]:
-    """Returns contents of files without plans of earlier versions, and texts for the words that name changed files.
+    """Returns file contents without plans of earlier versions, and temporary files with the changed contents.
 
     Args:
         contents: Contents by file.
@@ -40,7 +40,7 @@ def current_plans(
 
 
 def _of_options(words: Sequence[str]) -> dict[str, Any]:
-    """Returns the engine and the parts of a plan that options name, whatever their values."""
+    """Returns the engine and the plan options that are set, whatever their values."""
     found: dict[str, Any] = {}
     for word, following in zip(words, [*words, ""][1:], strict=True):
         option, given, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Reads configuration files, and finds the folders of the user's own classes."""
+"""Reads configuration files, and finds the folders with the user's own classes."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
 
 
 def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path | None]:
-    """Adds the configuration that the run recorded where `--resume` is given without `--config`.
+    """Adds the recorded configuration of the run if `--resume` is given without `--config`.
 
     Returns:
         the arguments, and the run directory after `--resume`.
@@ -54,7 +54,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Lists where the user's own files are looked for: where the recorded run had them, beside the YAML file, and here.
+    """Lists the folders of the user's own code: those of the recorded run, the YAML file's, and the current one.
 
     Args:
         arguments: Arguments of the command; `--config` names files.
@@ -74,14 +74,14 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
 
 
 def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Appends `code_folders` to Python's path, behind all that is installed. Returns them."""
+    """Appends `code_folders` to Python's path, after all installed packages. Returns them."""
     folders = code_folders(arguments, opened)
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     return folders
 
 
 def _read_code_folders(file: str) -> list[str]:
-    """Reads from a file where the run that wrote it found the user's classes."""
+    """Reads the recorded folders of the user's classes from a file."""
     try:
         content = parse_yaml(Path(file).read_text("utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
@@ -90,7 +90,7 @@ def _read_code_folders(file: str) -> list[str]:
 
 
 def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
-    """Returns the folders of the user's own classes that a configuration names.
+    """Returns the folders of the user's own classes that a configuration lists.
 
     Raises:
         InputError: one of them is relative, or the configuration is of a run made in Python; names the file.
@@ -108,14 +108,14 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the paths of an experiment's configuration absolute, those of its loggers, too: workers run elsewhere."""
+    """Makes the paths of an experiment's configuration absolute, also those of loggers: workers run elsewhere."""
     tracking = with_absolute_paths(config["tracking"], LOGGER_PATHS) if "tracking" in config else None
     changed = {"data": with_absolute_paths(config.get("data")), "tracking": tracking}
     return {**config, **{name: value for name, value in changed.items() if name in config}}
 
 
 def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
-    """Makes the paths in the configuration of a data module absolute, so that it is valid in any folder.
+    """Makes the paths in a data module's configuration absolute, so that it is valid in any folder.
 
     A `source` that is not here is an id of the Hugging Face Hub, and `embeddings` that are not lie in LITCFL_DATA: they
     stay as they are; so do addresses such as `s3://...`.
@@ -167,7 +167,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
 
 
 def _require_no_circle(file: str | Path, node: yaml.Node | None, around: tuple[int, ...] = ()) -> None:
-    """Refuses an alias of what it stands in, as in `a: &x {b: *x}`: such content never ends."""
+    """Refuses recursive YAML aliases, such as `a: &x {b: *x}`, whose content is infinite."""
     if not isinstance(node, yaml.CollectionNode):
         return
     if id(node) in around:
@@ -178,7 +178,7 @@ def _require_no_circle(file: str | Path, node: yaml.Node | None, around: tuple[i
 
 
 def _require_plain_numbers(file: str | Path, node: yaml.Node | None) -> None:
-    """Refuses whole numbers and fractions that YAML reads to the base of 8 or 60, as 010 and 1:30."""
+    """Refuses numbers that YAML reads in base 8 or 60, such as 010 and 1:30."""
     if isinstance(node, yaml.CollectionNode):
         for part in node.value:
             for inner in part if isinstance(part, tuple) else (part,):
@@ -190,7 +190,7 @@ def _require_plain_numbers(file: str | Path, node: yaml.Node | None) -> None:
 
 
 def other_base(word: str) -> str | None:
-    """Says what YAML would read a word as where that is a number to another base than people write; None elsewhere."""
+    """Describes how YAML reads a word that is a number in another base; None for other words."""
     octal = re.fullmatch(r"[-+]?0[0-7_]+", word)
     if octal is None and not re.fullmatch(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", word):
         return None
@@ -220,7 +220,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def require_present_path(word: str, where: str = "") -> None:
-    """Refuses a class of ours by its path up to version 0.1, `datamodules.X` or `tune.X`, and names today's.
+    """Refuses a path of our classes up to version 0.1, `datamodules.X` or `tune.X`, and names the current one.
 
     A user's own folder `datamodules` or `tune` is not ours.
     """
@@ -234,13 +234,13 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Says whether it is the folder that a checkout, not always the installed one, links from `lit_cfl`."""
+    """Returns whether this is a folder of a checkout, possibly not the installed one, linked from `lit_cfl`."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 
 
 def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:
-    """Refuses options that stand beside a `class_path` in place of below `init_args`."""
+    """Refuses options written next to a `class_path` instead of under `init_args`."""
     if isinstance(content, list):
         for part in content:
             require_class_entries(file, part, name)

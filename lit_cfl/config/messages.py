@@ -1,4 +1,4 @@
-"""Says in one line what is wrong with the value of an option: quotes it, and names the remedy."""
+"""One-line messages about an option's wrong value: they quote it, and name the remedy."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -19,21 +19,21 @@ _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")
 
 
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
-    """Says that a value is of none of the types that an option takes."""
+    """Describes a value that has none of the types of an option."""
     if not in_words(path, kinds):  # groups of options alone
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
     return f"{path}: {shown!r} is not {in_words(path, kinds)}"
 
 
 def describe_null(path: str, kinds: Sequence[Any]) -> str:
-    """Says that an option takes no null."""
+    """Describes a null for an option that requires a value."""
     kind = KIND_OF_KEY.get(path.rpartition(".")[2])
     wanted = f"one of {', '.join(catalogue.names(kind))}" if kind else in_words(path, kinds) or "its options"
     return f"{path} is null; give {wanted}, or leave it out"
 
 
 def in_words(path: str, kinds: Sequence[Any]) -> str:
-    """Joins the types of an option; a class, such as a tensor, is left out beside a type that can be typed."""
+    """Joins the types of an option, leaving out classes such as tensors if another type can be typed."""
     found = [word for word in (_in_words(path, kind) for kind in kinds) if word]
     plain = [word for word in found if not word.startswith("a class")]
     return " or ".join(dict.fromkeys(plain or found))
@@ -53,7 +53,7 @@ def _in_words(path: str, kind: Any) -> str:
 
 
 def describe_unknown_class(path: str, name: str) -> str:
-    """Says that there is no class of a name, and which there are."""
+    """Describes an unknown class name, with the available classes."""
     key, last = path.rpartition(".")[2], name.rpartition(".")[2]
     if key in ("optimizer", "server"):
         known = [one for one, found in vars(torch.optim).items() if inspect.isclass(found) and one != "Optimizer"]
@@ -69,7 +69,7 @@ def describe_unknown_class(path: str, name: str) -> str:
 
 
 def describe_other_class(path: str, name: str, base: type) -> str:
-    """Says that a class is not of the kind that an option takes."""
+    """Describes a class that is not of the kind that an option takes."""
     if name.startswith("torch.optim."):
         return describe_unknown_class(path, name)
     place = next((one for one in _PUBLIC if base.__name__ in vars(import_module(one))), base.__module__)
@@ -78,7 +78,7 @@ def describe_other_class(path: str, name: str, base: type) -> str:
 
 
 def describe_failed_import(module: str, error: Exception) -> str:
-    """Says why a module of the user's cannot be imported."""
+    """Explains why a user's module cannot be imported."""
     place = describe_import_error(error)
     if not isinstance(error, ModuleNotFoundError):
         return place or f"{module} cannot be imported: {type(error).__name__}: {error}"
@@ -88,7 +88,7 @@ def describe_failed_import(module: str, error: Exception) -> str:
 
 
 def describe_import_error(error: BaseException) -> str | None:
-    """Describes what a module of the user's raised in its import, with file and line; None if none of them did."""
+    """Describes an error in the import of a user's module, with file and line; None if it came from elsewhere."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     place = users_line(error)

@@ -1,4 +1,4 @@
-"""Finds what is wrong with a configuration: compares values with the fields and arguments of the classes it names."""
+"""Finds mistakes in a configuration by comparing values with the arguments of the classes it names."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _OF_A_STUDY = ("base", "space")
 
 
 class Typed(str):
-    """A value on a command line: a text, or what YAML reads in it."""
+    """A value on a command line: as text, and as YAML reads it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ Options = Mapping[str, Option]
 def explain(
     error: Exception, contents: Sequence[Mapping[str, Any]], words: Sequence[str], tree: OptionTree, options: Options
 ) -> str:
-    """Says in one line why a parser refuses a command line.
+    """Explains in one line why a parser refuses a command line.
 
     Args:
         error: The parser's own error, which is quoted where nothing else is found.
@@ -73,7 +73,7 @@ def explain(
 
 
 def merged(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
-    """Joins the contents of files, in order, and the options of a command line, which count more."""
+    """Merges the contents of files, in order, and then the options of a command line, which take precedence."""
     whole: dict[str, Any] = {}
     for content in contents:
         for name, value in content.items():
@@ -86,7 +86,7 @@ def merged(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[
 
 
 def _put(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Sets an option. Another class has none of the options of the one before."""
+    """Sets an option. A new class drops the options of the previous one."""
     *above, last = path
     for part in above:
         below = node.get(part)
@@ -106,7 +106,7 @@ def _put(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _content(value: Any) -> Any:
-    """Reads options that are typed as YAML, or that a file holds."""
+    """Parses options that are typed as YAML, or stored in a file."""
     if isinstance(value, Typed):
         with suppress(yaml.YAMLError, OSError, ValueError):
             text = Path(value).read_text("utf-8") if value and Path(value).is_file() else str(value)
@@ -116,7 +116,7 @@ def _content(value: Any) -> Any:
 
 
 def find_mistake(given: Mapping[str, Any], options: Options) -> str | None:
-    """Returns what is wrong with the first option that does not fit, in one line; None if all do."""
+    """Returns a line about the first wrong option; None if all options fit."""
     missing = [name for name, option in options.items() if option.required and given.get(name) is None]
     if missing:
         return f"nothing says what to run (no {', '.join(missing)}); start from a file, such as --config quickstart"
@@ -169,7 +169,7 @@ def _mistake(path: str, value: Any, wanted: Any) -> str | None:
 
 
 def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
-    """Returns None if a value is of a type, a text that says what is wrong within it, or an empty one."""
+    """Returns None if a value has a type, else a text on what is wrong inside it, possibly empty."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return None if value in inner else ""
@@ -196,7 +196,7 @@ def _is_plain(value: Any, kind: Any) -> bool:
 
 
 def _is_chosen(kind: Any) -> bool:
-    """Says whether a type is one whose classes are chosen by name, such as a net."""
+    """Returns whether values of a type are classes chosen by name, such as nets."""
     if is_dataclass(kind):
         return inspect.isabstract(kind)  # others are groups of options
     return inspect.isclass(kind) and kind.__module__.split(".")[0] not in ("builtins", "pathlib")
@@ -230,7 +230,7 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
 
 
 def _class(path: str, name: str, base: Any) -> Any:
-    """Finds the class of a name. Raises InputError if there is none, or if it does not derive from the base."""
+    """Finds a class by name. Raises InputError if it does not exist, or does not derive from the base."""
     module, _, last = name.rpartition(".")
     if not module:
         known = {kind.__name__: kind for kind in _below(base)}
@@ -257,7 +257,7 @@ def _below(base: Any) -> Iterator[Any]:
 
 
 def _members(wanted: Any) -> Iterator[Any]:
-    """Yields the types that a type is a union of; of classes that derive from each other the most general."""
+    """Yields the members of a union type; of classes that derive from each other only the most general."""
     parts = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
     classes = [part for part in parts if inspect.isclass(part) and get_origin(part) is None]
     for part in parts:

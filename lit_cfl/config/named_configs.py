@@ -1,4 +1,4 @@
-"""Finds the configurations that a command line names. Imports nothing heavy: a misspelt name is told of at once."""
+"""Finds the configurations on a command line. Imports nothing heavy, so that misspelt names are reported at once."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _PIPED = "lit-cfl-piped-"  # begins the name of a folder
 
 
 def with_paths(arguments: Sequence[str]) -> list[str]:
-    """Puts configurations before all options, and their paths in place of their names.
+    """Moves configurations before all options, and replaces their names by paths.
 
     The parser would otherwise replace options by what a later file says.
     """
@@ -75,7 +75,7 @@ def config_path(name: str) -> str:
 
 
 def with_piped_configs(words: Sequence[str]) -> list[str]:
-    """Puts a file in place of a configuration that can be read once only: a pipe, as of `--config <(...)`, or a device.
+    """Copies configurations that can be read only once into files: pipes, as in `--config <(...)`, and devices.
 
     The file is in a folder of this process, and goes with it.
     """
@@ -84,7 +84,7 @@ def with_piped_configs(words: Sequence[str]) -> list[str]:
 
 
 def is_piped(file: str | Path) -> bool:
-    """Says whether a configuration came from a pipe, so that no folder is beside it."""
+    """Returns whether a configuration came from a pipe, so that it has no folder."""
     return _PIPED in Path(file).parent.name
 
 
@@ -105,7 +105,7 @@ def _folder_of_pipes() -> TemporaryDirectory[str]:
 
 
 def _neighbour(file: Path) -> Path | None:
-    """Finds a YAML file of nearly the same name in the folder of one that is not there."""
+    """Finds a YAML file with a similar name in the folder of a missing one."""
     names = [part.name for part in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
     close = get_close_matches(file.name, names, n=1, cutoff=0.75)
     return file.with_name(close[0]) if close else None

@@ -1,4 +1,4 @@
-"""Indexes classes and their options from source files, which are parsed and never imported: that takes milliseconds.
+"""Indexes classes and their options by parsing source files without importing them, in milliseconds.
 
 What a source file cannot say (options of a class that is not ours, nor PyTorch's) is unknown here, and no mistake.
 """
@@ -16,7 +16,7 @@ _INDEXED = ("lit_cfl", "torch")  # packages whose source is read
 
 @dataclass(frozen=True)
 class IndexedOption:
-    """An option as its class declares it.
+    """An option as declared in its class.
 
     Args:
         annotation: Type as written in the source; empty = none.
@@ -33,13 +33,13 @@ class IndexedOption:
 
     @property
     def literals(self) -> list[str]:
-        """The texts in it, such as those of a `Literal`."""
+        """The string values of a `Literal` in the annotation."""
         constants = [node.value for node in ast.walk(self._tree) if isinstance(node, ast.Constant)]
         return [value for value in constants if isinstance(value, str)]
 
     @property
     def members(self) -> list[str]:
-        """The types that it is a union of, as written."""
+        """The members of its union type, as written."""
         return [ast.unparse(part) for part in _union(self._tree)]
 
     @property
@@ -66,7 +66,7 @@ class IndexedClass:
 
     @property
     def options(self) -> dict[str, IndexedOption]:
-        """Its options by name: the arguments of `__init__`, or the fields of a dataclass, with those of its bases."""
+        """The options by name: arguments of `__init__` or fields of a dataclass, including inherited ones."""
         return dict(_options_of(self))
 
     def _listed(self) -> dict[str, IndexedOption]:
@@ -81,7 +81,7 @@ class IndexedClass:
 
     @property
     def bases(self) -> list["IndexedClass"]:
-        """Its bases, as far as their source is read."""
+        """The bases whose source is indexed."""
         found = [find_class(self.module, base.id) for base in self._node.bases if isinstance(base, ast.Name)]
         return [base for base in found if base is not None]
 
@@ -97,7 +97,7 @@ class IndexedClass:
         return found
 
     def _passed_on(self, function: ast.FunctionDef) -> dict[str, IndexedOption]:
-        """Returns the options of the bases that `**options` takes: those that the class does not give itself."""
+        """Returns the base classes' options that `**options` accepts: those not declared in the class itself."""
         found = self._inherited
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         for call in calls:
@@ -108,7 +108,7 @@ class IndexedClass:
         return found
 
     def _placed(self) -> list[str]:
-        """Lists the arguments of the nearest `__init__`, in its order."""
+        """Lists the arguments of the nearest `__init__`, in order."""
         function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
         if isinstance(function, ast.FunctionDef):
             return list(self._arguments(function.args))
@@ -119,7 +119,7 @@ class IndexedClass:
         return {one.arg: IndexedOption(_written(one.annotation), self.module) for one in listed}
 
     def _fields(self) -> tuple[dict[str, IndexedOption], set[str]]:
-        """Returns the fields that are options, and the names of those that are set later (`init=False`)."""
+        """Returns the fields that are options, and the names of those set later (`init=False`)."""
         found: dict[str, IndexedOption] = {}
         set_later: set[str] = set()
         for part in self._node.body:
@@ -146,7 +146,7 @@ def _options_of(found: IndexedClass) -> Mapping[str, IndexedOption]:
 
 @cache
 def find_class(module: str, name: str) -> IndexedClass | None:
-    """Finds a class by a name that a module defines or imports; None if its source is not read."""
+    """Finds a class by a name that a module defines or imports; None if its source is not indexed."""
     found = _module(module)
     if name in found.classes:
         return IndexedClass(module, name)
@@ -157,13 +157,13 @@ def find_class(module: str, name: str) -> IndexedClass | None:
 
 
 def find_path(path: str) -> IndexedClass | None:
-    """Finds a class by its whole path, such as `torch.optim.SGD`; None if its source is not read."""
+    """Finds a class by its full path, such as `torch.optim.SGD`; None if its source is not indexed."""
     module, _, name = path.rpartition(".")
     return find_class(module, name) if module else None
 
 
 def whole_annotation(option: IndexedOption) -> IndexedOption:
-    """Replaces an annotation that is a name of another one, such as `SelectionRule`, by what it stands for."""
+    """Replaces an annotation that is an alias, such as `SelectionRule`, by its definition."""
     module, name = option.module, option.annotation
     while name.isidentifier():
         found = _module(module)
@@ -207,7 +207,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
-    """Returns the module that is imported from, also where the source names it by leading dots."""
+    """Returns the module of an import, resolving relative imports."""
     if not node.level:
         return node.module or ""
     above = package.split(".")[: len(package.split(".")) - node.level + 1]

@@ -1,4 +1,4 @@
-"""The options of a command as a tree of names: which there are, which was meant, and which take lists.
+"""The options of a command as a tree of names: which exist, which one was probably meant, and which take lists.
 
 All of it is read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
 """
@@ -99,7 +99,7 @@ _PARTS = re.compile(r"[^.]+")
 
 @dataclass(frozen=True)
 class UnknownOption:
-    """An option that is not there.
+    """An unknown option.
 
     Args:
         option: as given.
@@ -115,7 +115,7 @@ class UnknownOption:
 
 
 class OptionTree:
-    """The options of an experiment or a study, with those of the classes that are chosen.
+    """The options of an experiment or a study, including those of the chosen classes.
 
     Args:
         root: the class of the experiment or of the study.
@@ -128,7 +128,7 @@ class OptionTree:
         self._root = root.options
 
     def look_up(self, option: str) -> IndexedOption | UnknownOption | None:
-        """Finds an option by its dotted name; None where the source does not say what there is."""
+        """Finds an option by its dotted name; None if the source does not define its options."""
         known, owner, path = dict(self._root), "", ""
         found: IndexedOption | None = None
         parts = [part for part in _PARTS.findall(option.removesuffix("+")) if part != "init_args"]
@@ -147,19 +147,19 @@ class OptionTree:
         return None if found is None else found
 
     def kind_of(self, path: str) -> str | None:
-        """Returns which kind of class an option names, such as `algorithms`; None if it names none of ours."""
+        """Returns the kind of class that an option selects, such as `algorithms`; None if it selects none of ours."""
         option = self.look_up(path)
         return self._kind(path, option) if isinstance(option, IndexedOption) else None
 
     def names(self) -> Iterator[str]:
-        """Yields the dotted names of all options that are known, those of the usual parts first."""
+        """Yields the dotted names of all known options, those of the common parts first."""
         first = [name for name in _FIRST if name in self._root]
         for name in [*first, *(name for name in self._root if name not in first)]:
             yield from self._names(name, self._root[name])
         yield from (name for name in self._own if name not in ("code", "data_commit", "format", "made_in_python"))
 
     def meant(self, option: str) -> str | None:
-        """Guesses which option was meant by one that is not there; None if no name is near."""
+        """Guesses the option meant by an unknown one; None if no name is similar."""
         last, names = option.rpartition(".")[2], list(self.names())
         if _ELSEWHERE.get(last) in names:
             return _ELSEWHERE[last]
@@ -173,7 +173,7 @@ class OptionTree:
         return near[0] if near else None
 
     def _below(self, path: str, option: IndexedOption) -> tuple[str, dict[str, IndexedOption]] | None:
-        """Returns the name and the options of the class or group that an option is; None if that is not known."""
+        """Returns the name and the options of an option's class or group; None if unknown."""
         kind = self._kind(path, option)
         if kind is not None or path in self.chosen:
             name = self.chosen.get(path)
@@ -201,7 +201,7 @@ class OptionTree:
 
 
 def class_of(name: str, kind: str | None) -> IndexedClass | None:
-    """Finds a class by its name alone, among those of a kind (None = schedulers), or by its whole path."""
+    """Finds a class by its short name among those of a kind (None = schedulers), or by its full path."""
     if "." in name:
         return find_path(name)
     return find_class("torch.optim.lr_scheduler" if kind is None else _MODULES[kind], name)
@@ -224,7 +224,7 @@ def study_tree() -> OptionTree:
 
 
 def _chosen(contents: Sequence[Any], words: Sequence[str]) -> dict[str, str]:
-    """Finds the classes that files and words name, by the option that names them."""
+    """Finds the classes that files and the command line select, by the option that selects them."""
     found: dict[str, str] = {}
     for content in contents:
         found |= dict(_named(content))
@@ -237,7 +237,7 @@ def _chosen(contents: Sequence[Any], words: Sequence[str]) -> dict[str, str]:
 
 
 def _typed_class(key: str, value: str) -> dict[str, str]:
-    """Reads which class a word of a command line names; nothing for null, or for a file."""
+    """Reads the class that a word of a command line selects; None for null, or for a file."""
     if value.lstrip().startswith("{"):
         with suppress(yaml.YAMLError):
             return dict(_named(parse_yaml(value), key))
@@ -262,7 +262,7 @@ def _names_class(option: str) -> bool:
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each option of a command line, without dashes, with its first value; empty = none follows."""
+    """Yields each option of a command line, without dashes, with its first value; empty if it has none."""
     for number, word in enumerate(words):
         if word.startswith("--"):
             option, joined, value = word.removeprefix("--").partition("=")
@@ -271,7 +271,7 @@ def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def require_known_options(tree: OptionTree, options: Sequence[str], command: str, where: str = "") -> None:
-    """Refuses options that are not there. Raises InputError that names the one that was meant."""
+    """Refuses unknown options. Raises InputError that names the probably intended one."""
     for option in options:
         found = tree.look_up(option)
         if isinstance(found, UnknownOption):
@@ -279,7 +279,7 @@ def require_known_options(tree: OptionTree, options: Sequence[str], command: str
 
 
 def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
-    """Says in one line that an option is not there, and which may have been meant."""
+    """Describes an unknown option in one line, with the probably intended one."""
     if unknown.owner:
         near = nearest(unknown.part, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
@@ -289,7 +289,7 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
 
 
 def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = None) -> None:
-    """Refuses names of classes of ours that are not there; a class of the user's own has a dotted path.
+    """Refuses unknown names of our classes; a class of the user's has a dotted path.
 
     Args:
         tree: with the classes that are chosen.
@@ -312,14 +312,14 @@ def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> 
 
 
 def unknown_class(key: str, name: str, kind: str) -> str:
-    """Says in one line that a class is not known, and which are."""
+    """Describes an unknown class in one line, with the known ones."""
     known = catalogue.names(kind)
     own = "name a class of your own by its full path, such as my_file.MyClass"
     return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
 
 
 def require_unchanged_values(contents: Sequence[Any], words: Sequence[str]) -> None:
-    """Refuses values that meant something else in an earlier version, for a file does not say how old it is.
+    """Refuses values whose meaning has changed since an earlier version, as a file does not record its version.
 
     Raises:
         InputError: it names both meanings.
@@ -332,13 +332,13 @@ def require_unchanged_values(contents: Sequence[Any], words: Sequence[str]) -> N
 
 
 def option_names(content: Any) -> Iterator[str]:
-    """Yields the dotted names of all options that a file gives."""
+    """Yields the dotted names of all options in a file."""
     for name, _ in option_values(content):
         yield name
 
 
 def option_values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the dotted names of all options that a file gives, with their values."""
+    """Yields the dotted names of all options in a file, with their values."""
     if not isinstance(content, dict):
         return
     for key, value in content.items():
@@ -360,7 +360,7 @@ def is_nested_list(option: IndexedOption) -> bool:
 
 
 def takes_text(option: IndexedOption, value: str) -> bool:
-    """Says whether an option takes a value as it is, beside a list."""
+    """Returns whether an option takes a single value as well as a list."""
     whole = whole_annotation(option)
     if value in ("null", "None") or value in whole.literals:
         return True
@@ -369,7 +369,7 @@ def takes_text(option: IndexedOption, value: str) -> bool:
 
 
 def holds_texts(option: IndexedOption) -> bool:
-    """Says whether the entries of a list are texts, which YAML must not read as numbers."""
+    """Returns whether the entries of a list are texts, which YAML must not read as numbers."""
     return any(re.match(r"\w+\[str", member) for member in _members(option))
 
 

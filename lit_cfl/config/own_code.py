@@ -1,4 +1,4 @@
-"""Finds classes of the user's own, and loads none from a directory that is opened."""
+"""Finds classes of the user's own, and prevents loading any from a directory that is being opened."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ _OURS = ("lit_cfl", "torch", "lightning")
 
 
 class _NoCodeFrom:
-    """A finder of modules, put before Python's own, that finds no module in or below a directory."""
+    """A module finder, put before Python's own, that hides modules in or below a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -37,7 +37,7 @@ class _NoCodeFrom:
 
 @contextmanager
 def no_code_from(directory: Path | None) -> Iterator[None]:
-    """Loads no code from a directory or from below it within the block, wherever the current folder is."""
+    """Prevents importing code from a directory, or from below it, within the block, whatever the current folder is."""
     if directory is None:
         yield
         return
@@ -51,7 +51,7 @@ def no_code_from(directory: Path | None) -> Iterator[None]:
 
 
 def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
-    """Refuses a class whose file Python does not import, for an installed package has the file's name.
+    """Refuses a class if an installed package hides its file by having the same name.
 
     Args:
         names: whole paths of classes, such as `datasets.Mine`.
@@ -73,7 +73,7 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
 
 
 def _installed(module: str) -> str | None:
-    """Returns where an installed package, or a module of Python itself, lies; None for any other module."""
+    """Returns the location of an installed package or module of Python itself; None for any other module."""
     try:
         found = find_spec(module)
     except (ImportError, ValueError):
@@ -93,7 +93,7 @@ def _defines(file: Path, name: str) -> bool:
 
 
 def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
-    """Warns in one notice which classes of the user's own are loaded when a directory is opened, and from where.
+    """Warns which classes of the user's own are loaded when a directory is opened, and from where.
 
     Args:
         directory: Directory to open.
@@ -107,7 +107,7 @@ def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[
 
 
 def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
-    """Does the same for configurations that were read and checked."""
+    """Warns in the same way for configurations that were read and checked."""
     found: dict[str, str] = {}
     for config in configs:
         for name in _dotted_names(config):
@@ -120,12 +120,12 @@ def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[
 
 
 def inside(place: str | Path, directory: Path) -> bool:
-    """Says whether a file or folder is a directory, or lies below it."""
+    """Returns whether a path is a directory, or lies below it."""
     return Path(place).resolve().is_relative_to(directory.resolve())
 
 
 def _place_of(name: str, directory: Path, folders: Sequence[str]) -> str | None:
-    """Finds the folder that holds the module of a class of the user's own; None for a class of an installed package."""
+    """Finds the folder with the module of a user's own class; None for a class of an installed package."""
     module = name.partition(".")[0]
     if module in _OURS:
         return None
@@ -148,7 +148,7 @@ def _places(spec: ModuleSpec) -> list[str]:
 
 
 def _dotted_names(config: Any) -> set[str]:
-    """Collects the texts in a configuration that may name a class or function: `module.Name`."""
+    """Collects the texts in a configuration that may be the path of a class or function: `module.Name`."""
     if isinstance(config, Mapping):
         return set().union(*(_dotted_names(value) for value in config.values()))
     if isinstance(config, list):

@@ -41,7 +41,7 @@ _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # optio
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a command line asks for.
+    """The request of a `lit-cfl run` command line.
 
     Args:
         experiment: Experiment to run.
@@ -56,7 +56,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What `lit-cfl data` asks for.
+    """The request of a `lit-cfl data` command line.
 
     Args:
         module: the data module.
@@ -94,7 +94,7 @@ class CommandParser(ArgumentParser):
 
 @cache
 def experiment_parser(prog: str) -> ArgumentParser:
-    """Returns the parser of all options of an experiment; to build it takes a quarter of the time of a parse."""
+    """Returns the parser of all experiment options, built once: building it takes a quarter of a parse."""
     return _new_parser(prog)
 
 
@@ -242,7 +242,7 @@ def _read(
 
 
 def _put_home_into_loggers(read: Namespace) -> None:
-    """Replaces `~` in the folders of loggers, most of which would make a folder of that name."""
+    """Replaces `~` in the folders of loggers, most of which would create a folder named `~`."""
     tracking = read.get("tracking")
     for logger in (tracking.get("loggers") if isinstance(tracking, Namespace) else None) or []:
         given = logger.get("init_args") if isinstance(logger, Namespace) else None
@@ -252,7 +252,7 @@ def _put_home_into_loggers(read: Namespace) -> None:
 
 
 def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
-    """Refuses another plan than the run's beside `--resume`, by options or in a file, unless `--new_plan` is given."""
+    """Refuses a plan other than the run's with `--resume`, from options or a file, unless `--new_plan` is given."""
     if read.resume is None or read.new_plan:
         return
     asked = _asked_of_the_plan(words)
@@ -270,7 +270,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
 
 
 def _asked_of_the_plan(words: Sequence[str]) -> dict[str, str]:
-    """Finds which parts of a plan are asked for, and where: in a file, or by an option."""
+    """Finds the explicitly set parts of a plan, and their source: a file or an option."""
     asked: dict[str, str] = {}
     for file in config_files(words):
         plan = read_config(file).get("plan") or {}
@@ -280,14 +280,14 @@ def _asked_of_the_plan(words: Sequence[str]) -> dict[str, str]:
 
 
 def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> None:
-    """Refuses `seed` beside `seeds`. `--seed` on the command line takes the place of a file's seeds."""
+    """Refuses `seed` together with `seeds`. `--seed` on the command line replaces a file's seeds."""
     given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
     if {"seed", "seeds"} <= given | {"seed"} & written or {"seed", "seeds"} <= written:
         raise InputError("seed gives one seed, seeds several; leave one of the two out")
 
 
 def _require_values(parser: ArgumentParser, read: Namespace) -> None:
-    """Refuses null for an option that takes none; in a file, the parser alone takes it for `not given`."""
+    """Refuses null for options that require a value; the parser would read it in a file as `not given`."""
     given = read.clone()
     for name in [name for name, value in vars(read).items() if value is None and parser.get_default(name) is None]:
         given.pop(name)
@@ -299,7 +299,7 @@ def _require_values(parser: ArgumentParser, read: Namespace) -> None:
 
 
 def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> dict[str, Any]:
-    """Returns the experiment's options as plain values, those of the command left out."""
+    """Returns the experiment's options as plain values, without those of the command."""
     config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
     options: dict[str, Any] = {name: value for name, value in config.items() if name not in COMMAND_ONLY}
     marked = {"tiny": True} if read.tiny else {}  # a resumed run has to be as tiny

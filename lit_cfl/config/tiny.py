@@ -1,4 +1,4 @@
-"""Shrinks an experiment until it takes a second, to see whether it runs at all (`--tiny`)."""
+"""Shrinks an experiment to one second of work, to see whether it runs at all (`--tiny`)."""
 
 from dataclasses import fields, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ _BUDGET = Budget(_STEPS, "steps", _SAMPLES // _STEPS)
 
 
 def shrink(experiment: E) -> E:
-    """Shrinks an experiment to 4 clients (or one for each cluster asked for), 20 samples each, 2 steps and 1 round."""
+    """Shrinks an experiment to 4 clients (or one per requested cluster), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     numbers = [number for number in asked if isinstance(number, int)]  # `auto` finds as many as there can be
     data = experiment.data  # of an experiment that was shrunk and changed, the clients are chosen
@@ -46,13 +46,13 @@ def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "
 
 
 def _shorter(algorithm: Algorithm) -> Algorithm:
-    """Cuts every budget of an algorithm to 2 steps."""
+    """Reduces every budget of an algorithm to 2 steps."""
     budgets = {f.name for f in fields(algorithm) if isinstance(getattr(algorithm, f.name), Budget)}
     return replace(algorithm, **dict.fromkeys(budgets, _BUDGET))
 
 
 class _FirstClients(FederatedDataModule):
-    """The first clients of another data module that train, and a newcomer if it has any, with few samples each."""
+    """The first training clients of another data module, and a newcomer if it has one, with few samples each."""
 
     def __init__(self, whole: FederatedDataModule, clients: int) -> None:
         super().__init__(shift=whole.shift)

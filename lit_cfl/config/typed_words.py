@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[\w./+-]+")
 
 
 def with_lists(words: Sequence[str], look_up: LookUp) -> list[str]:
-    """Writes lists as YAML does, and negative numbers behind `=`, for the parser would take them for options.
+    """Writes lists in YAML, and negative numbers after `=`, as the parser would take them for options.
 
     Args:
         words: Words of a command line.
@@ -38,7 +38,7 @@ def with_lists(words: Sequence[str], look_up: LookUp) -> list[str]:
 
 
 def is_value(word: str) -> bool:
-    """Says whether a word is a value, such as a negative number, and no option."""
+    """Returns whether a word is a value, such as a negative number, and not an option."""
     return not word.startswith("-") or (len(word) > 1 and is_number(word))
 
 
@@ -53,7 +53,7 @@ def split_list(words: Sequence[str]) -> list[str]:
 
 
 def lone_words(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Lists the words that are neither an option nor its value, as in `lit-cfl data MNIST`.
+    """Lists the words that are neither an option nor an option's value, as in `lit-cfl data MNIST`.
 
     Args:
         words: with lists as YAML writes them.
@@ -70,7 +70,7 @@ def lone_words(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def describe_lone_word(word: str) -> str:
-    """Says in one line which option a word without one may belong to."""
+    """Describes in one line the option that a lone word may belong to."""
     if Path(word).is_file():
         return f"{word!r} has no option before it; write --config {word}"
     options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}
@@ -89,7 +89,7 @@ def _written(option: str, values: list[str], joined: bool, known: IndexedOption 
 
 
 def _is_typed_list(values: Sequence[str], known: IndexedOption | UnknownOption | None) -> bool:
-    """Says whether values are a list that is not written as YAML does."""
+    """Returns whether values are a list that is not written in YAML."""
     if not values or values[0].lstrip().startswith("{") or (len(values) == 1 and values[0].lstrip().startswith("[")):
         return False
     entries = split_list(values)

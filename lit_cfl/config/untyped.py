@@ -1,4 +1,4 @@
-"""Reads the values of options without a type as YAML does, also those of a command line.
+"""Reads untyped options as YAML does, also from a command line.
 
 The parser takes them for texts there: `null` would be the word 'None', and `3` the word '3'.
 """
@@ -17,7 +17,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 
 def read_untyped(read: Namespace, words: Sequence[str]) -> None:
-    """Replaces, in what the parser has read, the values of options of a command line that have no type.
+    """Replaces the parsed values of untyped command-line options by YAML's reading.
 
     Args:
         read: Values read by the parser, changed in place.
@@ -31,7 +31,7 @@ def read_untyped(read: Namespace, words: Sequence[str]) -> None:
 
 
 def _owner(read: Namespace, option: str) -> tuple[str, Namespace, str] | None:
-    """Finds the class that has an option: its path, its arguments, and the option's name there."""
+    """Finds the class that declares an option: its path, its arguments, and the option's name there."""
     place: Any = read
     *path, name = option.split(".")
     for part in path:

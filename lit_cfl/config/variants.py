@@ -52,7 +52,7 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
 
 
 def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
-    """Builds the experiment of a configuration with some options changed. Raises InputError for what cannot be used.
+    """Builds the experiment of a configuration with some options changed. Raises InputError for invalid options.
 
     Its `code` is the configuration's: the current folder of a worker is Ray's, another one in each session.
     """

@@ -1,4 +1,4 @@
-"""The data of a federated run: examples held once, index lists of the clients, and the true clusters."""
+"""The data of a federated run: a pool of examples, index lists of the clients, and the true clusters."""
 
 from lit_cfl.data.augment import Augment
 from lit_cfl.data.examples import Examples, View

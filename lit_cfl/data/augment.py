@@ -1,4 +1,4 @@
-"""Random changes of the examples that clients train on, the same for the same key, in every engine.
+"""Random augmentation of training examples: the same for the same key, in every engine.
 
 A function changes a mini-batch by a key for each of its examples. What becomes of an example depends on its key alone,
 not on the other examples, so that clients may train one by one or together.
@@ -41,7 +41,7 @@ class Augment:
             raise InputError("data.augment changes nothing; give crop: 4, flip: true, or leave it out")
 
     def __call__(self, batch: Batch, keys: Tensor) -> Batch:
-        """Changes images `[n, channels, height, width]` by their keys, int64 `[n]`; labels stay as they are."""
+        """Augments images `[n, channels, height, width]` by their keys, int64 `[n]`; labels stay unchanged."""
         images, labels = batch
         down, right, mirror = draw_keyed_uniform(keys, 3).unbind(1)
         rows, inside = self._window(down, images.shape[2])
@@ -56,7 +56,7 @@ class Augment:
         return found.where(shown, 0), labels
 
     def _window(self, draws: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Returns where each place of a window comes from, int64 `[n, size]`, and whether that is in the image."""
+        """Returns the source index of each position of a window, int64 `[n, size]`, and whether it is in the image."""
         first = (draws * (2 * self.crop + 1)).long() - self.crop
         places = first[:, None] + torch.arange(size, device=draws.device)
         return places.clamp(0, size - 1), (places >= 0) & (places < size)
@@ -81,7 +81,7 @@ class Augment:
 
 
 def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFunction | None:
-    """Returns the function that the option `data.augment` stands for.
+    """Returns the function selected by the option `data.augment`.
 
     Raises:
         InputError: It is no function, or cannot be imported.
@@ -96,7 +96,7 @@ def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFu
 
 
 def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -> None:
-    """Checks a function on some examples.
+    """Checks an augmentation function on some examples.
 
     Args:
         augment: Function to check.

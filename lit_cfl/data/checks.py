@@ -1,4 +1,4 @@
-"""Checks what data modules return, once and for all clients together."""
+"""Checks the data that data modules return, once for all clients together."""
 
 import warnings
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def require_examples(examples: object, who: str) -> None:
 
 
 def require_views(examples: Examples, who: str) -> None:
-    """Raises InputError if a view maps labels to what is none, or not all of them."""
+    """Raises InputError if a view maps labels to invalid ones, or does not map all of them."""
     for view in examples.views:
         if view.label_map is not None and not _is_map(view.label_map, examples.num_labels):
             raise InputError(
@@ -102,7 +102,7 @@ def _require_labels(examples: Examples, who: str) -> None:
 
 
 def require_several(labels: Tensor, what: str) -> None:
-    """Raises InputError unless these are several labels of each example: bool, or floats of 0 to 1, `[N, L]`."""
+    """Raises InputError unless labels are several per example: bool, or floats of 0 to 1, `[N, L]`."""
     if labels.dtype == torch.bool:
         return
     if not labels.is_floating_point():
@@ -121,13 +121,13 @@ def _is_map(label_map: tuple[int, ...], num_labels: int) -> bool:
 
 
 def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yields inputs in blocks, each with the number of its first example."""
+    """Yields inputs in blocks, each with the index of its first example."""
     rows = max(1, _BLOCK // max(1, inputs[0].numel()))
     return ((start, inputs[start : start + rows]) for start in range(0, len(inputs), rows))
 
 
 def require_division(division: object, examples: Examples, who: str) -> None:
-    """Checks a division: its lists, true clusters and names. Notes repeats, and examples that train and test a client.
+    """Checks a division: lists, true clusters and names. Warns of repeats, and of training examples in test data.
 
     Args:
         division: Division that `divide` returned.
@@ -170,7 +170,7 @@ def require_division(division: object, examples: Examples, who: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """The lists of all clients, each that several share once.
+    """The distinct lists of all clients: shared lists occur once.
 
     Args:
         index: Index of the lists.
@@ -193,16 +193,16 @@ class _Lists:
 
     @cached_property
     def owners(self) -> Tensor:
-        """Number of the list of each entry, int64 `[n]`."""
+        """The number of the list that contains each entry, int64 `[n]`."""
         return self.index.owners
 
     def clients_of(self, lists: Tensor) -> list[int]:
-        """Finds the clients that have one of these lists, ascending."""
+        """Finds the clients with one of these lists, ascending."""
         return torch.isin(self.which, lists).nonzero().flatten().tolist()
 
 
 def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor, who: str) -> None:
-    """Checks what a shift made of the data.
+    """Checks the data after a shift.
 
     Args:
         before, data: without and with the shift.
@@ -221,7 +221,7 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
 
 
 def _listed(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
-    """Collects the lists. Raises InputError if one is outside of the index, or has what is not in the pool.
+    """Collects the lists. Raises InputError if a list exceeds the index, or an entry exceeds the pool.
 
     Args:
         ids: Ids of the clients; None = 0, 1, ...
@@ -246,7 +246,7 @@ def _listed(index: ClientIndex, examples: Examples, what: str, ids: Tensor | Non
 
 
 def _say_what_repeats(lists: _Lists, most: int, what: str) -> None:
-    """Notes clients that have an example more than once.
+    """Warns of clients that have an example more than once.
 
     Args:
         most: indices are below it.
@@ -267,7 +267,7 @@ def _say_what_repeats(lists: _Lists, most: int, what: str) -> None:
 
 
 def _say_what_overlaps(train: ClientIndex, test: _Lists, num_examples: int, who: str) -> None:
-    """Notes clients that are tested on an example on which they train, under whatever view."""
+    """Warns of clients that are tested on an example on which they train, under any view."""
     trained, tested = train.entries % num_examples, test.entries % num_examples
     seen = torch.zeros(num_examples, dtype=torch.bool)
     seen[tested] = True

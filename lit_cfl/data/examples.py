@@ -1,4 +1,4 @@
-"""The pool of examples, each held once, and the views under which clients see them.
+"""The pool of examples, each stored once, and the views under which clients see them.
 
 An index does not name an example alone but a *view* of it: `view * len(examples) + example`. So one image
 can be held by several clients under several rotations without a copy, and the rotation travels with
@@ -24,7 +24,7 @@ LabelKind = Literal["classes", "multi-label", "numbers", "none"]
 
 @dataclass(frozen=True)
 class View:
-    """How a client sees an example.
+    """The transformation under which a client sees an example.
 
     Args:
         quarter_turns: counter-clockwise rotations of the image by 90 degrees, 0 to 3.
@@ -49,7 +49,7 @@ class View:
     colour: tuple[float, ...] = ()
 
     def then(self, other: "View") -> "View":
-        """Combines this view with another one behind it; labels that end where they began are None."""
+        """Combines this view with a second one applied after it; unchanged labels become None."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
         both = None if both and list(both) == sorted(both) else both
@@ -67,7 +67,7 @@ class View:
 
     @property
     def of_images(self) -> bool:
-        """Whether it changes images alone."""
+        """Whether it applies to images only."""
         return bool(self.quarter_turns or self.angle or self.blur or self.colour)
 
 
@@ -77,7 +77,7 @@ _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the ind
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The pool of examples, each held once.
+    """The pool of examples, each stored once.
 
     An input is handed out as `(input - offset) * scale`.
 
@@ -154,7 +154,7 @@ class Examples:
 
     @property
     def label_kind(self) -> LabelKind:
-        """What the labels are."""
+        """The kind of labels."""
         if self.labels.ndim > 1:
             return "multi-label"
         if self.num_labels:
@@ -163,14 +163,14 @@ class Examples:
 
     @property
     def num_outputs(self) -> int:
-        """Counts the outputs of a net for each example: one a class, or a number; without labels one a token id."""
+        """Counts the outputs of a net per example: one per class or number, or per token id without labels."""
         if self.labels.ndim > 1:
             return self.labels.shape[1]
         return {"classes": self.num_labels, "numbers": 1, "none": self.num_tokens}[self.label_kind]
 
     @property
     def labels_in_words(self) -> str:
-        """What labels there are, for a message."""
+        """Describes the labels, for a message."""
         return {
             "classes": f"{self.num_labels} labels",
             "multi-label": f"{self.num_outputs} labels for each example",
@@ -180,7 +180,7 @@ class Examples:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Counts the token ids that the inputs are, or would be if the net had an embedding; 0 if they cannot be."""
+        """Counts the token ids of the inputs, or of integer inputs to an embedding; 0 if they cannot be token ids."""
         if self.vocabulary or self.inputs.dtype not in (torch.int32, torch.int64) or not self.inputs.numel():
             return self.vocabulary
         low, high = self.inputs.aminmax()
@@ -188,12 +188,12 @@ class Examples:
         return int(high) + 1 if plain and low >= 0 else 0
 
     def label_name(self, label: int) -> str:
-        """Returns a label for a message, with its name if it has another one."""
+        """Returns a label for a message, with its name if that differs."""
         name = self.label_names[label] if self.label_names else str(label)
         return str(label) if name == str(label) else f"{label} ({name!r})"
 
     def require_classes(self, who: str) -> None:
-        """Raises InputError where somebody needs classes and the labels are none."""
+        """Raises InputError if classes are needed but the labels are not classes."""
         if self.label_kind == "multi-label":
             raise InputError(
                 f"{who} needs one label of each example, but these have {self.labels.shape[1]} each; take a partition "
@@ -204,7 +204,7 @@ class Examples:
             raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
-        """Raises InputError if a name stands for another label in other examples; `where` those are, for the error."""
+        """Raises InputError if a label name has another label in other examples; `where` describes those."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
             if numbers.get(name, number) != number:
@@ -214,20 +214,20 @@ class Examples:
                 )
 
     def without_labels(self) -> "Examples":
-        """Returns the same inputs without labels: zeros, of which no view makes others."""
+        """Returns the same inputs without labels: all labels are 0, in every view."""
         views = tuple(replace(view, label_map=None) for view in self.views)
         labels = torch.zeros(len(self), dtype=torch.int64, device=self.labels.device)
         return replace(self, labels=labels, num_labels=0, label_names=(), views=views)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input as it is handed out, without the batch dimension."""
+        """Shape of one input as returned, without the batch dimension."""
         shape = tuple(self.inputs.shape[1:])
         return shape if self.embeddings is None else (*shape, self.embeddings.shape[1])
 
     @property
     def num_bytes(self) -> int:
-        """What the inputs, the labels and the embeddings take."""
+        """The bytes of inputs, labels and embeddings."""
         return self.inputs.nbytes + self.labels.nbytes + (0 if self.embeddings is None else self.embeddings.nbytes)
 
     @cached_property
@@ -240,7 +240,7 @@ class Examples:
         return digest.hexdigest()
 
     def targets(self, index: Tensor) -> Tensor:
-        """Returns labels `[n]`, or `[n, L]`, as the clients see them."""
+        """Returns labels `[n]`, or `[n, L]`, as seen by the clients."""
         return self._labels(sent(index, self.labels.device), self._seen(index))
 
     def _labels(self, index: Tensor, seen: _Seen) -> Tensor:
@@ -253,7 +253,7 @@ class Examples:
     def batch(
         self, index: Tensor, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels of these.
+        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels of these indices.
 
         Labels are `[n]`, classes or numbers; several of each example are floats `[n, L]`.
 
@@ -264,7 +264,7 @@ class Examples:
         return (inputs, labels) if device is None else (sent(inputs, device), sent(labels, device))
 
     def stored(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-        """Returns inputs `[n, ...]` as bytes, and labels; None where they are not stored, or not seen, as bytes.
+        """Returns inputs `[n, ...]` as bytes, and labels; None if inputs are not stored, or not seen, as bytes.
 
         Of the bytes `decode` makes what `batch` hands out. They are read in a quarter of the time.
         """
@@ -280,7 +280,7 @@ class Examples:
         return inputs, self._targets(index, seen, dtype)
 
     def decode(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """Converts inputs as they are stored `[n, ...]` into floats."""
+        """Converts stored inputs `[n, ...]` to floats."""
         inputs = inputs.to(dtype)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
@@ -310,12 +310,12 @@ class Examples:
         return inputs.to(dtype), self._targets(index, seen, dtype)
 
     def _targets(self, index: Tensor, seen: _Seen, dtype: torch.dtype) -> Tensor:
-        """Converts labels; numbers become as precise as the inputs, but no less than float32."""
+        """Converts labels; numbers get the precision of the inputs, but at least float32."""
         labels = self._labels(index, seen)
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
     def _seen(self, index: Tensor) -> _Seen:
-        """Finds the views among these indices that change something, and which of the indices have each.
+        """Finds the non-trivial views among these indices, and which indices have each.
 
         Where the indices are on the CPU, no GPU is waited for.
         """

@@ -1,4 +1,4 @@
-"""The lists of examples of all clients, and the true clusters where they are known."""
+"""The example lists of all clients, and the true clusters if known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Division:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Examples, who holds them, and the true cluster of each client where it is known.
+    """Examples, the clients' lists of them, and the true cluster of each client if known.
 
     Args:
         examples: the pool.
@@ -86,7 +86,7 @@ class FederatedData:
 
     @cached_property
     def label_counts(self) -> Tensor:
-        """Training examples of each label, int64 `[clients, labels]`; no columns where labels are numbers or missing.
+        """Training examples of each label, int64 `[clients, labels]`; no columns if labels are numbers or missing.
 
         Of several labels of each example, those count that are above 0.5.
         """
@@ -100,7 +100,7 @@ class FederatedData:
         return torch.bincount(cell, minlength=self.num_clients * labels).view(self.num_clients, labels)
 
     def of_lists(self, change: Callable[[ClientIndex], ClientIndex]) -> "FederatedData":
-        """Applies one change to every kind of index list."""
+        """Applies one change to each kind of index list."""
         withheld = None if self.withheld is None else change(self.withheld)
         lists: dict[str, Any] = {
             "train": change(self.train),
@@ -110,13 +110,13 @@ class FederatedData:
         return replace(self, withheld=withheld, **lists)
 
     def behind(self, clients: int) -> "FederatedData":
-        """Raises the clients' ids by `clients`; the ids below have no data."""
+        """Increases the clients' ids by `clients`; the new lower ids have no data."""
         unknown = torch.full((clients,), -1)
         lists = self.of_lists(lambda index: index.behind(clients))
         return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None, names=())
 
     def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
-        """Selects clients, without names, renumbered from 0, with at most `max_examples` of every split each."""
+        """Selects clients, without names, renumbered from 0, with at most `max_examples` per split."""
         size = 2**62 if max_examples is None else max_examples
         newcomers = None if self.newcomers is None else self.newcomers[clients]
         lists = self.of_lists(lambda index: index.select(clients).first(size))

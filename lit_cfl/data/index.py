@@ -1,4 +1,4 @@
-"""Index lists of any number of clients, in three tensors: there is no Python object for each client."""
+"""Index lists of any number of clients in three tensors, without a Python object per client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class ClientIndex:
-    """The indices of each client: a stretch of one flat array.
+    """The indices of each client as a slice of one flat array.
 
     Clients may share a stretch (a test set that all of them are scored on), and an array may hold more than
     its clients have.
@@ -27,18 +27,18 @@ class ClientIndex:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Tensor]) -> "ClientIndex":
-        """Joins lists, one tensor int64 for each client."""
+        """Concatenates lists, one int64 tensor per client."""
         sizes = torch.tensor([len(one) for one in lists], dtype=torch.int64)
         return cls.from_sizes(torch.cat([*lists, torch.empty(0, dtype=torch.int64)]).to(torch.int64), sizes)
 
     @classmethod
     def from_sizes(cls, values: Tensor, sizes: Tensor) -> "ClientIndex":
-        """Makes stretches one behind the other, of these sizes int64 `[clients]`."""
+        """Makes consecutive slices of these sizes, int64 `[clients]`."""
         return cls(values, sizes.cumsum(0) - sizes, sizes)
 
     @classmethod
     def from_owners(cls, owners: Tensor, num_clients: int) -> "ClientIndex":
-        """Gives position k to client `owners[k]`, int64 `[M]`; -1 = to nobody. In ascending order for each client."""
+        """Assigns position k to client `owners[k]`, int64 `[M]`; -1 = no client. Lists are ascending."""
         order = owners.argsort(stable=True)[int((owners < 0).sum()) :]
         return cls.from_sizes(order, torch.bincount(owners[order], minlength=num_clients))
 
@@ -58,13 +58,13 @@ class ClientIndex:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Says whether the lists fill `values`, one behind the other."""
+        """Returns whether the lists fill `values` consecutively."""
         ends = self.sizes.cumsum(0)
         return len(self.values) == int(self.sizes.sum()) and torch.equal(ends - self.sizes, self.starts)
 
     @cached_property
     def entries(self) -> Tensor:
-        """The lists of all clients one behind the other, int64."""
+        """The concatenated lists of all clients, int64."""
         if self.is_packed:
             return self.values
         packed = self.sizes.cumsum(0) - self.sizes
@@ -76,25 +76,25 @@ class ClientIndex:
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
     def behind(self, clients: int) -> "ClientIndex":
-        """Puts the same lists after so many clients without any."""
+        """Puts the same lists after this many clients with empty lists."""
         none = torch.zeros(clients, dtype=torch.int64)
         return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
 
     def select(self, clients: Tensor) -> "ClientIndex":
-        """Selects the index lists of these clients alone, int64 `[n]`, in their order. Copies no list."""
+        """Selects the index lists of these clients only, int64 `[n]`, in their order. Copies no list."""
         return ClientIndex(self.values, self.starts[clients], self.sizes[clients])
 
     def first(self, sizes: Tensor | int) -> "ClientIndex":
-        """Cuts each client's list to at most so many entries, int64 `[clients]`."""
+        """Truncates each client's list to at most this many entries, int64 `[clients]`."""
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Keeps what `first` with these sizes leaves out."""
+        """Keeps the entries that `first` with these sizes removes."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 
     def distinct(self) -> tuple["ClientIndex", Tensor]:
-        """Finds the different stretches, in the order in which clients have them, and the stretch of each client."""
+        """Finds the distinct slices, in order of first use, and the slice of each client."""
         width = int(self.sizes.max()) + 1 if len(self) else 1
         keys, which = distinct_values(self.starts * width + self.sizes)
         if len(keys) == len(self):
@@ -105,7 +105,7 @@ class ClientIndex:
         return ClientIndex(self.values, keys // width, keys % width), place[which]
 
     def compact(self) -> "ClientIndex":
-        """Copies the lists into an array that holds nothing else; clients that share a stretch go on to share it."""
+        """Copies the lists into a new array without unused entries; shared slices stay shared."""
         stretches, which = self.distinct()
         return stretches.packed().select(which)
 
@@ -126,7 +126,7 @@ class ClientIndex:
         return compact if len(whole.values) > 2 * len(compact.values) else whole
 
     def packed(self) -> "ClientIndex":
-        """Copies the lists into an array that holds nothing else, one behind the other."""
+        """Concatenates copies of the lists in a new array without unused entries."""
         return ClientIndex.from_sizes(self.entries, self.sizes)
 
     def plus(self, other: "ClientIndex") -> "ClientIndex":
@@ -137,7 +137,7 @@ class ClientIndex:
 
 
 def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Finds the different values `[m]`, ascending, and the place of each among them `[n]`; sorts only if needed."""
+    """Finds the distinct values `[m]`, ascending, and the index of each among them `[n]`; sorts only if needed."""
     if bool((values[1:] > values[:-1]).all()):
         return values, torch.arange(len(values))
     different: tuple[Tensor, Tensor] = values.unique(return_inverse=True)

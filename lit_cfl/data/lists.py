@@ -15,14 +15,14 @@ LIST_ARRAYS = (*(f"{name}_{part}" for name in _LISTS for part in _PARTS), "true_
 
 
 def lists_of(data: FederatedData) -> dict[str, Tensor]:
-    """Returns the lists of all clients and the true clusters; the same lists always give the same tensors."""
+    """Returns the lists of all clients and the true clusters; equal lists always give equal tensors."""
     lists = {name: index.compact() for name in _LISTS if (index := getattr(data, name)) is not None}
     tensors = {f"{name}_{part}": getattr(index, part) for name, index in lists.items() for part in _PARTS}
     return tensors | {"true_clusters": data.true_clusters}
 
 
 def with_lists(data: FederatedData, tensors: Mapping[str, Tensor]) -> FederatedData:
-    """Replaces the lists of the same examples and clients. Raises KeyError where one is missing."""
+    """Replaces the lists for the same examples and clients. Raises KeyError if one is missing."""
     present = [name for name in _LISTS if name != "withheld" or f"{name}_values" in tensors]
     lists: dict[str, Any] = {name: ClientIndex(*(tensors[f"{name}_{part}"] for part in _PARTS)) for name in present}
     return replace(data, true_clusters=tensors["true_clusters"], **lists)

@@ -1,4 +1,4 @@
-"""Changes of how images look: turned, blurred, brighter, in other colours.
+"""Transformations of images: rotation, blur, brightness, colour.
 
 Every number is a sum of products over one image, in a fixed order: an image looks the same in whatever company.
 """
@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:
-    """Turns images `[n, channels, h, w]` counter-clockwise about their centre; bilinear, and 0 outside."""
+    """Rotates images `[n, channels, h, w]` counter-clockwise about their centre; bilinear, and 0 outside."""
     height, width = images.shape[-2:]
     c, s = cos(radians(degrees)), sin(radians(degrees))
     y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
@@ -30,7 +30,7 @@ def turned(images: Tensor, degrees: float) -> Tensor:
 
 
 def blurred(images: Tensor, sigma: float) -> Tensor:
-    """Blurs images `[n, channels, h, w]` by a Gaussian of this deviation in pixels; the border goes on outside."""
+    """Blurs images `[n, channels, h, w]` by a Gaussian of this deviation in pixels; border pixels are repeated."""
     reach = ceil(3 * sigma)
     weights = torch.arange(-reach, reach + 1, dtype=torch.float64).div(sigma).square().mul(-0.5).exp()
     shares = (weights / weights.sum()).tolist()

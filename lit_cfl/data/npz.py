@@ -1,4 +1,4 @@
-"""Arrays from files .npz of unknown origin: nothing is unpickled, and every fault is an error of one line."""
+"""Reads `.npz` files from untrusted sources: nothing is unpickled, and every fault gives a one-line error."""
 
 import zlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from lit_cfl.errors import InputError, nearest
 def read_npz(
     path: Path, names: Sequence[str] | None = None, required: Sequence[str] = (), no_others: bool = False
 ) -> dict[str, np.ndarray]:
-    """Reads arrays of a file .npz.
+    """Reads the arrays of an `.npz` file.
 
     Args:
         path: Path of the file.

@@ -1,4 +1,4 @@
-"""A partition as a file: `partition.npz`, saved with every run, hashed, and loadable again."""
+"""A partition as a file: `partition.npz`, saved with every run, hashed, and loadable."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # as in all files of a r
 
 
 def partition_hash(data: FederatedData) -> str:
-    """Hashes the partition and the data that it divides (SHA-256), so that a run can say what it used."""
+    """Hashes the partition and its data (SHA-256), so that a run can record what it used."""
     digest = sha256(f"{data.examples.fingerprint} {_views(data.examples)} {data.skew}".encode())
     for name, array in _arrays(data).items():
         digest.update(name.encode())
@@ -33,7 +33,7 @@ def partition_hash(data: FederatedData) -> str:
 
 
 def save_partition(path: Path, data: FederatedData) -> None:
-    """Writes clients, names, indices, truth, the data's fingerprint and the seed, complete or not at all."""
+    """Writes clients, names, indices, true clusters, data fingerprint and seed atomically."""
     about = {
         "format": FORMAT,
         "hash": partition_hash(data),
@@ -73,7 +73,7 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
 
 
 def true_clusters_in(path: Path) -> np.ndarray | None:
-    """Reads the true cluster of each client alone, int64 `[clients]`, -1 = unknown; None if the file has none.
+    """Reads only the true cluster of each client, int64 `[clients]`, -1 = unknown; None if the file has none.
 
     Raises:
         FileNotFoundError, InputError: as `read_npz`.
@@ -129,6 +129,6 @@ def _views(examples: Examples) -> list[list[Any]]:
 
 
 def _further(view: View) -> list[Any]:
-    """Lists what views of version 0.2 did not have; nothing where a view has none of it."""
+    """Lists view fields added since version 0.2; empty if no view uses them."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further

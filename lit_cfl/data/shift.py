@@ -1,4 +1,4 @@
-"""Data that change over the rounds: the base class of shifts, and the log of what really shifted.
+"""Data that change over the rounds: the base class of shifts, and the log of actual changes.
 
 A shift is a function of the data, the round, the seed and who takes part; nothing is mutated and nothing remembered.
 With `participants: all` the data of a round depend on (seed, round) alone, so every method that is compared
@@ -21,7 +21,7 @@ from lit_cfl.seeds import derive
 
 @dataclass(frozen=True, eq=False)
 class ShiftLog:
-    """What a shift did in one round, one row for each client that it touched.
+    """The changes made by a shift in one round, one row per affected client.
 
     Args:
         what: name of the shift.
@@ -58,7 +58,7 @@ class ShiftContext:
     weight: int = 1
 
     def rng(self, purpose: str, round: int | None = None) -> np.random.Generator:
-        """Makes a generator for this round (or the one given) and purpose alone."""
+        """Makes a generator for this round (or the given one) and this purpose only."""
         return np.random.default_rng(derive(self.seed, purpose, self.round if round is None else round))
 
 
@@ -75,21 +75,21 @@ class Shift(ABC):
     concepts: ClassVar[int] = 1  # how many views a shift makes of each
 
     def widen(self, examples: Examples) -> Examples:
-        """Adds the views that this shift will use to the examples: `concepts` times as many."""
+        """Adds the views used by this shift to the examples: `concepts` times as many."""
         return examples
 
     @property
     def change_rounds(self) -> Sequence[int]:
-        """Completed rounds before each change that its options name; empty if any round may bring one."""
+        """Completed rounds before each change set by the options; empty if any round may bring a change."""
         return []
 
     @abstractmethod
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
-        """Makes the data of a round from those of the round before; the log is None where nothing shifted."""
+        """Makes the data of a round from those of the previous round; the log is None if nothing shifted."""
 
 
 def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
-    """Numbers the true clusters before any shift so that each can have several concepts: `c * concepts`."""
+    """Renumbers the true clusters before any shift, so that each can have several concepts: `c * concepts`."""
     concepts = prod(shift.concepts for shift in shifts)
     known = data.true_clusters >= 0
     return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))

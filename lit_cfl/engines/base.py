@@ -307,7 +307,7 @@ class Engine:
     def statistics(
         self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
     ) -> list[Statistic | None]:
-        """Runs a function on each client's training examples; see `LocalWork.map`. A run may end in between."""
+        """Runs a function on each client's training examples; see `LocalWork.map`. It can be interrupted."""
         module = None if model is None else self.module(model)
         place: dict[str, Any] = {"dtype": self.plan.dtype, "device": self.device, "seed": self.seed, "round": round}
         found = []

@@ -113,7 +113,7 @@ class Scorer:
         return self._checked(Outcomes.of_rows(torch.cat(rows, 1).cpu(), scores), index % len(examples))
 
     def _mixed(self, models: Tensor, weights: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes the outcomes of a batch of examples with their own weights `[n, K]`; in halves, as `_losses`."""
+        """Computes the outcomes of a batch of examples with separate weights `[n, K]`; halves it like `_losses`."""
         try:
             batch = examples.batch(index, self._dtype, self._device)
             return self._mixed_outcomes(models, sent(weights, self._device), batch, int(index[0]))

@@ -19,7 +19,7 @@ FOLDER = "client_rounds.parquet"  # what pandas and others read as one table
 
 
 def require_parquet() -> None:
-    """Raises InputError where pyarrow, which writes Parquet, is not installed."""
+    """Raises InputError if pyarrow, which writes Parquet, is not installed."""
     try:
         import_module("pyarrow.parquet")
     except ImportError as error:
@@ -32,7 +32,7 @@ def part_name(round: int) -> str:
 
 
 def columns_of(round: int, evaluation: "Evaluation") -> dict[str, np.ndarray]:
-    """Returns the columns of a round `[n]`, a row for each client that was scored on test data; nan = undefined."""
+    """Returns the columns of a round `[n]`, one row per client scored on test data; nan = undefined."""
     test = evaluation.scores.get("test")
     clients, cluster = evaluation.clients, evaluation.index
     found: dict[str, Any] = {"round": np.full(len(clients), round), "client": clients.numpy()}
@@ -48,7 +48,7 @@ def columns_of(round: int, evaluation: "Evaluation") -> dict[str, np.ndarray]:
 
 
 def write_part(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Writes a Parquet file whole."""
+    """Writes a Parquet file atomically."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     with name_write_errors(path.parent):
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes the files that are made when a run is over."""
+"""Writes the files of a finished run."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def write_end(
     best: Mapping[str, float],
     stopped: str | None,
 ) -> Row:
-    """Writes `memberships.npz`, `clients.csv` and `summary.json`, the last. Returns the summary.
+    """Writes `memberships.npz`, `clients.csv` and last `summary.json`. Returns the summary.
 
     Args:
         r, evaluation: the last round.
@@ -49,7 +49,7 @@ def write_end(
 
 
 def _score_newcomers(prepared: PreparedRun, r: Round) -> Evaluation | None:
-    """Places the clients held out of training, and scores them; the state keeps nothing of it."""
+    """Places and scores the clients held out of training, without changing the state."""
     if r.data.newcomers is None:
         return None
     algorithm, engine = prepared.experiment.algorithm, prepared.engine

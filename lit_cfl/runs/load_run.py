@@ -1,4 +1,4 @@
-"""Opens a run that is over, or was cut off, in a notebook: its files as tables, its models ready to predict."""
+"""Opens a finished or interrupted run in a notebook: its files as tables, its models ready to predict."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -116,17 +116,17 @@ class SavedRun:
 
     @property
     def metrics(self) -> "DataFrame":
-        """`metrics.csv` up to the round that was saved: a row for each evaluated one; blanks are nan."""
+        """`metrics.csv` up to the saved round: one row per evaluated round; blanks are nan."""
         return _frame(BytesIO(read_up_to_mark(self.path / "metrics.csv", self.mark)))
 
     @property
     def clients(self) -> "DataFrame":
-        """`clients.csv`: a row for each client, in their order; blanks are nan."""
+        """`clients.csv`: one row per client, in order; blanks are nan."""
         return _frame(self._written_at_the_end("clients.csv"))
 
     @property
     def client_rounds(self) -> "DataFrame":
-        """`client_rounds.parquet` up to the round that was saved: a row for each evaluated round and client."""
+        """`client_rounds.parquet` up to the saved round: one row per evaluated round and client."""
         return read_parts(self.path, self.round)
 
     @property
@@ -145,17 +145,17 @@ class SavedRun:
 
     @cached_property
     def prepared(self) -> PreparedRun:
-        """The run's data, and an engine on this machine."""
+        """The run's data, and an engine for this machine."""
         return self.experiment.prepare(self.experiment.seeds[0])
 
     @cached_property
     def data(self) -> FederatedData:
-        """The examples of each client at the last round that was saved."""
+        """The examples of each client at the last saved round."""
         data = self.prepared.data
         return with_lists(data, self.lists) if self.lists else data
 
     def served(self) -> Assignment:
-        """Returns the models, and which of them each client uses `[clients]`."""
+        """Returns the models, and the model that each client uses `[clients]`."""
         clients = torch.arange(self.prepared.data.num_clients)
         return self.experiment.algorithm.serve(self.state, clients)
 
@@ -170,7 +170,7 @@ class SavedRun:
         return self.prepared.engine.module(models[cluster]).eval()
 
     def client_module(self, client: int) -> LightningModule:
-        """Builds the LightningModule of a client in evaluation mode: its cluster's, with the layers that it keeps.
+        """Builds a client's LightningModule in evaluation mode: its cluster's model with its personal layers.
 
         Raises:
             InputError: there is no such client, or it has no model yet.
@@ -190,7 +190,7 @@ class SavedRun:
         return self.prepared.engine.module(own.models_of(torch.tensor([client]), served.models, index)[0]).eval()
 
     def assign(self, data: FederatedData, *, unlabelled: bool = False) -> PlacedNewcomers:
-        """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data.
+        """Assigns the clients of other data as newcomers, by the algorithm's rule and from their training data.
 
         Args:
             data: Clients to place.
@@ -236,7 +236,7 @@ class SavedRun:
         return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)
 
     def _unknown(self, found: Assignment) -> Tensor:
-        """Finds the clients that were assigned a model that the run does not have, bool `[n]`."""
+        """Finds the clients assigned to a model that the run does not have, bool `[n]`."""
         models = self.served().models
         new = torch.ones(len(found.models), dtype=torch.bool)
         both = min(len(models), len(found.models))
@@ -251,7 +251,7 @@ def _frame(table: Path | BytesIO) -> "DataFrame":
 
 
 def _of_the_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:
-    """Returns a given experiment under the seed of a run. Raises InputError where the run is of another one."""
+    """Returns a given experiment under the seed of a run. Raises InputError if the run is of another experiment."""
     seed = config["seeds"][0]
     experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
     now = experiment.described()

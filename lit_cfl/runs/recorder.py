@@ -1,4 +1,4 @@
-"""Runs the rounds of one run: evaluates, writes its files, saves, and stops early."""
+"""Runs the rounds of one run: evaluates, writes files, saves, and stops early."""
 
 import json
 import warnings
@@ -56,7 +56,7 @@ class Recorder:
 
     @property
     def completed(self) -> int:
-        """The number of rounds that are over when `run` begins."""
+        """The number of rounds completed before `run` starts."""
         return 0 if self._after is None else self._after.number
 
     def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
@@ -76,7 +76,7 @@ class Recorder:
         self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]), costs=costs)
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
-        """Runs the rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
+        """Runs the remaining rounds, passing each row to the watchers. Returns why the run stopped early, or None."""
         rows = self.directory.rows
         if self._after is not None and rows and rows[-1]["round"] == self._after.number:
             reason = self._reason_to_stop(self._after.number)  # it may have been killed just before its end
@@ -124,7 +124,7 @@ class Recorder:
         return self.directory.add_row(row)
 
     def _evaluate(self, r: Round) -> Row:
-        """Evaluates a round; returns its row but for the clocks."""
+        """Evaluates a round; returns its row without the times."""
         self._latest = None  # frees the scores of all clients of the round before
         evaluation = self._evaluation_of(r)
         self._set_latest(r, evaluation)
@@ -156,7 +156,7 @@ class Recorder:
             )
 
     def _write_tables(self, r: Round) -> None:
-        """Writes what every round adds to the tables, evaluated or not."""
+        """Writes the rows that every round adds to the tables, evaluated or not."""
         self._totals.count(r)
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))
@@ -173,7 +173,7 @@ class Recorder:
         self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
-        """Collects what a checkpoint holds beside state and lists: all that the rest of the run depends on."""
+        """Collects the content of a checkpoint besides state and lists: all that the rest of the run depends on."""
         return {
             "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
@@ -190,7 +190,7 @@ class Recorder:
         }
 
     def save_again(self) -> None:
-        """Saves the restored checkpoint again, with the present plan."""
+        """Saves the restored checkpoint again, with the current plan."""
         if self._after is not None:
             self._unsaved = self._content(self._after), self._after.state, self._after.data
             self._save()
@@ -208,7 +208,7 @@ class Recorder:
         self._saved = monotonic()
 
     def finish(self, stopped: str | None) -> Row:
-        """Writes the files that are made at the end. Returns the summary."""
+        """Writes the final files. Returns the summary."""
         if self._latest is None and self._after is not None:
             # the process before this one ended between its last round and here
             self._set_latest(self._after, self._evaluation_of(self._after))
@@ -231,7 +231,7 @@ class Recorder:
         )
 
     def round_view(self) -> RoundView | None:
-        """Returns a view of the run after the latest evaluation; None where nothing is due."""
+        """Returns a view of the run after the latest evaluation; None if nothing is due."""
         if self._latest is None or not (self._over or self._latest[0].number in self._totals.memberships):
             return None
         r, evaluation = self._latest

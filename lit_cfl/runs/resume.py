@@ -1,4 +1,4 @@
-"""Checks before a run is resumed that configuration, plan, data and checkpoint are those with which it was started."""
+"""Checks, before a run is resumed, that configuration, plan, data and checkpoint match the original run's."""
 
 import json
 from collections.abc import Mapping, Set
@@ -38,7 +38,7 @@ _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
 def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Reads `summary.json` of a run that has no round left; None where there is none, or it has to be made again.
+    """Reads `summary.json` of a run without remaining rounds; None if it is missing or must be written again.
 
     Raises:
         InputError: as `stored_config` does.
@@ -55,13 +55,13 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
 
 
 def read_undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Returns `read_finished_summary` of a run whose other files are as they were written, too; else None."""
+    """Returns `read_finished_summary` if the run's other files are unchanged, too; else None."""
     summary = read_finished_summary(path, rounds)
     return summary if summary is not None and damaged(path) == [] else None
 
 
 def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":
-    """Replaces a partition file, which may be gone by now, by the run's own copy of the partition.
+    """Replaces a partition file, which may be gone, by the run's copy of the partition.
 
     Args:
         experiment: as configured.
@@ -84,12 +84,12 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
 
 
 def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the folders of the user's own classes by those that the run recorded."""
+    """Replaces the folders of the user's own classes by the recorded ones."""
     return experiment.changed(code=stored["code"]) if "code" in stored else experiment
 
 
 def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the plan by the one that a run recorded.
+    """Replaces the plan by the recorded one.
 
     Args:
         path: Folder of the run.
@@ -113,7 +113,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
 
 
 def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], new_plan: bool) -> None:
-    """Checks that a resumed run has the recorded configuration. More rounds are allowed, and another plan if asked for.
+    """Checks that a resumed run has the recorded configuration, except for more rounds, or another plan on request.
 
     Raises:
         InputError: the differences, as `option: recorded -> asked`.
@@ -131,7 +131,7 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
 
 
 def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Refuses more rounds for a run whose learning rates were to end with those it had.
+    """Refuses more rounds for a run whose learning rate schedule ends with its original rounds.
 
     Raises:
         InputError: the schedule is as long as the run was.
@@ -146,7 +146,7 @@ def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: "Pr
 
 
 def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Set[str], new_plan: bool) -> list[str]:
-    """Lists the options that decide what a run computes and differ, as `option: recorded -> asked`.
+    """Lists the options that differ and affect a run's results, as `option: recorded -> requested`.
 
     Args:
         ignored: options that may differ.
@@ -161,7 +161,7 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
 
 
 def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
-    """Checks that checkpoint and configuration are of one run. Raises InputError that names both files."""
+    """Checks that checkpoint and configuration belong to one run. Raises InputError that names both files."""
     run_id = read_run_id(path)
     if saved["run_id"] != run_id:
         raise InputError(
@@ -171,7 +171,7 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Checks that data, initial model and frozen weights are the checkpoint's; a configuration need not show it.
+    """Checks that data, initial model and frozen weights match the checkpoint, as a configuration may not show it.
 
     Raises:
         InputError: naming what differs, with both digests.
@@ -196,7 +196,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _with_threshold(flat: dict[str, Any]) -> dict[str, Any]:
-    """Writes the default threshold of migration by labels as before 0.3, when it was no null."""
+    """Writes the default threshold of migration by labels as before 0.3, when it was not null."""
     return {name: 0.2 if value is None and name.endswith(".shift_threshold") else value for name, value in flat.items()}
 
 
@@ -214,7 +214,7 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _without_added(value: Any) -> Any:
-    """Leaves out options that earlier runs do not know from data modules in a list, where they change nothing."""
+    """Removes options unknown to earlier runs from data modules in a list, if they have their default."""
     if isinstance(value, list):
         return [_without_added(part) for part in value]
     if not isinstance(value, dict):

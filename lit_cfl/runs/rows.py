@@ -47,7 +47,7 @@ def snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np
 
 
 def _plane(similarity: Tensor) -> Tensor:
-    """Computes the two main coordinates of the clients `[n, 2]`: classical scaling of the similarity."""
+    """Computes the two main coordinates of the clients `[n, 2]` by classical scaling of the similarity."""
     from scipy.linalg import eigh
 
     centred = similarity.double() - similarity.double().mean(0)
@@ -60,7 +60,7 @@ def _plane(similarity: Tensor) -> Tensor:
 
 
 def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]) -> Iterator[Row]:
-    """Builds one row for each cluster; `known` holds the algorithm's own columns `[K]`."""
+    """Builds one row per cluster; `known` contains the algorithm's own columns `[K]`."""
     test = evaluation.scores.get("test")
     own = {name: values.tolist() for name, values in known.items()}
     for cluster, mine in _members_by_cluster(evaluation.index):
@@ -72,14 +72,14 @@ def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]
 
 
 def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yields each cluster, ascending, with the positions of its members, ascending; reads `index` `[n]` once."""
+    """Yields each cluster with the positions of its members, both ascending; reads `index` `[n]` once."""
     clusters, sizes = index.unique(return_counts=True)
     members = index.argsort(stable=True).split(sizes.tolist())
     yield from zip(clusters.tolist(), members, strict=True)
 
 
 def traffic_row(r: Round, mib: float) -> Row:
-    """Counts the models sent, and the MiB with what was sent beside them, since the start and in this round.
+    """Counts the models sent, and the MiB including other values sent, since the start and in this round.
 
     Args:
         mib: size of a model as it is sent.
@@ -95,12 +95,12 @@ def traffic_row(r: Round, mib: float) -> Row:
 
 
 def costs_row(r: Round) -> Row:
-    """Counts what clients have computed since the start."""
+    """Counts the clients' computations since the start."""
     return dict(zip(LOCAL, (r.costs.steps, r.costs.examples, r.costs.scored), strict=True))
 
 
 def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
-    """Builds one row for each client that a shift changed; what is not known is None."""
+    """Builds one row per client that a shift changed; unknown values are None."""
     for moved in moves:
         columns = (moved.clients, moved.partners, moved.examples, moved.before, moved.after)
         for client, partner, examples, before, after in torch.stack(columns, dim=1).tolist():
@@ -116,7 +116,7 @@ def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
 
 
 def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
-    """Builds one row for each client, ordered by id, in blocks; what is not known is None."""
+    """Builds one row per client, ordered by id, in blocks; unknown values are None."""
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
     models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)
@@ -141,7 +141,7 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
 
 
 def _known(values: Tensor, which: Tensor) -> list[Any]:
-    """Lists the values `[n]`; None where one is not known."""
+    """Lists the values `[n]`; None for unknown values."""
     listed: list[Any] = values.tolist()
     for position in (~which).nonzero().flatten().tolist():
         listed[position] = None

@@ -1,4 +1,4 @@
-"""Runs experiments into directories: one for each seed, and in each the baseline's. All of it can be resumed."""
+"""Runs experiments into directories: one per seed, each with its baseline's inside. Interrupted runs can be resumed."""
 
 import json
 import warnings
@@ -45,7 +45,7 @@ ResumeMode = Literal["new", "resume", "new_plan"]
 
 @dataclass
 class FinishedRun:
-    """The directory and the summary of a run that is over.
+    """Directory and summary of a finished run.
 
     Args:
         path: Directory of the run.
@@ -62,7 +62,7 @@ class FinishedRun:
 
 @dataclass
 class RunCallbacks:
-    """Functions that are called while runs go on.
+    """Functions that are called during runs.
 
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
@@ -159,7 +159,7 @@ def _draw_with_baseline(experiment: Experiment, finished: FinishedRun) -> None:
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
-    """Averages the numbers over the seeds; None where a seed has none."""
+    """Averages the numbers over the seeds; None if a seed has none."""
     keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
@@ -178,7 +178,7 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
-    """Runs an experiment from its first round. Leaves no files where it cannot be trained."""
+    """Runs an experiment from its first round. Leaves no files if it cannot be trained."""
     require_unused(path)
     recorder = _recorder(experiment, path, callbacks)
     directory, checkpoint = recorder.directory, recorder.checkpoint
@@ -194,14 +194,14 @@ def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
 def _resume(
     experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
 ) -> Row:
-    """Puts a run back to its checkpoint, and runs what is left of it: its last rounds, or the end alone."""
+    """Restores a run from its checkpoint, and runs the remaining rounds, or only the final steps."""
     return _record(_restored(experiment, path, stored, callbacks, mode), callbacks)
 
 
 def _restored(
     experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
 ) -> Recorder:
-    """Reads the checkpoint. What it read is freed on return, but for the state, which the next round replaces."""
+    """Reads the checkpoint. Its memory is freed on return, except for the state, which the next round replaces."""
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if mode == "resume":  # a kill between both files leaves a new plan in config.yaml beside a checkpoint under the old
@@ -235,7 +235,7 @@ def _recorder(
 
 
 def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
-    """Runs the rounds that are left, and writes all files of the run. Returns the summary."""
+    """Runs the remaining rounds, and writes all files of the run. Returns the summary."""
     callbacks.activity(Activity("starting what tracks the run"))
     trackers = _trackers(recorder)
     status: Literal["success", "failed"] = "failed"

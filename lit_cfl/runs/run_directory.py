@@ -57,7 +57,7 @@ def default_run_directory(name: str) -> Path:
 
 
 class RunDirectory:
-    """Writes the files of one run. `create` or `reopen` comes first.
+    """Writes the files of one run. `create` or `reopen` must be called first.
 
     Args:
         path: a directory that this process holds.
@@ -90,7 +90,7 @@ class RunDirectory:
         self.digests: dict[str, str] = {}  # of partition.npz and the snapshots, by name
 
     def create(self, config: Mapping[str, Any], data: FederatedData | None = None) -> None:
-        """Starts a new run. `config.yaml`, which makes the directory one, comes last.
+        """Starts a new run. `config.yaml`, which marks the directory as a run, is written last.
 
         Raises:
             InputError: the directory holds a run already, or files of something else.
@@ -112,7 +112,7 @@ class RunDirectory:
         self._write_partition(data)
 
     def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> None:
-        """Restores the files of a run to the state in which its checkpoint was made.
+        """Restores the files of a run to their state at its checkpoint.
 
         Args:
             config: as it shall be from now on.
@@ -143,13 +143,13 @@ class RunDirectory:
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
 
     def _keep_earlier_header(self) -> None:
-        """Leaves out the columns that a run of an earlier version does not have."""
+        """Removes the columns that a run of an earlier version does not have."""
         earlier = tuple(column for column in self.metrics.columns if column not in LOCAL)
         if self.metrics.path.exists() and self.metrics.path.read_bytes().startswith(as_csv([earlier])):
             self.metrics.columns = earlier
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
-        """Checks that files that cannot be made again are as the checkpoint says. Raises InputError."""
+        """Checks that files that cannot be made again match the checkpoint. Raises InputError."""
         if saved["tables"].keys() != self.marks().keys():
             names = [", ".join(sorted(tables)) for tables in (saved["tables"], self.marks())]
             raise InputError(f"{self.path} has the tables {names[0]}, the experiment {names[1]}: {_PUT_BACK}")
@@ -206,7 +206,7 @@ class RunDirectory:
             self.digests[name] = digest
 
     def _require_only_beginnings(self) -> None:
-        """Raises InputError where there are files that are not those of a run that ended while it began."""
+        """Raises InputError if files exist that do not come from a run that ended during its start."""
         there = [name for name in self._names() if (self.path / name).exists()]
         if not there or (self._began() and not {"checkpoint.pt", "summary.json", SUMS} & set(there)):
             return
@@ -216,7 +216,7 @@ class RunDirectory:
         )
 
     def _began(self) -> bool:
-        """Says whether `environment.json` is a run's: it is the first file of one."""
+        """Returns whether `environment.json`, the first file of a run, was written by a run."""
         try:
             return "run_id" in json.loads((self.path / _ENVIRONMENT).read_text("utf-8"))
         except (OSError, ValueError, TypeError):
@@ -235,7 +235,7 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
 
     def conclude(self, rows: Iterable[str]) -> None:
-        """Writes the digests of all files: from now on the run is over.
+        """Writes the digests of all files, which marks the run as finished.
 
         Args:
             rows: names of the files in `rows/`.
@@ -246,17 +246,17 @@ class RunDirectory:
         write_sums(self.path, [name for name in named if (self.path / name).is_file()], self.run_id)
 
     def sync(self) -> None:
-        """Waits until the tables are on the disk: a checkpoint names their ends."""
+        """Flushes the tables to the disk before a checkpoint records their lengths."""
         for table in self._tables:
             with name_write_errors(table.path), table.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
-        """Returns where the tables end now."""
+        """Returns the current lengths of the tables."""
         return {table.path.name: table.mark() for table in self._tables}
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Appends a row to `metrics.csv`; nan and missing values are left blank. Returns the row as written."""
+        """Appends a row to `metrics.csv`; nan and missing values become blank. Returns the row as written."""
         unknown = row.keys() - {*self.metrics.columns, *LOCAL}
         if unknown:
             raise KeyError(f"{sorted(unknown)} are no columns of metrics.csv; name them in score_columns")
@@ -266,7 +266,7 @@ class RunDirectory:
         return whole
 
     def write_clients(self, rows: Iterable[Sequence[Any]], models: int = 0) -> None:
-        """Writes `clients.csv` whole, row by row; None is left blank.
+        """Writes all of `clients.csv`, row by row; None becomes blank.
 
         Args:
             models: Models whose weights in the client's mixture end each row.
@@ -282,13 +282,13 @@ class RunDirectory:
         write_atomically(self.path / "clients.csv", write)
 
     def write_snapshot(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes `snapshots/<round>.npz`, which the checkpoints from now on name with its digest."""
+        """Writes `snapshots/<round>.npz`, which later checkpoints list with its digest."""
         name = f"snapshots/{round}.npz"
         self.write_arrays(name, arrays)
         self._note(name)
 
     def write_client_round(self, round: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes the scores of all clients in a round; the checkpoints from now on name the file with its digest."""
+        """Writes the scores of all clients in a round into a file that later checkpoints list with its digest."""
         write_part(self.path / part_name(round), columns)
         self._note(part_name(round))
 
@@ -301,7 +301,7 @@ class RunDirectory:
 
 
 def _processor() -> str:
-    """Returns the name of the processor: another one may round sums in another way."""
+    """Returns the name of the processor, since another one may round sums differently."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -310,7 +310,7 @@ def _processor() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Collects versions and hardware, nothing personal."""
+    """Collects versions and hardware, without personal data."""
     found: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Counts and keeps what a run needs from earlier rounds beside its algorithm's state. Checkpoints hold it, too."""
+"""Counts and values that a run needs from earlier rounds, in addition to its algorithm's state; in checkpoints, too."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -16,7 +16,7 @@ from lit_cfl.runs.rows import members
 
 @dataclass
 class RunTotals:
-    """Per-run counts, best scores and memberships that survive a resume.
+    """Counts, best scores and memberships of a run, which survive a resume.
 
     Args:
         members: cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
@@ -42,7 +42,7 @@ class RunTotals:
         return cls(**{part.name: saved[part.name] for part in fields(cls) if part.name in saved})
 
     def content(self) -> dict[str, Any]:
-        """Returns a copy for a checkpoint, which the next rounds do not change."""
+        """Returns a copy for a checkpoint that later rounds do not change."""
         return {name: copy(value) for name, value in vars(self).items()}
 
     def count(self, r: Round) -> None:
@@ -53,7 +53,7 @@ class RunTotals:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 
     def row(self, shifting: bool) -> Row:
-        """Returns what the rounds since the last row add to the next one, and resets the counts."""
+        """Returns the counts since the last row for the next row, and resets them."""
         row: Row = {"clients/skipped": self.skipped, "clusters/silhouette": self.silhouette}
         if shifting:
             row |= {"shift/clients": self.shifted[0], "shift/examples": self.shifted[1]}
@@ -81,12 +81,12 @@ class RunTotals:
                 self.best[score.name] = new
 
     def memberships_with(self, r: Round, evaluation: Evaluation) -> dict[int, Tensor]:
-        """Returns the memberships that were kept, and those of the latest round."""
+        """Returns the stored memberships, and those of the latest round."""
         return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
 
 
 def is_due(number: int, last: int | None, every: int) -> bool:
-    """Says whether a new stretch of `every` rounds has begun since the last time.
+    """Returns whether a new period of `every` rounds has started since the last call.
 
     Args:
         number, last: Numbers of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.

@@ -1,4 +1,4 @@
-"""Compares two runs over the clients that both score: a client without a model may be scored by one of them alone."""
+"""Compares two runs over the clients scored in both: a client without a model may be scored in only one."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lit_cfl.storage.csv_log import read_columns
 
 @dataclass(frozen=True)
 class ScoredClients:
-    """The clients of a run that took part in training and were scored on test data in the last round.
+    """Clients of a run that took part in training and were scored on test data in the last round.
 
     Args:
         sizes: test examples of each client.
@@ -28,7 +28,7 @@ class ScoredClients:
 
 @dataclass(frozen=True)
 class SharedClients:
-    """Two runs, or two runs a seed, over the clients that both score; means over the seeds.
+    """Scores of two runs (or two runs per seed) over the clients scored in both; means over the seeds.
 
     Args:
         clients: how many both score.
@@ -41,7 +41,7 @@ class SharedClients:
 
 
 def scores_everyone(summary: Row) -> bool:
-    """Says whether a run scored every client in training in its last round."""
+    """Returns whether a run scored every client in training in its last round."""
     return bool(summary["clients/evaluated"] == summary["clusters/assigned"] + summary["clusters/unobserved"])
 
 
@@ -60,7 +60,7 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
 
 
 def figures(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
-    """Computes the figures of `metrics.csv` for test data over some of the clients; None where that is not known."""
+    """Computes the test columns of `metrics.csv` over some of the clients; None if unknown."""
     values = [scored.values[client] for client in clients]
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
     if not values:
@@ -71,7 +71,7 @@ def figures(scored: ScoredClients, clients: Collection[int], score: Score = ACCU
 
 
 def over_shared(pairs: Sequence[tuple[ScoredClients, ScoredClients]], score: Score = ACCURACY) -> SharedClients | None:
-    """Compares a run with another, under one seed or several; None where they score the same clients anyway."""
+    """Compares a run with another, for one or several seeds; None if they score the same clients anyway."""
     if all(mine.values.keys() == others.values.keys() for mine, others in pairs):
         return None
     shared = [sorted(mine.values.keys() & others.values.keys()) for mine, others in pairs]

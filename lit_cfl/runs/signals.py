@@ -1,4 +1,4 @@
-"""Ends a run after saving it, when Ctrl-C or SIGTERM arrives."""
+"""Ends a run on Ctrl-C or SIGTERM, after saving it."""
 
 import os
 import signal

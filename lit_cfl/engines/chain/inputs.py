@@ -1,4 +1,4 @@
-"""Gives a stack of clients the values that its layers start from: examples, or the first layer's outputs in dual form.
+"""First-layer inputs of a stack of clients: examples, or the first layer's outputs computed in dual form.
 
 Dual form: whatever mini-batches a client takes its steps on, the weights W `[h, d]` of the first layer change by
 combinations of its examples X `[n, d]` alone. A step adds -lr dU^T X, where dU `[n, h]` is the gradient of the layer's
@@ -24,7 +24,7 @@ _PASS = 8  # multiply-adds that take as long as what a step does with a weight b
 
 
 def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: int) -> Tensor:
-    """Says for which clients the first layer takes less in dual form, bool `[n]`.
+    """Returns for which clients the first layer is cheaper in dual form, bool `[n]`.
 
     Counted are multiply-adds; where a step reads and writes a weight beside products, 8 for each. With the weights held
     a step multiplies twice, forward and back: `2 B d h`, and passes over `d h` weights. The dual form has the Gram
@@ -44,7 +44,7 @@ def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: i
 
 @dataclass(frozen=True, eq=False)
 class DualBias:
-    """A bias that decays as its weight, and so is one more column of it, for one more number in all examples.
+    """A bias that decays like its weight, handled as a further weight column with a constant input.
 
     Args:
         start: Initial bias of each client `[clients, 1, h]`.
@@ -58,7 +58,7 @@ class DualBias:
 
 
 class HeldLayer:
-    """The first layer of the clients of a stack, whose weights are held: it reads the examples.
+    """The first layer of a stack's clients with explicit weights: it reads the examples.
 
     Args:
         examples: those of the cohort.
@@ -74,7 +74,7 @@ class HeldLayer:
 
 
 class DualReads(NamedTuple):
-    """What a step reads of a layer in dual form.
+    """Values that a step reads of a layer in dual form.
 
     Args:
         rows: positions of the mini-batches' examples among all, int64 `[lanes * B]`.
@@ -89,7 +89,7 @@ class DualReads(NamedTuple):
 
 
 class DualLayer:
-    """The first layer of the clients of a stack, whose weights are in dual form.
+    """The first layer of a stack's clients with weights in dual form.
 
     Args:
         rule: Update rule of the layer's weight.
@@ -124,12 +124,12 @@ class DualLayer:
         self._left, self._pulled = _shares(rule, steps)
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        """Returns what is left of the first weights, and put in of the centre, before each step `[steps]`."""
+        """Returns the factors of the initial weights and of the centre before each step `[steps]`."""
         left, pulled = (torch.tensor(part[:-1], dtype=self._gram.dtype) for part in (self._left, self._pulled))
         return left.to(self._gram.device), pulled.to(self._gram.device)
 
     def read(self, steps: StackSteps, lanes: int) -> Iterator[DualReads]:
-        """Yields what each step reads; its rows are positions among the clients' padded examples."""
+        """Yields the reads of each step; rows are positions among the clients' padded examples."""
         if steps.left is None or steps.pulled is None:
             raise TypeError("a layer in dual form needs its shares")
         each = _steps_at_once(steps.rows.shape[1] * (self._size + self._products.shape[1]))
@@ -152,7 +152,7 @@ class DualLayer:
         return outputs if bias is None else outputs.add_(bias)
 
     def take(self, rows: Tensor, slopes: Tensor) -> None:
-        """Takes the gradient by the layer's outputs `[lanes, B, h]`, which is overwritten."""
+        """Applies the gradient with respect to the layer's outputs `[lanes, B, h]`, which is overwritten."""
         if self._rule.shrink != 1:
             self._sums[: len(slopes)].mul_(self._rule.shrink)
         found = slopes.flatten(0, 1)
@@ -162,7 +162,7 @@ class DualLayer:
             self._flat_sums.index_add_(0, rows, found, alpha=self._rule.rate)
 
     def weights_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Computes the weights of these clients, which end after so many steps, into a tensor `[., h, d]`."""
+        """Writes the final weights of these clients, which finish at this step, into a tensor `[., h, d]`."""
         found.copy_(self._weight[clients])
         if self._left[steps] != 1:
             found.mul_(self._left[steps])
@@ -171,7 +171,7 @@ class DualLayer:
         found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
 
     def bias_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Computes the biases of these clients in the same way, `[., 1, h]`."""
+        """Computes the final biases of these clients in the same way, `[., 1, h]`."""
         if self._bias is not None:
             found.copy_(self._bias.start[clients]).mul_(self._left[steps])
             if self._bias.center is not None:
@@ -180,12 +180,12 @@ class DualLayer:
 
 
 def _steps_at_once(numbers: int) -> int:
-    """Returns for how many steps is gathered at once what one of them needs: so many numbers."""
+    """Returns the number of steps whose data are gathered at once, given the numbers that one step needs."""
     return max(1, _GATHERED // numbers)
 
 
 def _shares(rule: Rule, steps: int) -> tuple[Sequence[float], Sequence[float]]:
-    """Computes what is left of the first weights, and put in of the centre, before each step and after the last."""
+    """Computes the factors of the initial weights and of the centre before each step and after the last."""
     left, pulled = [1.0], [0.0]
     for _ in range(steps):
         left.append(rule.shrink * left[-1])

@@ -74,13 +74,13 @@ class Stack:
         self._state = () if training.is_plain else training.optimizer.start(parameters)
 
     def _pieces(self, table: Tensor, which: Tensor) -> dict[str, Tensor]:
-        """Cuts the models of a table `[K, d]` that the clients have into tensors; biases are `[clients, 1, h]`."""
+        """Splits the clients' models in a table `[K, d]` into tensors; biases are `[clients, 1, h]`."""
         count = len(which)
         rows = table.expand(count, -1) if len(table) == 1 else table.index_select(0, which.to(table.device))
         return {slot.name: as_matrix(rows[:, slot.start : slot.stop], slot) for slot in self._slots}
 
     def _names_in_dual_form(self) -> list[str]:
-        """Names the first layer's weight, and its bias where that decays alike."""
+        """Names the first layer's weight, and its bias if that decays in the same way."""
         layer = self._training.chain.layers[0]
         weight, bias = self._rules[layer.weight], self._rules.get(layer.bias or "")
         alike = bias is not None and weight.rate > 0 and (bias.shrink, bias.pull) == (weight.shrink, weight.pull)
@@ -89,7 +89,7 @@ class Stack:
     def _in_dual_form(
         self, names: list[str], examples: CohortExamples, starts: Tensor, sizes: Tensor, steps: int
     ) -> DualLayer:
-        """Puts the first layer into dual form."""
+        """Converts the first layer to dual form."""
         padded, device = self._group.size, starts.device
         own = torch.arange(padded, device=device).minimum(sizes[:, None] - 1) + starts[:, None]
         rules, centers = [self._rules[name] for name in names], self._centers or {}
@@ -100,7 +100,7 @@ class Stack:
         return DualLayer(rules[0], examples.read(own), self._starts[weight], centers.get(weight), steps, bias)
 
     def _completed(self, steps: StackSteps) -> StackSteps:
-        """Adds to the mini-batches what the dual form and the optimizer read in each step."""
+        """Adds to the mini-batches the values that dual form and optimizer read in each step."""
         if self._dual is not None:
             left, pulled = self._dual.shares()
             steps = replace(steps, left=left, pulled=pulled)
@@ -123,7 +123,7 @@ class Stack:
         losses.index_copy_(0, self._group.clients, self._sums[: len(self._group.clients)].cpu())
 
     def _train_stretch(self, spans: list[Span], rows: Tensor, ended: Callable[[int], None]) -> None:
-        """Takes steps of the first clients, with one number of lanes.
+        """Trains the first clients for a span of steps with a constant number of lanes.
 
         Lanes of clients that have ended continue, and nobody reads their numbers.
         """
@@ -167,7 +167,7 @@ class Stack:
         return ReplayedStep(step, capture)
 
     def _take_steps(self, take: TakeStep, steps: StackSteps, lanes: int) -> Tensor:
-        """Takes some steps of the first clients. Returns the losses before each `[steps, lanes, B, 1]`."""
+        """Trains the first clients for some steps. Returns the losses before each step `[steps, lanes, B, 1]`."""
         found = list(starmap(take, zip(steps.each(), self._first.read(steps, lanes), strict=True)))
         outputs = torch.stack([outputs for outputs, _ in found])
         losses = compute_losses(self._training.chain.loss, outputs, steps.targets)
@@ -176,7 +176,7 @@ class Stack:
         return losses + torch.stack(penalties)[..., None, None] if penalties else losses
 
     def _add(self, losses: Tensor, steps: range) -> None:
-        """Adds the losses of these steps `[steps, clients, B, 1]` to the clients' sums, in the order of the steps."""
+        """Adds the losses of these steps `[steps, clients, B, 1]` to the clients' sums, in step order."""
         busy, device = losses.shape[1], losses.device
         trains = torch.arange(steps.start, steps.stop, device=device)[:, None] < self._ends[:busy]
         present = self._all_steps.shares[steps.start : steps.stop, :busy] > 0
@@ -192,7 +192,7 @@ class Stack:
         return OptimizerUpdate(self._training, trained, centers, self._prox, state)
 
     def _step(self, step: Step, read: Any, tensors: Mapping[str, Tensor], update: Update) -> Taken:
-        """Takes a step; `read` is what the first layer reads. Returns the outputs before it, and the penalties."""
+        """Computes one step from `read`, the first layer's inputs. Returns the outputs before it, and the penalties."""
         chain, arithmetic, dual, keys = self._training.chain, self._training.arithmetic, self._dual, step.keys
         first = chain.layers[0]
         if dual is None:
@@ -211,7 +211,7 @@ class Stack:
         return outputs, penalty
 
     def _save(self, rows: Tensor, steps: int, ending: slice) -> None:
-        """Writes the models of clients that end into their rows."""
+        """Saves the models of finished clients into their rows."""
         clients = self._group.clients[ending]
         first, count = int(clients[0]), len(clients)
         in_order = bool((clients == torch.arange(first, first + count)).all())
@@ -238,7 +238,7 @@ def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def least_lanes(layers: list[ChainLayer]) -> int:
-    """Returns how many clients a stack has at least.
+    """Returns the minimum number of clients in a stack.
 
     A product with a single row or column is computed in another way where it is alone in its stack than in company.
     """

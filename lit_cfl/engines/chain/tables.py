@@ -1,4 +1,4 @@
-"""Lays out what differs from step to step of a stack of clients."""
+"""Tables of the values that differ from step to step of a stack of clients."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from lit_cfl.engines.cohort_fit import CohortFit
 
 @dataclass(frozen=True, eq=False)
 class CohortExamples:
-    """What the clients of a cohort train on, in the form that stacks read.
+    """The training examples of a cohort, in the form that stacks read.
 
     Args:
         inputs: `[N, ...]`.
@@ -30,7 +30,7 @@ class CohortExamples:
 
     @property
     def width(self) -> int:
-        """Numbers of an example."""
+        """Numbers per example."""
         return self.inputs.shape[1:].numel()
 
     def read(self, rows: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class CohortExamples:
 
 
 class Step(NamedTuple):
-    """What a step of the first clients of a stack reads, beside what `inputs.py` gathers for it.
+    """The inputs of a step of the first clients of a stack, except those that `inputs.py` gathers.
 
     Args:
         targets: see `targets_of`, `[lanes, B, k]`.
@@ -92,7 +92,7 @@ class StackSteps:
         return self._selected(lanes, lambda part: part[span])
 
     def at(self, number: Tensor, lanes: int) -> "StackSteps":
-        """Returns one step of the first clients by its number, int64 `[1]` on the device."""
+        """Returns one step of the first clients, by its number, int64 `[1]` on the device."""
         return self._selected(lanes, lambda part: part.index_select(0, number))
 
     def _selected(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "StackSteps":
@@ -119,7 +119,7 @@ class StackSteps:
 
 
 def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, starts: Tensor, masked: bool) -> StackSteps:
-    """Lays out the mini-batches of a group, and what goes with them.
+    """Builds the tables of a group's mini-batches and their factors.
 
     Args:
         starts: position of each client's first example in the cohort's, int64 `[clients]`, on the device.
