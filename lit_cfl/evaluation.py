@@ -52,7 +52,7 @@ class EvaluationPlan:
             raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
 
     def require_accuracy(self, scores: Scores, num_labels: int) -> None:
-        """Raises InputError if class accuracies are requested for unknown classes, or without classification."""
+        """Raises InputError if examples are to be counted by class, but the task has no classes or no accuracy."""
         if self.class_counts and (not num_labels or ACCURACY not in scores):
             raise InputError(
                 "evaluation.class_counts is true, but the task has no classes or no score accuracy; add accuracy to "
@@ -250,7 +250,7 @@ def _score(
 def _sums_of(
     score: Score, means: list[tuple[Tensor, Tensor]], predictions: SetPredictions | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns sums and weights of a score per client, see `SplitScores`; mean scores are read from the iterator."""
+    """Returns sums and weights of a score per client, see `SplitScores`; takes those of a mean from `means`."""
     if not isinstance(score, SetScore) or predictions is None:
         return means.pop(0)
     return predictions.of_clients(score)

@@ -13,7 +13,7 @@ Content = Mapping[str, Any]
 def current_plans(
     contents: Mapping[str, Content], words: Sequence[str], recorded: Path | None = None, own_plan: bool = True
 ) -> tuple[dict[str, Content], dict[str, str]]:
-    """Returns file contents without plans of earlier versions, and temporary files with the changed contents.
+    """Returns file contents without plans of earlier versions, and the new texts of words that name changed files.
 
     Args:
         contents: Contents by file.

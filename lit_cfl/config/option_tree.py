@@ -360,7 +360,7 @@ def is_nested_list(option: IndexedOption) -> bool:
 
 
 def takes_text(option: IndexedOption, value: str) -> bool:
-    """Returns whether an option takes a single value as well as a list."""
+    """Returns whether an option that takes a list also takes this value without a list."""
     whole = whole_annotation(option)
     if value in ("null", "None") or value in whole.literals:
         return True

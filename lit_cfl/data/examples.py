@@ -193,7 +193,7 @@ class Examples:
         return str(label) if name == str(label) else f"{label} ({name!r})"
 
     def require_classes(self, who: str) -> None:
-        """Raises InputError if classes are needed but the labels are not classes."""
+        """Raises InputError, naming who needs classes, unless the labels are classes."""
         if self.label_kind == "multi-label":
             raise InputError(
                 f"{who} needs one label of each example, but these have {self.labels.shape[1]} each; take a partition "

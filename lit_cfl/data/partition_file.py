@@ -129,6 +129,6 @@ def _views(examples: Examples) -> list[list[Any]]:
 
 
 def _further(view: View) -> list[Any]:
-    """Lists view fields added since version 0.2; empty if no view uses them."""
+    """Lists a view's fields added since version 0.2; empty if all of them have their defaults."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further

@@ -169,7 +169,7 @@ class RunDirectory:
                 )
 
     def _require_own_config(self) -> None:
-        """Raises InputError where `config.yaml` and `environment.json` are of two runs; only without a checkpoint."""
+        """Raises InputError if config.yaml and environment.json belong to different runs; only without a checkpoint."""
         file = self.path / "environment.json"
         try:
             found = json.loads(file.read_text("utf-8"))["run_id"]

@@ -86,7 +86,7 @@ class RunTotals:
 
 
 def is_due(number: int, last: int | None, every: int) -> bool:
-    """Returns whether a new period of `every` rounds has started since the last call.
+    """Returns whether a new period of `every` rounds has started between the two rounds.
 
     Args:
         number, last: Numbers of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.
