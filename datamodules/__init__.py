@@ -1,4 +1,4 @@
-"""Federated data modules: a data set, divided among clients, with the true clusters attached."""
+"""Federated data modules: data sets divided among clients, with known true clusters."""
 
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.digits import Digits

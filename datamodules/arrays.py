@@ -122,7 +122,7 @@ class _ToldPool(Pool):
 
 @dataclass(frozen=True)
 class _AsTold(Partition):
-    """The partition chosen, the natural clients, or equal shares; with what the user knows of the clients."""
+    """The chosen partition, natural clients, or equal shares, with the true clusters given by the user."""
 
     chosen: Partition | None
     test: float
@@ -153,7 +153,7 @@ def examples_of(
     scale: float | None = None,
     channels: str | None = None,
 ) -> Examples:
-    """Makes examples, after all checks. Arguments as of `ArrayData`."""
+    """Makes examples after all checks. Arguments as in `ArrayData`."""
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
         raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
@@ -188,7 +188,7 @@ def _say_if_unscaled(inputs: Tensor) -> None:
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
-    """Converts labels `[N]` to what is stored; finds the size of their space (numbers have none), and their names."""
+    """Converts labels `[N]` to their stored form; finds their number (0 for numbers) and their names."""
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")
@@ -221,7 +221,7 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
 
 
 def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:
-    """Converts several labels of each example `[N, L]` to bool, or to floats where they are floats."""
+    """Converts several labels per example `[N, L]` to bool, or to floats if they are floats."""
     if num_labels not in (None, y.shape[1]):
         raise InputError(f"y has {y.shape[1]} labels for each example and num_labels is {num_labels}; leave it out")
     labels = torch.from_numpy(np.array(y) if y.dtype.kind == "b" else _numbers("y", y))
@@ -232,7 +232,7 @@ def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:
-    """Arranges images as `[N, channels, height, width]`; anything else stays as it is."""
+    """Arranges images as `[N, channels, height, width]`; other inputs stay unchanged."""
     if x.ndim != 4:
         return x[:, None] if x.ndim == 3 and x.dtype == torch.uint8 else x
     first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
@@ -243,7 +243,7 @@ def _images(x: Tensor, channels: str | None) -> Tensor:
 
 
 def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray) -> Tensor:
-    """Finds the true cluster of each example, int64 `[N]`, from that of each example or each client.
+    """Finds the true cluster of each example, int64 `[N]`, from clusters per example or per client.
 
     Args:
         owner: client of each example, int64 `[N]`.
@@ -295,7 +295,7 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
 
 
 def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.ndarray]:
-    """Reads the arrays of a table .csv, of a file .npz, or of a folder of the latter, put together.
+    """Reads the arrays of a `.csv` table, an `.npz` file, or a folder of `.npz` files, which are joined.
 
     Nothing is unpickled. `columns` are as of `ArrayData`.
     """

@@ -1,4 +1,4 @@
-"""A cache on the disk for arrays that took long to make."""
+"""A disk cache for arrays that are expensive to compute."""
 
 import fcntl
 import hashlib
@@ -24,7 +24,7 @@ _FRESH_SECONDS = 60.0  # such a folder may not be held yet
 
 
 def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
-    """Reads arrays from the cache, or makes them now and keeps them there.
+    """Reads arrays from the cache, or computes and stores them.
 
     The cache is the folder LITCFL_CACHE (`~/.cache/lit-cfl` where it is not set; `off`: there is none). Its entries
     are folders of .npy files that appear whole or not at all, so processes may share it. A damaged entry is made again.
@@ -57,7 +57,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
 
 
 def _noted(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
-    """Makes arrays; returns them and the notices given meanwhile, which are for whoever reads the arrays later, too."""
+    """Computes arrays; returns them with the notices raised meanwhile, which later readers get, too."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
         arrays = make()
@@ -68,7 +68,7 @@ def _noted(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
 
 @contextmanager
 def _making(folder: Path) -> Iterator[Path]:
-    """Makes a folder to write an entry in. Removes those that killed processes left behind."""
+    """Creates a folder for a new entry. Removes those left by killed processes."""
     with _errors_named(folder):
         temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
     with ExitStack() as held:
@@ -91,7 +91,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Holds a folder until the block or the process ends. Raises OSError where another process holds it."""
+    """Locks a folder until the block or the process ends. Raises OSError if another process has locked it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +101,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _read(entry: Path) -> Arrays | None:
-    """Reads the arrays of an entry; None where it is missing, damaged, or just being replaced."""
+    """Reads the arrays of an entry; None if it is missing, damaged, or just being replaced."""
     try:
         if (entry / "digest").read_bytes() != _digest(entry).encode():  # a damaged header may declare any size
             return None

@@ -1,4 +1,4 @@
-"""Columns of a table as arrays: labels, clients, numbers."""
+"""Converts columns of a table to arrays: labels, clients, numbers."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from lit_cfl.errors import InputError, Notice, join_ids
 
 
 def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Converts a column to labels, int64 `[N]`: whole numbers unchanged, words to their place in ascending order.
+    """Converts a column to labels, int64 `[N]`: integers unchanged, words to their rank in ascending order.
 
     Args:
         values: as of `scalars`.
@@ -43,7 +43,7 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
 def several_labels(
     values: Sequence[Any], what: str, names: Sequence[str] | None = None, num_labels: int | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Converts a column of lists to several labels of each example, bool `[N, L]`, or float32 for shares between.
+    """Converts a column of lists to several labels per example, bool `[N, L]`, or float32 for values between 0 and 1.
 
     Lists of one length that hold 0 and 1 alone, bools or floats have an entry for each label. All others hold the
     labels that an example has: their numbers from 0, or words, which are numbered in ascending order.
@@ -84,7 +84,7 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Finds the size of the label space of labels that nobody counted, int64 `[N]`: the largest + 1.
+    """Finds the number of labels if it is not given, int64 `[N]`: the largest + 1.
 
     Notes labels that never occur.
 
@@ -112,12 +112,12 @@ def label_space(labels: np.ndarray, what: str) -> int:
 
 
 def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
-    """Fits names of labels to a label space: labels beyond them are named by their number."""
+    """Extends label names to all labels: unnamed ones are named by their number."""
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
 def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
-    """Returns these labels, int64 `[N]`. Raises InputError where one is not 0 to `num_labels - 1`."""
+    """Returns these labels, int64 `[N]`. Raises InputError if one is not in 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
         most = int(labels.max())
@@ -132,7 +132,7 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
 
 
 def clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the ids of clients: numbers, words or dates.
+    """Numbers client ids, which are numbers, words or dates.
 
     Returns:
         the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
@@ -143,7 +143,7 @@ def clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def say_what_looks_alike(names: Sequence[str], what: str) -> None:
-    """Notes names that people cannot tell apart, for they differ by blanks or in Unicode alone, and empty ones.
+    """Warns of empty names, and of names that differ only by blanks or in Unicode.
 
     Args:
         names: the different values of a column.
@@ -168,7 +168,7 @@ def _note(text: str) -> None:
 
 
 def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the different values of a column `[N]` from 0 in ascending order; words that are numbers as numbers.
+    """Numbers the distinct values of a column `[N]` from 0 in ascending order; numeric words by their value.
 
     Returns:
         the values by number, str `[n]`, and the number of each, int64 `[N]`.
@@ -186,7 +186,7 @@ def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scalars(values: Any, what: str) -> np.ndarray:
-    """Converts one value for each row to an array `[N]` of integers, floats, bools, words or dates.
+    """Converts one value per row to an array `[N]` of integers, floats, bools, words or dates.
 
     Args:
         values: an array or tensor, a column of pandas, or a list; bytes are words in UTF-8.
@@ -209,7 +209,7 @@ def scalars(values: Any, what: str) -> np.ndarray:
 
 
 def as_array(values: Any, what: str) -> np.ndarray:
-    """Converts values to an array. Raises InputError where that cannot be, or where a mask would be lost."""
+    """Converts values to an array. Raises InputError if that is impossible, or if a mask would be lost."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         row = int(np.argwhere(np.ma.getmaskarray(values))[0][0])
         raise InputError(f"{what} is masked in row {row}, and masks are not read; fill it, or drop such rows")
@@ -246,7 +246,7 @@ def _of_one_kind(values: Sequence[Any], what: str) -> np.ndarray:
 
 
 def _kind(value: Any) -> str:
-    """Says what a Python object is."""
+    """Names the kind of a Python object."""
     if isinstance(value, str | bytes):
         return "words"
     if isinstance(value, list | tuple | dict | set | np.ndarray):
@@ -264,7 +264,7 @@ def _missing(what: str, value: Any, row: int) -> InputError:
 
 
 def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
-    """Converts number columns to one array `[N, ...]`: float32, or int32 if all of them hold integers.
+    """Converts number columns to one array `[N, ...]`: float32, or int32 if all contain integers.
 
     Args:
         parts: the splits of one column `[n, ...]`, or those of several scalar columns `[n]`, which become the columns

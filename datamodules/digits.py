@@ -53,7 +53,7 @@ class Digits(PooledDataModule):
 
 
 def _one_of(name: str, value: object, **short: object) -> None:
-    """Raises InputError where an option is given together with a short one in its place."""
+    """Raises InputError if an option is given together with its short form."""
     for other, given in short.items():
         if value is not None and given is not None:
             raise InputError(

@@ -77,11 +77,11 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
-        """Divides the examples among clients, before a validation part is set aside."""
+        """Divides examples (before a validation part is split off) among clients."""
 
     @cached_property
     def examples(self) -> Examples:
-        """The pool of examples, loaded once, with the views that shifts need."""
+        """The pool of examples, loaded once, including the views that shifts need."""
         examples = self.load()
         require_examples(examples, type(self).__name__)
         examples = examples if self.augment is None else replace(examples, augment=self.augment)

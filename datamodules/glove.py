@@ -1,4 +1,4 @@
-"""Fixed word vectors from a text file in GloVe's form: a word and its numbers on each line.
+"""Pretrained word vectors from a text file in GloVe's format: a word and its numbers per line.
 
 Pennington, Socher, Manning. GloVe: Global Vectors for Word Representation. EMNLP 2014.
 """
@@ -21,20 +21,20 @@ _REMEDY = "give a text file with a word and its numbers on each line, such as gl
 
 
 def locate(path: Path) -> Path:
-    """Returns where a file of vectors lies: as given, or else in `glove/` of the folder that LITCFL_DATA names."""
+    """Returns the path of a vector file: as given, or in `glove/` below the folder LITCFL_DATA."""
     local = os.environ.get("LITCFL_DATA")
     other = expand_home(local) / "glove" / path if local else path
     return other if other.is_file() and not path.is_file() else path
 
 
 def fingerprint(path: Path) -> str:
-    """Hashes the file. Raises InputError where it cannot be read."""
+    """Hashes the file. Raises InputError if it cannot be read."""
     with _errors_named(path), path.open("rb") as file:
         return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
-    """Reads the vectors of those wanted words that the file has, float32 `[width]` each.
+    """Reads the vectors of those wanted words that are in the file, float32 `[width]` each.
 
     Raises:
         InputError: the file cannot be read, is empty or no UTF-8, has lines of different width or something that is no
@@ -60,7 +60,7 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
 
 
 def _is_number(numbers: str) -> bool:
-    """Says whether the first of the fields after a line's word is a number."""
+    """Returns whether the first field after a line's word is a number."""
     try:
         float(numbers.partition(" ")[0])
     except ValueError:
@@ -69,7 +69,7 @@ def _is_number(numbers: str) -> bool:
 
 
 def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.ndarray]:
-    """Restricts a vocabulary to the words that the file has, and reads the table of their vectors.
+    """Restricts a vocabulary to the words in the file, and reads the table of their vectors.
 
     Returns:
         the smaller vocabulary, and a vector for each of its ids, float32 `[vocabulary, width]`: zeros for padding and
@@ -82,7 +82,7 @@ def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.nda
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields lines without their end, counted from 1. Split at line feeds alone: words may hold other separators."""
+    """Yields lines without their end, counted from 1. Splits at line feeds only: words may contain other separators."""
     with _errors_named(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

@@ -201,7 +201,7 @@ class HFDataset(PooledDataModule):
         return held
 
     def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
-        """Reads labels, their number, and the clients where a column names them."""
+        """Reads labels, their number, and the clients if a column names them."""
         columns = [column for column in (self.label_column, self.client_column) if column is not None]
         table = source.joined(columns, splits) if columns else {}
         if self.label_column is None:
@@ -216,7 +216,7 @@ class HFDataset(PooledDataModule):
         return arrays
 
     def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
-        """Converts labels to int64 classes, or to float32 where `num_labels` is 0, `[N]`; lists to `[N, L]`."""
+        """Converts labels to int64 classes, or to float32 if `num_labels` is 0, `[N]`; lists to `[N, L]`."""
         column = str(self.label_column)
         what = f"label column {column!r}"
         if any(isinstance(value, list) for value in values):

@@ -1,4 +1,4 @@
-"""`lit-cfl data --check-hub`: whether the Hugging Face Hub holds what our data modules expect there.
+"""`lit-cfl data --check-hub`: checks that the Hugging Face Hub still has the data sets of our data modules.
 
 For somebody with a network: the data modules were tried on local copies alone.
 """
@@ -15,7 +15,7 @@ _SECONDS = 20.0  # for an answer of the Hub
 
 @dataclass(frozen=True)
 class Expected:
-    """A data set on the Hub.
+    """The expected content of a data set on the Hub.
 
     Args:
         source: Id of the data set.
@@ -43,7 +43,7 @@ EXPECTED = {
 
 
 def check_hub() -> int:
-    """Prints a line for each data set: its commit, and what differs. Returns 1 where something does.
+    """Prints a line for each data set: its commit, and any differences. Returns 1 if there are any.
 
     Raises:
         InputError: the Hub cannot be reached.
@@ -58,7 +58,7 @@ def check_hub() -> int:
 
 
 def _differences(expected: Expected) -> tuple[str | None, list[str]]:
-    """Compares a data set with what is expected: its commit, and what differs."""
+    """Compares a data set with the expected one: its commit, and differences."""
     import datasets
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -84,7 +84,7 @@ def _differences(expected: Expected) -> tuple[str | None, list[str]]:
 
 
 def compare(expected: Expected, columns: Mapping[str, Any], rows: Mapping[str, int]) -> list[str]:
-    """Lists what differs: columns that are missing, and splits of another size.
+    """Lists differences: missing columns, and splits of another size.
 
     Args:
         columns: features of the Hub copy by name; empty where the Hub does not say.

@@ -1,4 +1,4 @@
-"""Several data sets side by side in one label space: clusters of clients differ in the data set they have."""
+"""Several data sets in one label space: clusters of clients differ in their data set."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,7 +68,7 @@ class Hybrid(FederatedDataModule):
 
 
 def numbered(clusters: Sequence[Tensor]) -> Tensor:
-    """Numbers the true clusters of all parts from 0 without gaps, one part behind the other.
+    """Numbers the true clusters of all parts from 0 without gaps, part after part.
 
     Args:
         clusters: Clusters of each part, int64 `[clients]`; -1 = unknown, and stays so unless a part has no others.
@@ -83,7 +83,7 @@ def numbered(clusters: Sequence[Tensor]) -> Tensor:
 
 
 def _renumber(index: ClientIndex, pool: Examples, before: int, views: Sequence[View], num_examples: int) -> ClientIndex:
-    """Converts a part's indices to those in the pool of the whole.
+    """Converts a part's indices to those of the joint pool.
 
     Args:
         pool: Examples of the part, preceded by `before` others.

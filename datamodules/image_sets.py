@@ -56,7 +56,7 @@ class ImageSet(PooledDataModule, ABC):
         self.source, self.revision, self.pixels, self.pad = source, revision, pixels, pad
 
     def relabel(self, labels: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-        """Converts labels to those that are used.
+        """Converts labels to those in use.
 
         Args:
             labels: as the source has them, int64 `[N]`.
@@ -78,7 +78,7 @@ class ImageSet(PooledDataModule, ABC):
 
     @property
     def variant(self) -> tuple[str, ...]:
-        """Names what else the arrays depend on."""
+        """Describes the options, apart from the source, on which the arrays depend."""
         return ()
 
     def _read(self, source: Source) -> Arrays:
@@ -120,7 +120,7 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:
-    """Makes a pool of these examples by the arrays: `num_train`, perhaps `owner` int64 `[N]` and `names`."""
+    """Makes a pool from arrays: `num_train`, perhaps `owner` int64 `[N]` and `names`."""
     num_train = int(arrays["num_train"])
     if "owner" not in arrays:
         return Pool(examples, num_train)
@@ -190,7 +190,7 @@ class EMNISTLetters(ImageSet):
 
 
 def _own_source(kind: type) -> list[str]:
-    """Returns the source of a class of the user's own, whose methods decide what is kept; none for ours."""
+    """Returns the source code of a user's own class, which determines the cached arrays; empty for ours."""
     if kind.__module__.partition(".")[0] == "lit_cfl":
         return []
     try:

@@ -1,4 +1,4 @@
-"""Encoded images as one uint8 array, and how pixels are scaled."""
+"""Encoded images as one uint8 array, and the scaling of pixels."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def decode(
     pad: int = 0,
     background: int = 0,
 ) -> np.ndarray:
-    """Decodes images of one mode and size to uint8 `[N, channels, height, width]`; one file is held at a time.
+    """Decodes images of one mode and size to uint8 `[N, channels, height, width]`, one file at a time.
 
     Images are turned as their EXIF orientation says. Grey images of 9 to 16 bits are scaled: the largest number of as
     many bits as the largest pixel of all needs becomes 255.
@@ -79,7 +79,7 @@ def _require_alike(row: int, pixels: np.ndarray, first: np.ndarray) -> None:
 
 
 def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
-    """Scales uint16 images `[N, ...]` to uint8, in blocks: the largest number of their bits becomes 255."""
+    """Scales uint16 images `[N, ...]` to uint8, in blocks: the maximum of their bit depth becomes 255."""
     bits = max(8, int(images.max()).bit_length())
     for start in range(0, len(images), 1000):
         block = images[start : start + 1000].astype(np.float32)
@@ -89,7 +89,7 @@ def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
 
 
 def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
-    """Reads the encoded images of a column: bytes in it, or those of the files that it names."""
+    """Reads the encoded images of a column: bytes, or names of files."""
     from pyarrow import compute, types
 
     is_struct = types.is_struct(column.type)  # else bytes alone
@@ -104,7 +104,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
 
 
 def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float | Tensor, float | Tensor]:
-    """Finds what is taken off a pixel of 0 to 255, and the factor after that.
+    """Finds the offset and the factor for pixels of 0 to 255.
 
     Args:
         images: uint8 `[N, channels, height, width]`, the training part first.
@@ -138,7 +138,7 @@ def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int] | None, background: int) -> np.ndarray:
-    """Decodes one image: uint8 `[height, width]` or `[height, width, 3]`; grey of more bits is uint16."""
+    """Decodes one image: uint8 `[height, width]` or `[height, width, 3]`; uint16 for grey of more than 8 bits."""
     from PIL import Image
 
     image = _loaded(row, data)
@@ -156,7 +156,7 @@ def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int]
 
 
 def _loaded(row: int, data: bytes | None) -> "Image":
-    """Loads an image as people see it: turned by its EXIF orientation."""
+    """Loads an image rotated by its EXIF orientation."""
     from PIL import Image, ImageOps
 
     if data is None:
@@ -189,7 +189,7 @@ def _deep(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
 
 
 def _composite(row: int, image: "Image", background: int) -> "Image":
-    """Puts an image with transparent pixels on the background: grey `L` if it was grey, else `RGB`."""
+    """Composites an image with transparency over the background: grey `L` if it was grey, else `RGB`."""
     from PIL import Image
 
     mode = "L" if image.mode in ("L", "LA", "La") else "RGB"

@@ -1,4 +1,4 @@
-"""Loading with `datasets`: without its noise, and with errors that say what to do."""
+"""Loads data with `datasets`: without its output, and with errors that name a remedy."""
 
 import errno
 import logging
@@ -66,7 +66,7 @@ def load(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences log lines and progress bars of `datasets` and `huggingface_hub`, and restores what was set before."""
+    """Silences logs and progress bars of `datasets` and `huggingface_hub`, and restores their settings afterwards."""
     import datasets
     from huggingface_hub import utils as hub
 
@@ -87,7 +87,7 @@ def quiet() -> Iterator[None]:
 
 
 def how_to_fetch(source: str, revision: str | None) -> str:
-    """Says what to do where the Hub cannot be reached."""
+    """Explains what to do if the Hub cannot be reached."""
     name = source.rpartition("/")[2]
     at = f" --revision {revision}" if revision else ""
     return (

@@ -1,4 +1,4 @@
-"""A synthetic mixture: every client labels its examples by several linear models, in shares of its own.
+"""A synthetic mixture: each client labels its examples by several linear models, in individual proportions.
 
 arXiv:2108.10252, section 4 and its published generator.
 

@@ -1,4 +1,4 @@
-"""Data modules over a pool: any partition, under any skew."""
+"""Data modules over a pool: any partition, combined with any skew."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -45,7 +45,7 @@ class PooledDataModule(FederatedDataModule, ABC):
 
     @abstractmethod
     def pool(self) -> Pool:
-        """Loads the examples before they are divided."""
+        """Loads the undivided examples."""
 
     @cached_property
     def _pool(self) -> Pool:
@@ -80,7 +80,7 @@ class PooledDataModule(FederatedDataModule, ABC):
 
 
 def _skews(given: object) -> tuple[Skew, ...]:
-    """Returns one skew or several as a tuple. Raises InputError where something is none."""
+    """Returns one skew or several as a tuple. Raises InputError for anything else."""
     several = given if isinstance(given, list | tuple) else [given]
     for one in several:
         if not isinstance(one, Skew):
@@ -100,7 +100,7 @@ def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
 
 
 def side_by_side(divisions: Sequence[Division]) -> Division:
-    """Joins the clients of all divisions, one division behind the other."""
+    """Joins the clients of all divisions, division after division."""
     train, test = (
         ClientIndex(
             torch.cat([index.values for index in lists]),

@@ -1,4 +1,4 @@
-"""Skews: clusters of clients see the examples under different views, and the true clusters are known."""
+"""Skews: clusters of clients see the examples under different views, so that true clusters are known."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Skew(ABC):
 
     @abstractmethod
     def views(self, num_labels: int) -> tuple[View, ...]:
-        """Lists the view of each cluster. Raises InputError where they do not fit the labels."""
+        """Lists the view of each cluster. Raises InputError if a view does not fit the labels."""
 
 
 @dataclass(frozen=True)
@@ -256,13 +256,13 @@ def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
 
 
 def skew_name(*kinds: str) -> str:
-    """Names the kind of several skews together, where they agree, without those that make no difference."""
+    """Names the common kind of several skews, if they agree, ignoring skews without an effect."""
     different = {kind for kind in kinds if kind != "other"}
     return different.pop() if len(different) == 1 else "other"
 
 
 def dealt(clusters: Tensor, num_views: int) -> Tensor:
-    """Deals a view to each client, in turn within its cluster, so that every combination is as frequent.
+    """Assigns a view to each client, cyclically within its cluster, so that all combinations are equally frequent.
 
     Args:
         clusters: int64 `[clients]`, -1 = none.
@@ -278,7 +278,7 @@ def dealt(clusters: Tensor, num_views: int) -> Tensor:
 
 
 def under_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
-    """Puts each client's examples under its view; its true cluster is the pair of its cluster and its view.
+    """Puts each client's examples under its view; its true cluster becomes the pair of cluster and view.
 
     Args:
         views: View of each client, int64 `[clients]`.
@@ -291,7 +291,7 @@ def under_views(division: Division, views: Tensor, num_views: int, num_examples:
 
 
 def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
-    """Converts example numbers to indices of a view; clients that share a stretch and a view go on to share it.
+    """Converts example numbers to indices of a view; clients that share a slice and a view keep sharing it.
 
     Args:
         index: example numbers of each client.
@@ -314,7 +314,7 @@ def _require_finite(what: str, values: Sequence[float], least: float = float("-i
 
 
 def _require_list(what: str, values: object, kind: type, example: str, each: str = "cluster") -> None:
-    """Raises InputError unless these are numbers of a kind (Integral or Real) in a list, at least one."""
+    """Raises InputError unless these are numbers of a kind (Integral or Real) in a non-empty list."""
     wanted = "whole numbers" if kind is Integral else "numbers"
     if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
         raise InputError(f"{what} is {values!r}; give a list of {wanted}, one a {each}, such as {example}")

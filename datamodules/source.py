@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face Hub, or in local folders of the same form.
+"""Data sets on the Hugging Face Hub, or in local folders of the same format.
 
 Both are loaded by `datasets.load_dataset`, so a local copy takes the path that a download takes. `datasets` is
 imported only when a table is really read. Tried on local copies in the Hub's form; not on the live Hub.
@@ -31,7 +31,7 @@ _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 def find(
     source: str | Path, revision: str | None = None, script_revision: str | None = None, subset: str | None = None
 ) -> "Source":
-    """Finds a data set by its Hub id or folder. Nothing is loaded yet.
+    """Finds a data set by its Hub id or folder, without loading it.
 
     Args:
         source: a local folder, or an id of the Hub (`owner/name`). Where the environment variable LITCFL_DATA=DIR is
@@ -83,7 +83,7 @@ class Source:
 
     @property
     def commit(self) -> str | None:
-        """The Hub's commit that was loaded; None for a local folder. `datasets` names its cache folders by it."""
+        """The loaded commit of the Hub; None for a local folder. `datasets` names its cache folders by it."""
         if self.folder is not None:
             return None
         files = [Path(file["filename"]) for part in self._splits.values() for file in part.cache_files]
@@ -94,7 +94,7 @@ class Source:
 
     @property
     def splits(self) -> list[str]:
-        """Their names."""
+        """Names of the splits."""
         return list(self._splits)
 
     @property
@@ -103,7 +103,7 @@ class Source:
         return list(self._features([]))
 
     def label_names(self, column: str) -> list[str] | None:
-        """Names the class labels 0, 1, ...; None where the column holds plain values.
+        """Names of the class labels 0, 1, ...; None if the column contains plain values.
 
         Raises:
             InputError: splits, or files of a folder, have other names, or the same in another order.
@@ -122,7 +122,7 @@ class Source:
         return names
 
     def kind(self, column: str) -> Kind:
-        """Finds what a column holds, by its feature type, and by its first row where it holds strings.
+        """Finds the kind of a column from its feature type, and for strings from its first row.
 
         Raises:
             InputError: it holds what cannot be an input, or paths of files.
@@ -140,7 +140,7 @@ class Source:
         return "text" if dtype in ("string", "large_string") else "numbers"
 
     def require_text(self, column: str, split: str) -> None:
-        """Raises InputError if the strings of a column are paths of files."""
+        """Raises InputError if the strings of a column are file paths."""
         texts = self._split(split).select(range(min(100, self.size(split))))[column]
         if len(texts) and all(isinstance(text, str) and _PATH.fullmatch(text) for text in texts):
             raise InputError(
@@ -159,7 +159,7 @@ class Source:
         return {column: table[column].to_pylist() for column in columns}
 
     def images(self, column: str, splits: Sequence[str], rows: np.ndarray | None = None) -> Iterator[bytes | None]:
-        """Yields the encoded images of several splits, one behind the other; a thousand are in memory at a time.
+        """Yields the encoded images of several splits in order; a thousand are in memory at a time.
 
         Args:
             column: Column of images or bytes.
@@ -183,17 +183,17 @@ class Source:
             before += self.size(split)
 
     def array(self, split: str, column: str) -> np.ndarray:
-        """Reads a column of numbers, or of lists of them, `[N, ...]`; dtype object where the lists differ in length."""
+        """Reads a column of numbers, or of lists of them, `[N, ...]`; dtype object if the lists differ in length."""
         self._features([column])
         return np.asarray(self._split(split).with_format("numpy")[column][:])
 
     def joined(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
-        """Joins columns of several splits, one split behind the other."""
+        """Joins columns of several splits, split after split."""
         tables = [self.table(split, columns) for split in splits]
         return {column: [value for table in tables for value in table[column]] for column in columns}
 
     def size(self, split: str) -> int:
-        """Counts the rows."""
+        """Counts the rows of several splits."""
         return len(self._split(split))
 
     @cached_property
@@ -238,7 +238,7 @@ def _names_of(feature: Any) -> list[str] | None:
 
 
 def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields the features that each Parquet file of a folder declares for itself; nothing for one without any."""
+    """Yields the features declared in each Parquet file of a folder; nothing for files without any."""
     import datasets
     from pyarrow import ArrowException, parquet
 
@@ -253,7 +253,7 @@ def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _hash_of_files(folder: Path) -> str:
-    """Hashes names and bytes of all files but hidden ones (`hf download` keeps notes in `.cache`)."""
+    """Hashes names and bytes of all files except hidden ones (`hf download` keeps notes in `.cache`)."""
     digest = blake2b(digest_size=16)
     files = (Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
     for path in sorted(files):

@@ -29,7 +29,7 @@ _MOST = 10**9  # examples; more is a slip in the options of the sizes
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Clients of one law; see `Synthetic` for it.
+    """A population of clients from one distribution; see `Synthetic`.
 
     Args:
         sizes: examples of each client, int64 `[clients]`, 1 or more.
@@ -46,11 +46,11 @@ class Population:
     seed: int = 0
 
     def models(self) -> np.ndarray:
-        """Draws W with b behind it, float32 `[clients or clusters, labels, dimensions + 1]`."""
+        """Draws W with b appended, float32 `[clients or clusters, labels, dimensions + 1]`."""
         return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
 
     def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
-        """Draws x float32 `[N, dimensions]` and y int64 `[N]`, one client behind the other.
+        """Draws x float32 `[N, dimensions]` and y int64 `[N]`, client after client.
 
         Args:
             block: examples made at a time, about, 1 or more; any number gives the same examples.
@@ -76,12 +76,12 @@ class Population:
         return flat.reshape(number, self.num_labels, self.dimensions + 1)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Makes generators for models, centres and inputs, in the order of clients, so that blocks change nothing."""
+        """Makes generators for models, centres and inputs, consumed in client order, so that blocks change nothing."""
         return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 
 def around_own_mean(rows: int, size: int, deviation: float, rng: np.random.Generator) -> np.ndarray:
-    """Draws numbers N(m, 1), where each row has an m ~ N(0, deviation^2) of its own: float32 `[rows, size]`."""
+    """Draws numbers N(m, 1) with a separate m ~ N(0, deviation^2) per row: float32 `[rows, size]`."""
     numbers: np.ndarray = rng.standard_normal((rows, 1 + size), dtype=np.float32)
     numbers[:, 1:] += np.float32(deviation) * numbers[:, :1]
     return numbers[:, 1:]
@@ -97,7 +97,7 @@ def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def labels_by(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Computes argmax(W x + b), int64 `[n]`; ties: the lowest label.
+    """Computes argmax(W x + b), int64 `[n]`; ties go to the lowest label.
 
     Args:
         models: W with b behind it, `[models, labels, dimensions + 1]`.
@@ -127,7 +127,7 @@ def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rn
 
 
 def _blocks(ends: np.ndarray, block: int) -> Iterator[range]:
-    """Yields stretches of clients of about so many examples; `ends` counts those up to each client, int64."""
+    """Yields ranges of clients with about this many examples; `ends` are the cumulative sizes, int64."""
     first = np.flatnonzero(np.diff(ends // block, prepend=-1))
     return map(range, first, [*first[1:], len(ends)])
 
@@ -204,7 +204,7 @@ class Synthetic(FederatedDataModule):
 
 
 def require_at_least(least: int, **numbers: float) -> None:
-    """Raises InputError for an option below the least number, or infinite."""
+    """Raises InputError for an option below its minimum, or infinite."""
     for name, number in numbers.items():
         if not least <= number < float("inf"):
             raise InputError(f"{name} is {number}; give {least} or more")

@@ -1,4 +1,4 @@
-"""A table in a file .csv: a column of labels, one of clients, and numbers."""
+"""Reads a `.csv` table: a column of labels, one of clients, and numbers."""
 
 from collections.abc import Mapping
 from pathlib import Path

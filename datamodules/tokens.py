@@ -1,4 +1,4 @@
-"""Texts as token ids."""
+"""Converts texts to token ids."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words with an id each; id 0 is padding, id 1 any other word.
+    """Words with one id each; id 0 is padding, id 1 any other word.
 
     Args:
         words: different ones; the first has id 2.
@@ -58,12 +58,12 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the words and their order."""
+        """Hashes the words and their order."""
         return blake2b("\n".join(self.words).encode(), digest_size=16).hexdigest()
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Holds the number of ids (`vocabulary`), and the fingerprint of what they stand for (`words`)."""
+        """Returns the number of ids (`vocabulary`), and the fingerprint of their words (`words`)."""
         return {"vocabulary": np.array(len(self)), "words": np.array(self.fingerprint)}
 
     @cached_property

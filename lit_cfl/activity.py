@@ -1,4 +1,4 @@
-"""Describes what a run is doing at the moment, for people who wait for it."""
+"""Describes the current work of a run, for people who wait for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activity:
-    """A piece of the work of a run.
+    """A step of the work of a run.
 
     Args:
         what: is done, such as `pre-training`.
@@ -43,5 +43,5 @@ _OF_PURPOSE = {
 
 
 def fit_activity(purpose: str, round: int, done: int, total: int) -> Activity:
-    """Describes what a fit is doing; see `LocalWork.fit` for its purpose."""
+    """Describes the current work of a fit; see `LocalWork.fit` for its purpose."""
     return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total)

@@ -19,7 +19,7 @@ Mix = Literal["normalised", "sum"]
 def client_weights(
     num_examples: Tensor, kind: ClusterWeights, labels: Tensor | None = None, order: Tensor | None = None
 ) -> Tensor:
-    """Computes the weight of each client in its cluster's mean, whatever the order of the clients.
+    """Computes each client's weight in its cluster's mean, independent of the order of the clients.
 
     Args:
         num_examples: n_i of the clients `[n]`.
@@ -54,7 +54,7 @@ def client_weights(
 
 
 def draw_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
-    """Draws a random order of clients: numbers, float64 `[n]`, the same for a client in any cohort.
+    """Draws a random order of clients: one number per client, float64 `[n]`, the same in any cohort.
 
     Args:
         clients: their ids, int64 `[n]`.
@@ -107,7 +107,7 @@ def mean_by_cluster(
 def _sums_by_cluster(
     models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int
 ) -> tuple[Tensor, Tensor, torch.dtype] | None:
-    """Sums by cluster, weighted `[clusters, d]`, the weights `[clusters]` in float64, and the models' dtype or None."""
+    """Sums by cluster: weighted models `[clusters, d]`, weights `[clusters]` in float64, the models' dtype or None."""
     found = None
     for chunk in _chunks(models):
         at = slice(chunk.start, chunk.start + len(chunk.models))
@@ -142,7 +142,7 @@ def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
 
 
 def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_parameters: int | None = None) -> Tensor:
-    """Mixes clusters' models, from those before the mix, as FedGroup and FlexCFL do (FlexCFL, Eq. 20).
+    """Mixes the clusters' models, computed from the unmixed ones, as in FedGroup and FlexCFL (FlexCFL, Eq. 20).
 
     Args:
         models: `[clusters, d]`, the clusters that take part.

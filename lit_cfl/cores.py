@@ -1,4 +1,4 @@
-"""Counts the cores that this process may use."""
+"""Counts the CPU cores available to this process."""
 
 import os
 
@@ -8,7 +8,7 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def count_cores() -> int:
-    """Counts the cores that a batch system or a container leaves to this process: 1 or more.
+    """Counts the cores that a batch system or container assigns to this process: 1 or more.
 
     Where OpenMP binds its threads to cores, the affinity mask is that of one thread alone: then all of the machine's.
     """

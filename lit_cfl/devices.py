@@ -1,4 +1,4 @@
-"""Moves tensors to the device that computes, with few copies and waits, and tells where its memory ends."""
+"""Moves tensors to the computing device with few copies and waits, and handles the limits of its memory."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
@@ -24,14 +24,14 @@ Prepared = TypeVar("Prepared")
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copies a tensor to a device and does not wait for it: a GPU reads it from pinned memory."""
+    """Copies a tensor to a device asynchronously: a GPU reads it from pinned memory."""
     if torch.device(device).type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def rows_on(device: torch.device | str, dtype: torch.dtype, table: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves the rows of a table that are used to a device, each once.
+    """Moves the used rows of a table to a device, each once.
 
     Args:
         table: `[K, d]`.
@@ -47,7 +47,7 @@ def rows_on(device: torch.device | str, dtype: torch.dtype, table: Tensor, which
 
 
 def release_gpu_memory() -> None:
-    """Gives back what this process holds of a GPU's memory and no longer uses, to the processes beside it.
+    """Returns this process's unused GPU memory to the other processes on the GPU.
 
     A CUDA context, some hundred MiB, stays: `Experiment.try_out` makes none where it can.
     """
@@ -57,7 +57,7 @@ def release_gpu_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Says whether memory ran out; a CUDA capture that is broken off for it raises another error from that one."""
+    """Returns whether an error is due to memory; an interrupted CUDA capture raises a different error."""
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     message = str(error)
@@ -65,7 +65,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def fits_on(device: torch.device | str, size: int, share: int = 2) -> bool:
-    """Says whether so many bytes take no more than one part in `share` of a device's memory, used or not.
+    """Returns whether this many bytes take at most 1 / `share` of a device's total memory.
 
     The memory of a trial of a search is its share of the GPU's.
     """
@@ -79,7 +79,7 @@ def count_gpus() -> int:
 
 
 def gib_of_gpu(device: str) -> int:
-    """Returns the memory of a GPU, used or not, in whole GiB: what is left of it differs between drivers.
+    """Returns a GPU's total memory in whole GiB, as the memory left differs between drivers.
 
     A trial of a search that has a share of a GPU has that share of the memory. A GPU that only Ray's workers see
     counts as 16 GiB.
@@ -93,7 +93,7 @@ def _bytes_of_gpu(device: torch.device | str) -> float:
 
 
 def prepare_ahead(prepare: Callable[[Item], Prepared], items: Iterable[Item]) -> Iterator[Prepared]:
-    """Yields what is made of items, each prepared in a thread while what was made of the one before is in use."""
+    """Prepares items in a thread, each while the previous one is in use, and yields the results."""
     with ThreadPoolExecutor(1) as thread:
         before: Future[Prepared] | None = None
         for item in items:

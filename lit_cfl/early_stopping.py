@@ -1,4 +1,4 @@
-"""Early stopping of a run. Test metrics can never decide it."""
+"""Early stopping of a run. Test metrics never decide it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ class StopRule:
             raise InputError(f"stop.max_minutes is {self.max_minutes}; it must be above 0, or null for never")
 
     def metric_of(self, scores: Scores) -> str:
-        """Finds the metric for a task with these scores. Raises InputError where the task does not report it."""
+        """Finds the metric for a task with these scores. Raises InputError if the task does not report it."""
         metric = main_column(scores) if self.metric is None else self.metric
         require_choosable(metric, scores)
         require_possible_target(metric, self.target, scores, "stop.target")
         return metric
 
     def reason(self, rows: Sequence[dict[str, Any]], seconds: float, scores: Scores = CLASSIFIER) -> str | None:
-        """Says why to stop now, or None.
+        """Returns the reason to stop now, or None.
 
         Args:
             rows: Rows of `metrics.csv` so far.
@@ -72,7 +72,7 @@ class StopRule:
 
 
 def require_possible_target(metric: str, target: float | None, scores: Scores, option: str) -> None:
-    """Raises InputError for a target that no accuracy reaches, such as 90 for 90 %.
+    """Raises InputError for a target accuracy that cannot be reached, such as 90 for 90 %.
 
     Args:
         option: Option that gives the target, for the message.
@@ -84,7 +84,7 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
 
 
 def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
-    """Raises InputError for a metric that must not choose anything, or that the task does not report."""
+    """Raises InputError for a metric that the task does not report, or that must not be used for choices."""
     _refuse_test(metric)
     choosable = choosable_columns(scores)
     if metric not in choosable:

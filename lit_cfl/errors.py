@@ -1,4 +1,4 @@
-"""Defines errors whose message is for the user: it quotes the value and names the remedy, in one line."""
+"""Errors whose message is for the user: it quotes the value and names the remedy, in one line."""
 
 import argparse
 import re
@@ -16,11 +16,11 @@ _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib",
 
 
 class Notice(UserWarning):
-    """Something a user should know, though the run goes on. The command line prints it as one line."""
+    """A notice for the user that does not stop the run. The command line prints it as one line."""
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used. The command line prints the message alone and exits with 2."""
+    """Input from the user that cannot be used. The command line prints only the message and exits with 2."""
 
 
 class DivergedError(InputError):
@@ -28,7 +28,7 @@ class DivergedError(InputError):
 
 
 def explain_divergence_of(client: int, round: int, loss: float | None, rate: float) -> DivergedError:
-    """Builds the error that names the client that diverged, and the round.
+    """Builds the error that names the diverged client and the round.
 
     Args:
         round: rounds completed before.
@@ -43,7 +43,7 @@ def explain_divergence_of(client: int, round: int, loss: float | None, rate: flo
 
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
-    """Adds to an error, such as one of the user's module, where it was raised. An InputError says it already.
+    """Adds to an error, such as one of the user's module, where it was raised. An InputError already says so.
 
     Args:
         what: gives the words after "It was raised".
@@ -58,13 +58,13 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
 
 
 def in_line(error: BaseException) -> str:
-    """Returns ` (in FILE, line N)` of the user's code that raised an error, or nothing where it was none of theirs."""
+    """Returns ` (in FILE, line N)` of the user's code that raised an error; empty if none of it did."""
     place = users_line(error)
     return "" if place is None else f" (in {place.filename}, line {place.lineno})"
 
 
 def users_line(error: BaseException) -> FrameSummary | None:
-    """Finds the innermost line of the user's code on the way to where an error was raised."""
+    """Finds the innermost line of the user's code in an error's traceback."""
     theirs = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
     return theirs[-1] if theirs else None
 
@@ -76,7 +76,7 @@ def in_short(error: BaseException) -> str:
 
 
 def join_ids(clients: Sequence[object]) -> str:
-    """Joins the ids of at most 20 clients, or other things, for a message."""
+    """Joins the ids of at most 20 clients (or other things) for a message."""
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
@@ -86,7 +86,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Returns ` (did you mean ...?)`, or nothing where no name is close: 1 is equal, 0 has no letter in common."""
+    """Returns ` (did you mean ...?)`, or nothing if no name is similar: 1 = equal, 0 = no letter in common."""
     known = list(known)
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
@@ -98,11 +98,11 @@ class SaveError(InputError):
 
 
 class WorkersLostError(InputError):
-    """Ray workers that train the same clients died again and again, short of memory most likely."""
+    """Ray workers that train the same clients died repeatedly, probably short of memory."""
 
 
 class LineParser(argparse.ArgumentParser):
-    """Reports what is wrong with a command line in one line, as our own errors do, and not with the whole usage."""
+    """Reports a wrong command line in one line, like our own errors, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
@@ -112,7 +112,7 @@ class LineParser(argparse.ArgumentParser):
 
 
 class Interrupted(BaseException):  # no error: the user or the scheduler asked for it
-    """SIGINT or SIGTERM arrived. Not an Exception, so that nothing on the way takes it for a failure.
+    """SIGINT or SIGTERM arrived. Not an Exception, so that no handler takes it for a failure.
 
     Args:
         signum: number of the signal.

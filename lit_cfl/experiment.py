@@ -1,4 +1,4 @@
-"""Describes an experiment: data, task, algorithm, and how it is run. Builds the engine and iterates over rounds."""
+"""An experiment: data, task, algorithm and run options. Builds the engine and iterates over rounds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -55,7 +55,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """How often a run saves itself.
+    """How often a run saves checkpoints.
 
     Args:
         every_seconds: least time between two saves, 0 or more; the end of the run is always saved.
@@ -70,7 +70,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An algorithm on clients: all that a run needs.
+    """An algorithm on clients, with all options of a run.
 
     Iterating runs it round by round under the first seed and writes nothing:
 
@@ -207,7 +207,7 @@ class Experiment:
         return PreparedRun(self, seed, data, engine, cohorts)
 
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
-        """Prepares a run that other processes are to make, to see whether it can begin. Returns the run's plan, too.
+        """Prepares a run that other processes will execute, to check that it can start. Returns the run's plan, too.
 
         Where that is for a GPU, the run is tried out on the CPU all the same: the context of a GPU, some hundred MiB,
         would stay with this process. Only what the CPU refuses is tried on the GPU, which a module may need.
@@ -233,7 +233,7 @@ class Experiment:
         return measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
 
     def choose_own_plan(self, work: Workload = Workload()) -> Plan:
-        """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the work."""
+        """Chooses the plan on this machine: explicit options, and the rest by a rule based on the workload."""
         room = room_of_ray(self.engine, self.device, self.plan)
         plan = choose_plan(self.engine, self.device, self.precision, work, self.plan, room)
         warn_of_slowness(self.engine, plan, work)
@@ -259,7 +259,7 @@ class Experiment:
         return self.changed(name=f"{self.name}-baseline", algorithm=self._described_baseline(), baseline=None)
 
     def _described_baseline(self) -> Any:
-        """Returns the baseline as `changed` takes it."""
+        """Returns the baseline in the form that `changed` takes."""
         return self.baseline
 
     def for_seed(self, seed: int) -> "Experiment":
@@ -267,7 +267,7 @@ class Experiment:
         return self.changed(name=self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}", seeds=[seed])
 
     def described(self) -> dict[str, Any]:
-        """Returns the options as plain values, for `config.yaml`: of data and task the classes alone."""
+        """Returns the options as plain values for `config.yaml`; data and task by their classes only."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)} | {"made_in_python": True}
 
 
@@ -282,7 +282,7 @@ class PreparedRun:
     cohorts: Cohorts
 
     def rounds(self, after: Round | None = None) -> Iterator[Round]:
-        """Runs round by round, from the start or after a round."""
+        """Runs round by round, from the start or after a given round."""
         return rounds(
             self.experiment.algorithm,
             self.engine,
@@ -296,13 +296,13 @@ class PreparedRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of the partition with the data, of w_0, and of what is in no model's row, such as frozen layers."""
+        """SHA-256 of partition and data, of w_0, and of tensors outside of models' rows, such as frozen layers."""
         initial = sha256(self.engine.initial(0).contiguous().numpy().data)
         constants = digest_of_constants(self.engine.build(0), self.engine.layout)
         return {"partition": partition_hash(self.data), "initial model": initial.hexdigest(), CONSTANTS: constants}
 
     def config(self) -> dict[str, Any]:
-        """Returns the configuration with the plan, and with the commit of data that came from the Hub."""
+        """Returns the configuration with the plan, and with the commit of data from the Hub."""
         commit = self.experiment.data.commit
         loaded = {} if commit is None else {"data_commit": commit}
         return self.experiment.described() | loaded | {"plan": asdict(self.engine.plan)}

@@ -1,4 +1,4 @@
-"""Random numbers of a key: the same for the same key, in any order and on any device."""
+"""Random numbers from keys: the same for the same key, in any order and on any device."""
 
 from math import pi
 

@@ -1,4 +1,4 @@
-"""Rows that are too many for memory."""
+"""Rows stored in files when they exceed the memory."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ _IN_MEMORY = 2**30  # bytes that a copy of rows may take there
 
 
 def kept(row: Tensor, of: int) -> Tensor:
-    """Copies a row `[d]` to keep it, as `stored` does if so many would take more than half of the machine's memory.
+    """Copies a row `[d]`; uses `stored` if this many rows would exceed half of the machine's memory.
 
     Args:
         row: Row to copy.
@@ -30,12 +30,12 @@ def kept(row: Tensor, of: int) -> Tensor:
 
 
 def machine_memory() -> int:
-    """Bytes that the machine has."""
+    """The bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Copies rows `[d]` into one tensor `[n, d]`, as `stored` does if they are more than 1 GiB; at least one row.
+    """Copies rows `[d]` (at least one) into one tensor `[n, d]`; uses `stored` above 1 GiB.
 
     Raises:
         InputError: there is no room for so many.
@@ -46,7 +46,7 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def collected(parts: Iterator[Tensor], at_most: int) -> Tensor:
-    """Collects rows `[n, d]` into one tensor, as `stored` does if they may be more than 1 GiB.
+    """Collects rows `[n, d]` into one tensor; uses `stored` if they may exceed 1 GiB.
 
     Args:
         parts: `[some, d]` each, one after another; at least one.
@@ -63,7 +63,7 @@ def collected(parts: Iterator[Tensor], at_most: int) -> Tensor:
 
 
 def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:
-    """Stores rows `[n, d]` in a temporary file, from which they are read as they are needed.
+    """Stores rows `[n, d]` in a temporary file, from which they are read on demand.
 
     The file lies in `TMPDIR` and has no name: it goes away with the tensor, however the process ends.
 

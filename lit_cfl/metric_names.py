@@ -32,7 +32,7 @@ SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "
 
 
 def metric_columns(scores: Scores) -> tuple[str, ...]:
-    """Lists the columns of `metrics.csv` for a task with these scores, the algorithm's own apart."""
+    """Lists the columns of `metrics.csv` for a task with these scores, without the algorithm's own."""
     of_split = [
         f"{mean}_{score.name}"
         for score in scores
@@ -71,7 +71,7 @@ def metric_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def tuned_columns(scores: Scores) -> tuple[str, ...]:
-    """Lists the columns of runs that fine-tune clients for their evaluation."""
+    """Lists the columns of runs that fine-tune clients before evaluation."""
     return tuple(f"{split}/{of}_{score.name}" for split in ("val", "test") for score in scores for of in _TUNED)
 
 
@@ -87,12 +87,12 @@ def client_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def weight_columns(models: int) -> tuple[str, ...]:
-    """Lists the columns of `clients.csv` for mixtures of so many models: the weight of each."""
+    """Lists the weight columns of `clients.csv` for mixtures of this many models."""
     return tuple(f"weight_{number}" for number in range(models))
 
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:
-    """Lists the metrics that may choose something: test data only report."""
+    """Lists the metrics that may be used for choices: test data only report."""
     columns = (*metric_columns(scores), *tuned_columns(scores))
     known = (name for name in columns if name.startswith(("val/", "train/")))
     return tuple(name for name in known if not name.startswith(f"val/{_UNDEFINED}_"))
@@ -104,13 +104,13 @@ def main_column(scores: Scores, split: str = "val") -> str:
 
 
 def main_score(row: Iterable[str]) -> str:
-    """Names the task's first score, read off the columns of `metrics.csv`, or a row of it."""
+    """Finds the task's first score from the columns of `metrics.csv`, or from a row of it."""
     first = main_column(CLASSIFIER).removesuffix(CLASSIFIER[0].name)
     return next(column for column in row if column.startswith(first)).removeprefix(first)
 
 
 def higher_is_better(column: str, scores: Scores) -> bool:
-    """Gives a column's direction: a score's own, lower for losses, discrepancy and deviations, higher for the rest.
+    """Returns whether higher is better: a score's own direction; no for losses, discrepancy and deviations; else yes.
 
     Args:
         column: Column of any file of a run, with or without its split.

@@ -1,4 +1,4 @@
-"""Imports what a user names by its path, such as a function in a file of theirs."""
+"""Imports objects that users name by a path, such as a function in one of their files."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Models as rows: a module's parameters laid out in one flat vector, with named columns.
+"""Models as rows: a module's parameters in one flat vector, with named columns.
 
 A row holds the trainable parameters in the order of registration, then the floating-point buffers
 (such as BatchNorm's running statistics). Buffers are averaged with the parameters but never enter a
@@ -41,14 +41,14 @@ class Slot:
     is_buffer: bool = False
 
     def goes_by(self, pattern: str) -> bool:
-        """Says whether the tensor's or the layer's name, with or without its outer modules, matches the pattern."""
+        """Returns whether the tensor's or the layer's name, with or without outer modules, matches the pattern."""
         names = (".".join(name.split(".")[i:]) for name in (self.layer, self.name) for i in range(name.count(".") + 1))
         return any(fnmatchcase(name, pattern) for name in names)
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """The columns of every tensor of a module in a row.
+    """The columns of each tensor of a module in a row.
 
     Example:
         >>> layout = ParameterLayout.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
@@ -61,7 +61,7 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "ParameterLayout":
-        """Lays out a module.
+        """Computes the layout of a module.
 
         Raises:
             InputError: it has nothing to train, or a tensor that a row of real numbers cannot hold.
@@ -85,7 +85,7 @@ class ParameterLayout:
 
     @classmethod
     def of_layers(cls, sizes: dict[str, int]) -> "ParameterLayout":
-        """Makes a layout of plain vectors, one a layer; `conv...` and `fc...` get the kinds of such layers."""
+        """Makes a layout of plain vectors, one per layer; `conv...` and `fc...` become layers of those kinds."""
         slots, start = [], 0
         for layer, size in sizes.items():
             kind = {"conv": "conv2d", "fc": "linear"}.get(layer.rstrip("0123456789"), "other")
@@ -100,16 +100,16 @@ class ParameterLayout:
 
     @cached_property
     def num_parameters(self) -> int:
-        """The first columns of a row, which are trainable and may enter a similarity."""
+        """The number of the first columns of a row, which are trainable and may enter a similarity."""
         return max(slot.stop for slot in self.slots if not slot.is_buffer)
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """Names of the modules that own trainable parameters, in the order of registration."""
+        """Names of the modules with trainable parameters, in registration order."""
         return tuple(dict.fromkeys(slot.layer for slot in self.slots if not slot.is_buffer))
 
     def layers_of(self, kind: str) -> list[str]:
-        """Names the layers of a kind, such as `conv` or `linear`, in the order of registration."""
+        """Names the layers of a kind, such as `conv` or `linear`, in registration order."""
         trainable = (slot for slot in self.slots if not slot.is_buffer)
         return list(dict.fromkeys(slot.layer for slot in trainable if slot.kind.startswith(kind)))
 
@@ -129,7 +129,7 @@ class ParameterLayout:
         return self._columns_of([slot for pattern in patterns for slot in self._matches(pattern, trainable)])
 
     def columns_with_buffers(self, patterns: Sequence[str]) -> Tensor:
-        """Finds the columns of layers as `columns` does, and those of their buffers, such as running statistics.
+        """Finds the columns of layers as `columns` does, including their buffers, such as running statistics.
 
         Raises:
             InputError: a pattern that matches nothing.
@@ -139,7 +139,7 @@ class ParameterLayout:
         return self._columns_of([*chosen, *(slot for slot in self.slots if slot.is_buffer and slot.layer in layers)])
 
     def without(self, columns: Tensor) -> "ParameterLayout":
-        """Lays out the same module without the tensors of these columns, ascending int64."""
+        """Computes the layout of the same module without the tensors of these columns, ascending int64."""
         gone = torch.zeros(self.num_columns, dtype=torch.bool).index_fill_(0, columns, True)
         slots, left_out, start = [], [], 0
         for slot in self.slots:
@@ -198,12 +198,12 @@ class ParameterLayout:
 
 
 def copy_sharing_frozen(module: Module) -> Module:
-    """Copies a module; the copy has the same frozen parameters, which may be most of it, and its own of all others."""
+    """Copies a module, except for frozen parameters, which are shared as they may be most of it."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 
 def replace_layers(module: Module, other: Callable[[nn.Module], nn.Module | None]) -> Module:
-    """Replaces layers of a module in place; a layer with two names stays one. Returns the module.
+    """Replaces layers of a module in place; a layer with two names stays one layer. Returns the module.
 
     Args:
         other: returns what takes the place of a layer, None = nothing.

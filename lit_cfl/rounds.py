@@ -1,4 +1,4 @@
-"""The round loop: a generator, so that the command line, a search, a notebook and a test use the same one."""
+"""The round loop: a generator, used alike by the command line, searches, notebooks and tests."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
 
 
 class Clients(Protocol):
-    """An engine, or anything else that gives `LocalWork` for a round."""
+    """An engine, or anything else that provides `LocalWork` for a round."""
 
     def at(self, round: int, data: FederatedData) -> LocalWork: ...
 
@@ -60,7 +60,7 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A round that has been run.
+    """A completed round.
 
     Args:
         index: how many rounds were completed before it, 0 in the first. It is the key inside: of random streams, of
@@ -83,12 +83,12 @@ class Round:
 
     @property
     def number(self) -> int:
-        """1 to T: how many rounds are completed with it. Every file, log, message and picture shows this number."""
+        """1 to T: the number of rounds completed, this one included. All files, logs, messages and pictures use it."""
         return self.index + 1
 
 
 def say_what_is_unheeded(algorithm: Algorithm, shifts: Sequence[Shift], cohorts: Cohorts, *, num_rounds: int) -> None:
-    """Notes what options ask for that no round of so few, or of this algorithm, will do.
+    """Warns of options that have no effect with this number of rounds, or with this algorithm.
 
     Args:
         num_rounds: T.
@@ -175,7 +175,7 @@ def rounds(
 
 
 def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:
-    """Finds the clients in training that have a model; everyone where no shift asks, for who has may be much work."""
+    """Finds the clients in training that have a model; all clients if no shift needs this costly answer."""
     if all(shift.participants == "all" for shift in shifts):
         return data.population
     return data.population[algorithm.serve(state, data.population).index >= 0]

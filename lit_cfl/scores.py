@@ -1,4 +1,4 @@
-"""The scores that a task is measured by, beside its loss."""
+"""The scores of a task, in addition to its loss."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ _TAKEN = (
 
 @dataclass(frozen=True)
 class Score:
-    """A figure that is averaged over examples.
+    """A score that is averaged over examples.
 
     A task gives a value and a weight for each example. The score of a set of examples is the mean of their values by
     weight, and then the transform of that mean.
@@ -65,17 +65,17 @@ class Score:
 
     @property
     def title(self) -> str:
-        """The name in words."""
+        """The name, in words."""
         return self.name.replace("_", " ")
 
     @property
     def best_column(self) -> str:
-        """The entry of `summary.json` that holds the best round's test figure."""
+        """The entry of `summary.json` with the best round's test score."""
         return f"test/{'max' if self.higher_is_better else 'min'}_weighted_{self.name}"
 
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
-        """Finds the score, by name and direction, whose `best_column` this is; None where it is no such column."""
+        """Finds the score by the name of its `best_column`, with its direction; None for another column."""
         found = _BEST.fullmatch(column)
         return cls(found[2], found[1] == "max") if found else None
 
@@ -93,13 +93,13 @@ class Score:
         return mean.exp() if self.transform == "exp" else mean
 
     def better(self, one: float, other: float) -> bool:
-        """Says whether one figure is better than another; nan never is."""
+        """Returns whether one value is better than another; nan never is."""
         return one > other if self.higher_is_better else one < other
 
 
 @dataclass(frozen=True)
 class SetScore(Score):
-    """A figure of a set of examples that is no mean over them, such as an AUROC.
+    """A score of a set of examples that is not a mean over them, such as AUROC.
 
     It is computed from all outputs and labels of a client; for a cluster, and over all clients, from those of all of
     them together. A client for which it is undefined is left out of means over clients, and counted.
@@ -121,7 +121,7 @@ class SetScore(Score):
             )
 
     def of_set(self, outputs: "Tensor", labels: "Tensor") -> float:
-        """Computes the score of a set; nan without examples, or where it is undefined.
+        """Computes the score of a set; nan without examples, or if it is undefined.
 
         Raises:
             InputError: The function returned no number.
@@ -148,12 +148,12 @@ def per_example(scores: Scores) -> Scores:
 
 
 def read_scores(summary: Mapping[str, Any]) -> Scores:
-    """Reads the scores of a run from its `summary.json`, the main one first: all but transforms."""
+    """Reads the scores of a run from its `summary.json`, the main one first: everything except transforms."""
     return tuple(score for key in summary if (score := Score.of_best_column(key))) or CLASSIFIER
 
 
 def scores_of(module: Any) -> Scores:
-    """Reads the scores that a LightningModule names in its attribute `scores`; accuracy where it names none.
+    """Reads the scores from a LightningModule's attribute `scores`; accuracy by default.
 
     Raises:
         InputError: the attribute is no tuple of scores with different names.

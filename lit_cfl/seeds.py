@@ -1,4 +1,4 @@
-"""Random streams, one for each purpose.
+"""Independent random streams, one per purpose.
 
 No stream depends on how many numbers another one drew: adding an evaluation, a client or a worker
 never changes what the others see.
@@ -11,7 +11,7 @@ import torch
 
 
 def derive(seed: int, purpose: str, *ids: int) -> int:
-    """Derives a 63-bit seed for one purpose, e.g. `derive(7, "train", round, client)`. Equal on every platform."""
+    """Derives a 63-bit seed for one purpose, e.g. `derive(7, "train", round, client)`. The same on every platform."""
     text = "/".join([str(int(seed)), purpose, *(str(int(i)) for i in ids)])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -28,5 +28,5 @@ def derive_each(seed: int, purpose: str, *prefix: int, ids: Sequence[int]) -> li
 
 
 def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
-    """Makes a CPU generator for one purpose alone."""
+    """Makes a CPU generator for one purpose only."""
     return torch.Generator().manual_seed(derive(seed, purpose, *ids))

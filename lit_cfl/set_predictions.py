@@ -1,4 +1,4 @@
-"""Outputs and labels of clients, of which scores of sets are computed."""
+"""Outputs and labels of clients, from which scores of sets are computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lit_cfl.scores import SetScore
 
 @dataclass(frozen=True, eq=False)
 class SetPredictions:
-    """Outputs and labels of the examples that clients were scored on.
+    """Outputs and labels of the scored examples of clients.
 
     Args:
         outputs: Outputs of the clients' models, float64 `[m, o]`.
@@ -27,7 +27,7 @@ class SetPredictions:
     list_of: Tensor
 
     def of_clients(self, score: SetScore) -> tuple[Tensor, Tensor]:
-        """Computes a score for each client, float64 `[n]`, 0 where it is undefined; and where it is defined, `[n]`.
+        """Computes a score per client, float64 `[n]`, 0 if undefined; and whether it is defined, `[n]`.
 
         It is defined, and nan, where an output is not finite: a model that diverged is no client without a score.
         """
@@ -37,7 +37,7 @@ class SetPredictions:
         return found.where(known, 0)[self.list_of], known.double()[self.list_of]
 
     def together(self, score: SetScore, clients: Tensor | None = None) -> float:
-        """Computes a score of all examples of some clients together (None = all); nan where it is undefined."""
+        """Computes a score over all examples of some clients (None = all); nan if undefined."""
         chosen = (self.list_of if clients is None else self.list_of[clients]).tolist()
         return self._of(score, torch.cat([self.lists[k] for k in chosen])) if chosen else nan
 

@@ -1,4 +1,4 @@
-"""Figures of several seeds and of several data sets.
+"""Statistics over several seeds and several data sets.
 
 Over seeds: means, deviations, and 95 % intervals by Student's t, which hold with three seeds, too. Over data sets:
 Friedman's test and Nemenyi's critical difference.
@@ -32,7 +32,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """Of one figure over seeds.
+    """Mean and standard deviation of one value over seeds.
 
     Args:
         mean: None where a run does not know the figure, or there is none.
@@ -81,7 +81,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Computes the mean and its 95 % interval, that of `scipy.stats.ttest_1samp` (which warns of equal values)."""
+    """Computes the mean and its 95 % interval, as `scipy.stats.ttest_1samp` does (which warns of equal values)."""
     if len(values) < 2:
         return Interval(fmean(values) if values else None, None, len(values))
     quantile = float(student.ppf((1 + LEVEL) / 2, len(values) - 1))
@@ -89,7 +89,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, float | None]) -> Interval:
-    """Computes the mean of mine minus first over the seeds that have both, and its 95 % interval.
+    """Computes the mean of `mine` minus `first` over the seeds that both have, and its 95 % interval.
 
     Args:
         mine, first: a figure by seed; None = not known.
@@ -100,7 +100,7 @@ def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, floa
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean rank over data sets, and which of them the data sets tell apart.
+    """Methods by their mean rank over data sets, and the significant differences between them.
 
     Args:
         mean_ranks: Mean ranks of each method, 1 = best on every data set; the best method first. Methods that tie
@@ -118,12 +118,12 @@ class Ranking:
     critical_difference: float
 
     def told_apart(self, one: str, other: str) -> bool:
-        """Says whether Nemenyi's test tells two methods apart. It is meant to be asked if `p_value` is below 0.05."""
+        """Returns whether Nemenyi's test separates two methods; to be used if `p_value` is below 0.05."""
         return abs(self.mean_ranks[one] - self.mean_ranks[other]) > self.critical_difference
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """The largest groups of two or more methods of which no two are told apart: the bars of the diagram."""
+        """The largest groups of methods without significant differences: the bars of the diagram."""
         names = list(self.mean_ranks)
         ends = [sum(not self.told_apart(first, other) for other in names[i:]) + i for i, first in enumerate(names)]
         starts = [0, *(i for i, (before, end) in enumerate(pairwise(ends), 1) if end > before)]

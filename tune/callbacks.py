@@ -1,4 +1,4 @@
-"""What Ray Tune calls while a study runs: to stop it, and to report how each trial ended."""
+"""Callbacks of Ray Tune: they stop a study, and report how each trial ended."""
 
 import shutil
 import threading
@@ -24,7 +24,7 @@ _LEAST_MIB = 20
 
 
 class _FullDisk(BaseException):
-    """Ends a study whose disk is full. It is no Exception: Ray would take that for a trial's.
+    """Ends a study whose disk is full. BaseException, so that Ray does not attribute it to a trial.
 
     Args:
         reason: Reason why something could not be written.
@@ -37,7 +37,7 @@ class _FullDisk(BaseException):
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """Lets signals, and a disk that runs full, wait for `stop_if_asked` within the block.
+    """Defers signals and full disks within the block until `stop_if_asked`.
 
     Args:
         path: Path of the study.
@@ -72,7 +72,7 @@ def _how_to_go_on(reason: str, path: Path) -> str:
 
 @contextmanager
 def full_disk_ends_study() -> Iterator[None]:
-    """Lets a full disk within the block, which Ray calls, end the study."""
+    """Ends the study if the disk becomes full within the block, which Ray calls."""
     try:
         yield
     except (OSError, SaveError) as error:
@@ -86,13 +86,13 @@ def _may_handle_signals() -> bool:
 
 
 def stop_if_asked() -> None:
-    """Ends the study once a signal has arrived or its disk is full."""
+    """Ends the study if a signal has arrived or its disk is full."""
     for check in _checks:
         check()
 
 
 class StudyCallback(Callback):
-    """Ends a study when it is asked to, and reports each trial that ends, in a line.
+    """Ends a study on request, and prints a line for each trial that ends.
 
     Args:
         space: Space of the trials.
@@ -151,7 +151,7 @@ def _rounds(told: Mapping[str, Any]) -> int:
 
 
 def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
-    """Says how a trial ended.
+    """Describes how a trial ended.
 
     Args:
         told: Last result that Ray Tune received.
@@ -167,7 +167,7 @@ def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
 
 
 class EndOfStudy(Stopper):
-    """Ends a study once a trial that ran to its end is good enough, or finds the disk full.
+    """Ends a study once a finished trial is good enough, or found the disk full.
 
     Args:
         objective: Objective of the study.

@@ -1,4 +1,4 @@
-"""Checks a whole study before anything starts: one bad corner would otherwise show after hours."""
+"""Checks a whole study before it starts: an invalid corner would otherwise appear after hours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from lit_cfl.tune.trials import GivenSetting
 
 
 def check_study(study: Study) -> tuple[Study, list[Experiment]]:
-    """Checks all of a study that can be checked without its data.
+    """Checks everything in a study that can be checked without its data.
 
     Returns:
         the study with its seeds, and the experiment of the base, then of each corner of the space and each of the
@@ -48,7 +48,7 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
 
 
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:
-    """Raises InputError where trials would train on a GPU that Ray does not divide among them, or on one by number."""
+    """Raises InputError if trials would use a GPU that Ray does not divide among them, or a GPU by number."""
     plan = default.plan or PlanOptions()
     if default.engine == "ray" or plan.workers:
         return
@@ -64,7 +64,7 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
 
 
 def notices(space: Space, base: Experiment) -> list[str]:
-    """Lists what the user should know before a study over this space starts."""
+    """Lists notices for the user before a study over this space starts."""
     lines = []
     if space.changes_data:
         lines.append(
@@ -140,7 +140,7 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
 
 
 def first_clustering_round(corners: Sequence[Experiment]) -> int:
-    """Returns the latest first clustering round in the space: no trial may be stopped before it."""
+    """Returns the latest first clustering round in the space, before which no trial may be stopped."""
     return max(experiment.algorithm.first_clustering_round() for experiment in corners)
 
 
@@ -149,7 +149,7 @@ TRIALS = "trials"  # folder of a study directory
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study that was checked.
+    """A checked study.
 
     Args:
         study: as given, with its seeds.
@@ -173,14 +173,14 @@ class PreparedStudy:
 
     @property
     def size(self) -> str:
-        """Says how many trials there are and how long each is."""
+        """Describes the number and length of trials."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
         return f"{counted(self.limit, 'trial')} of {counted(self.rounds, 'round')} under {under}"
 
 
 def prepare(study: Study, path: Path) -> PreparedStudy:
-    """Checks all of a study and starts nothing. Raises InputError."""
+    """Checks a whole study without starting anything. Raises InputError."""
     study, (default, *corners) = check_study(study)
     scores = check_on_clients(study, default, corners)
     objective = Objective.of(study.metric, scores, study.second_metric)
@@ -208,7 +208,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
 
 
 def _limit(study: Study, space: Space, first: list[GivenSetting]) -> int:
-    """Counts the trials to train: all points of a grid, and the default if it is not among them."""
+    """Counts the trials to train: all points of a grid, plus the default if it is not one of them."""
     if space.grid:
         return space.size + sum(not setting.inside for setting in first)
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})

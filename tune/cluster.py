@@ -1,4 +1,4 @@
-"""The Ray that a study runs on: a cluster that is there, or one on this machine for as long as the study lasts."""
+"""The Ray cluster of a study: a running one, or one on this machine for the duration of the study."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ _FREE_MIB = 200
 
 @contextmanager
 def connected(address: str | None, resources: Resources) -> Iterator[None]:
-    """Connects to Ray within the block. What was started here ends with it.
+    """Connects to Ray within the block, and stops Ray afterwards if it was started here.
 
     Raises:
         InputError: the cluster does not answer, or no node has what a trial needs.
@@ -63,7 +63,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
 
 
 def room_here(address: str | None, resources: Resources) -> int | None:
-    """Counts the trials that this machine has room for at the same time; None where a cluster trains them.
+    """Counts the trials that fit on this machine at the same time; None if a cluster trains them.
 
     Raises:
         InputError: it lacks what a trial needs.
@@ -98,7 +98,7 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
 
 
 def require_seen_by_all(path: str) -> None:
-    """Checks that all nodes of the cluster see a folder: trials of one that does not would leave nothing here.
+    """Checks that all nodes of the cluster share a folder: otherwise results of some trials would be missing here.
 
     Raises:
         InputError: it names those that do not.
@@ -118,12 +118,12 @@ def require_seen_by_all(path: str) -> None:
 
 
 def require_room(path: str) -> None:
-    """Checks that a disk has room: Ray would stop in the middle. Raises InputError where it is nearly full."""
+    """Checks that a disk has enough room, as Ray would stop in the middle. Raises InputError if it is nearly full."""
     free = shutil.disk_usage(path).free // 2**20
     if free < _FREE_MIB:
         raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")
 
 
 def threads_of(resources: Resources) -> int:
-    """Returns the number of PyTorch's threads in a trial."""
+    """Returns the number of PyTorch threads in a trial."""
     return max(1, ceil(resources.cpus))

@@ -1,4 +1,4 @@
-"""The command `lit-cfl tune`, and the table that ends it."""
+"""The command `lit-cfl tune`, and its final table."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +27,7 @@ from lit_cfl.tune.study_result import StudyResult
 
 
 def closing_table(console: Console, study: Study, result: StudyResult) -> None:
-    """Prints the best setting, default, gain and importance; then the failures."""
+    """Prints the best setting, the default, the gain and the importance, and then the failures."""
     trained = [row for row in result.rows if not row["repeats"]]
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
@@ -86,19 +86,19 @@ def _say(console: Console, line: str) -> None:
 
 
 def search(arguments: Sequence[str]) -> int:
-    """Runs a study. Returns 1 if every trial failed, 128 + the signal where one ended the study."""
+    """Runs a study. Returns 1 if every trial failed, 128 + the signal if a signal ended the study."""
     with no_code_from(find_resumed_directory(arguments)):
         return _search(parse_study(arguments))
 
 
 def directory_of(request: StudyRequest) -> Path:
-    """Returns where a study's files are, or go."""
+    """Returns the directory of a study's files."""
     where = request.study_dir if request.resume is None else request.resume
     return default_run_directory(request.study.name) if where is None else resolve_directory(where, "--study_dir")
 
 
 def run_request(request: StudyRequest, say: Callable[[str], None], path: Path | None = None) -> StudyResult:
-    """Runs a study, or what is left of it; see `run_study`."""
+    """Runs a study, or the rest of it; see `run_study`."""
     path = directory_of(request) if path is None else path
     return run_study(request.study, path, request.resume is not None, request.address, say)
 

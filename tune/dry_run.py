@@ -1,4 +1,4 @@
-"""`lit-cfl tune --dry-run`: how large a study is and how long it will take, without running it."""
+"""`lit-cfl tune --dry-run`: estimates the size and duration of a study without running it."""
 
 from math import ceil, inf
 from pathlib import Path
@@ -15,7 +15,7 @@ _SETTINGS = 2  # that are trained on new seeds at the end: the best and the defa
 
 
 def show(console: Console, study: Study, path: Path, address: str | None) -> None:
-    """Prints what a study would run: its trials, the base's size, and the time that the base's training suggests.
+    """Prints the trials of a study, the base's size, and a time estimate from training the base.
 
     Args:
         console: Console to print on.
@@ -37,7 +37,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
 
 
 def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
-    """Counts the runs that there is room for at the same time; None where that depends on a cluster."""
+    """Counts the runs that fit at the same time; None if that depends on a cluster."""
     room, concurrent = room_here(address, prepared.study.resources), prepared.study.limits.concurrent
     return None if room is None else min(room, concurrent or room)
 
@@ -61,7 +61,7 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
 
 
 def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:
-    """Says how long a study takes whose trials take so many seconds each."""
+    """Describes the duration of a study from the seconds of one trial."""
     repeats, minutes = _SETTINGS * prepared.study.num_repeats, prepared.study.limits.minutes or inf
     run, how = trial / len(prepared.job.seeds), "where no trial is stopped early; starts and scores are not counted"
     if at_once is None:

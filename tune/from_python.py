@@ -41,14 +41,14 @@ class StudyTables:
 
     @cached_property
     def trials(self) -> "DataFrame":
-        """A row for each trial, with the columns of `trials.csv`; NaN = not known."""
+        """One row per trial, with the columns of `trials.csv`; NaN = unknown."""
         from pandas import read_csv  # takes most of a second
 
         return read_csv(self.path / "trials.csv", dtype={"trial_id": str, "repeats": str})
 
     @cached_property
     def repeats(self) -> "DataFrame":
-        """Figures of the best and the default setting on new seeds: a row for each setting and metric."""
+        """Results of the best and the default setting on new seeds: one row per setting and metric."""
         from pandas import DataFrame
 
         columns = ["setting", "metric", "mean", "low", "high", "seeds"]
@@ -89,7 +89,7 @@ def tune(
 
 
 def _request(study: str | Mapping[str, Any] | None, words: Sequence[str]) -> StudyRequest:
-    """Parses a study as the command does; one that is given as content is no file of the user's."""
+    """Parses a study as the command does; content from Python does not count as a file of the user's."""
     if study is None:
         return parse_study(words)
     if isinstance(study, str):

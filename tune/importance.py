@@ -1,4 +1,4 @@
-"""How much each parameter mattered.
+"""Importance of the searched parameters.
 
 PED-ANOVA (Watanabe, Bansal, Hutter, IJCAI 2023; for parameters of one algorithm among several Itakura et al., KDD
 2026), as Optuna computes it: how much the values of the best quarter of the trials differ from those of all trials.
@@ -24,7 +24,7 @@ EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 
 def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> dict[str, float]:
-    """Computes each parameter's share in what made the best quarter of the trials the best, highest first; sum 1.
+    """Computes each parameter's share in separating the best quarter of the trials, highest first; sum 1.
 
     Args:
         rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.
@@ -43,7 +43,7 @@ def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objec
 
 
 def build_study(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> optuna.Study:
-    """Makes a study of Optuna's of the trials that ran to their end and lie in the space, under their own numbers.
+    """Builds an Optuna study from the finished trials inside the space, with their own numbers.
 
     Args:
         rows: Rows of trials by number.

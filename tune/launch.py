@@ -1,4 +1,4 @@
-"""`lit-cfl launch`: a run or a study on a Ray cluster, as a job of its own."""
+"""`lit-cfl launch`: runs an experiment or a study as a job on a Ray cluster."""
 
 import argparse
 import os
@@ -30,7 +30,7 @@ _FOLDER, _STORAGE = "lit-cfl folder", "lit-cfl storage"  # in a job's metadata
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Sends a job, or goes back to one. Returns 0, the job's own exit code, or 130 after Ctrl-C."""
+    """Submits a job, or attaches to one again. Returns 0, the job's exit code, or 130 after Ctrl-C."""
     given, rest = _parser().parse_known_args(arguments)
     address = given.address or os.environ.get("RAY_API_SERVER_ADDRESS")
     if not address:
@@ -129,7 +129,7 @@ def _follow(jobs: Jobs, job: str, folder: str | None) -> int:
 
 
 def _fetch_if_any(jobs: Jobs, job: str, folder: Path) -> None:
-    """Fetches the part of its results that a failed job has left, if any."""
+    """Fetches the partial results of a failed job, if any."""
     try:
         _fetch(jobs, job, folder)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The classes that a study's file names: samplers of Optuna and schedulers of Ray Tune."""
+"""The classes selected in a study's file: samplers of Optuna and schedulers of Ray Tune."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Written = str | dict[str, Any] | None  # in a study: a class, or its class_path 
 def named_class(
     written: Written, what: str, default: type, known: Mapping[str, type], base: type
 ) -> tuple[type, dict[str, Any]]:
-    """Finds a class and the arguments that a study gives it.
+    """Finds a class, and the arguments given in a study.
 
     Args:
         written: The study's own words.
@@ -48,7 +48,7 @@ def _imported(module: str, name: str) -> type | None:
 
 
 def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
-    """Makes an instance of a class. Raises InputError for arguments that it does not take."""
+    """Instantiates a class. Raises InputError for arguments that it does not accept."""
     accepted = inspect.signature(kind).parameters
     unknown = [name for name in given if name not in accepted]
     if unknown:

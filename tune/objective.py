@@ -1,4 +1,4 @@
-"""What a study maximises, or minimises: a validation figure, never a test figure."""
+"""The objective of a study, maximised or minimised: a validation metric, never a test metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _FAR = 1e9  # beyond any figure
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric and its better side.
+    """A metric and its direction.
 
     Args:
         metric: a `val/...` column of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
@@ -42,51 +42,51 @@ class Objective:
 
     @classmethod
     def of(cls, metric: str | None, scores: Scores, second: str | None = None) -> "Objective":
-        """Makes the objective of a study; None = the task's first score."""
+        """Makes the objective of a study; None = the task's main score."""
         return cls(main_column(scores) if metric is None else metric, scores, second)
 
     @property
     def metrics(self) -> list[str]:
-        """All that is optimised."""
+        """The optimised metrics."""
         return [self.metric] if self.second is None else [self.metric, self.second]
 
     @property
     def directions(self) -> list[Literal["minimize", "maximize"]]:
-        """Of all that is optimised, as Optuna says it."""
+        """The directions of the optimised metrics, in Optuna's terms."""
         first: Literal["minimize", "maximize"] = "minimize" if self.mode == "min" else "maximize"
         return [first] if self.second is None else [first, "minimize"]
 
     @property
     def mode(self) -> str:
-        """`max` or `min`, as Ray Tune says it."""
+        """`max` or `min`, in Ray Tune's terms."""
         return "max" if higher_is_better(self.metric, self.scores) else "min"
 
     @property
     def worst(self) -> float:
-        """What a trial that failed counts as."""
+        """The value assigned to a failed trial."""
         return _FAR if self.mode == "min" else -_FAR
 
     @property
     def is_global(self) -> bool:
-        """Whether it is of a global model, which only some algorithms have."""
+        """Whether the metric is of a global model, which only some algorithms have."""
         return self.metric in {f"val/global_{score.name}" for score in self.scores}
 
     @property
     def usual(self) -> str:
-        """The validation figure that every trial of the task reports."""
+        """The validation metric that every trial of the task reports."""
         return main_column(self.scores)
 
     @property
     def test(self) -> str:
-        """The test figure of the best and the default setting."""
+        """The test metric of the best and the default setting."""
         return main_column(self.scores, "test")
 
     def reached(self, value: float, target: float) -> bool:
-        """Whether a value is as good as the target."""
+        """Returns whether a value is as good as the target."""
         return value <= target if self.mode == "min" else value >= target
 
     def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """Returns the best row that has the metric; ties go to lower traffic, then to the trial that was begun first.
+        """Returns the best row with the metric; ties go to lower traffic, then to the earlier trial.
 
         Args:
             rows: Rows of trials by number.
@@ -97,7 +97,7 @@ class Objective:
 
 
 def refuse_test(metric: str) -> None:
-    """Refuses a test figure. Raises InputError."""
+    """Refuses a test metric. Raises InputError."""
     if metric.startswith("test/"):
         raise InputError(
             f"metric is {metric!r}, but a study on test data would report how well it was fitted to them; "
@@ -106,7 +106,7 @@ def refuse_test(metric: str) -> None:
 
 
 def require_validation(prepared: PreparedRun) -> None:
-    """Checks that the data have a validation part, which alone a study may choose by. Raises InputError."""
+    """Checks that the data have a validation part, on which a study must be based. Raises InputError."""
     if not prepared.data.validation.sizes.any():
         raise InputError(
             "the base's data have no validation part, and test data must not choose anything; "

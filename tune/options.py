@@ -1,4 +1,4 @@
-"""The options of `lit-cfl tune`: from a command line, or from a study that is resumed, to a study."""
+"""The options of `lit-cfl tune`: makes a study from a command line or from a resumed study."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -24,7 +24,7 @@ from lit_cfl.tune.study_directory import STUDY, find_resumed_directory, require_
 
 
 def require_intact(path: Path) -> None:
-    """Checks that a study's file is as it was written, and names the code of the user's own that opening it loads.
+    """Checks that a study's file is unchanged, and warns of the user's code that opening it loads.
 
     Raises:
         InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
@@ -36,13 +36,13 @@ def require_intact(path: Path) -> None:
 
 
 def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the base of a study that is opened, without folders of code in or below its directory."""
+    """Returns the base of an opened study, without code folders in or below its directory."""
     return base | {"code": [folder for folder in base["code"] if not inside(folder, path)]}
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What a command line asks for.
+    """The request of a command line.
 
     Args:
         study: with its base whole.
@@ -60,7 +60,7 @@ class StudyRequest:
 
 
 class AsWritten:
-    """An option's content, which the parser leaves as it is written.
+    """An option's content, which the parser leaves unchanged.
 
     As `dict[str, Any]` it would fill in all defaults of each class that is named by its whole path, `params: None` of
     an optimizer, too.
@@ -108,7 +108,7 @@ def _help(option: str) -> str:
 
 
 def parse_study(arguments: Sequence[str]) -> StudyRequest:
-    """Reads a command line. Raises InputError for anything that cannot be used."""
+    """Reads a command line. Raises InputError for invalid options."""
     words = _with_recorded_study(arguments)
     _refuse_parts(words)
     _refuse_experiments(config_files(words))
@@ -141,7 +141,7 @@ def _refuse_parts(words: Sequence[str]) -> None:
 
 
 def _refuse_experiments(files: Sequence[str]) -> None:
-    """Refuses a file of `lit-cfl run`, an easy mistake, of which the parser would say many things, but not this."""
+    """Refuses a file of `lit-cfl run`, an easy mistake, which the parser would describe by many unrelated errors."""
     for file in files:
         content = read_config(config_path(file))
         if "task" in content and "space" not in content:
@@ -184,7 +184,7 @@ def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 
 
 def _build(read: Namespace) -> Study:
-    """Makes the study. Its base, space, searcher and scheduler stay as written: nothing in them is instantiated."""
+    """Builds the study. Base, space, searcher and scheduler stay unparsed: nothing in them is instantiated."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
     groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}

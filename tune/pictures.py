@@ -1,4 +1,4 @@
-"""The pictures of a study, which its directory and its page share."""
+"""The pictures of a study, for its directory and its page."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ _LONGEST_LABEL = 18
 def makers(
     rows: Sequence[Row], parameters: Sequence[str], objective: Objective, shares: Mapping[str, float]
 ) -> dict[str, Callable[[], Figure | None]]:
-    """Lists the figures of a study by name; a maker returns None if its figure would be empty.
+    """Lists the figures of a study by name, with functions that return None if the figure would be empty.
 
     Args:
         rows: Rows of the trained trials by number.
@@ -72,7 +72,7 @@ def _write(path: Path, make: Callable[[], Figure | None]) -> None:
 
 
 def _empty_folder(path: Path) -> Path:
-    """Makes the folder, or empties it: a study that was resumed may have drawn into it before."""
+    """Makes or empties the folder, as a resumed study may have drawn into it."""
     path.mkdir(exist_ok=True)
     for file in path.glob("*.png"):
         file.unlink()
@@ -80,7 +80,7 @@ def _empty_folder(path: Path) -> Path:
 
 
 def short_labels(choices: Sequence[Any]) -> list[str]:
-    """Makes a short and distinct label of each choice: of a class its name, without its module."""
+    """Makes a short, distinct label for each choice: for a class its name, without its module."""
     words = [_short(str(choice)) for choice in choices]
     return words if len(set(words)) == len(words) else [f"{k + 1}: {word}" for k, word in enumerate(words)]
 
@@ -97,7 +97,7 @@ def _short(word: str) -> str:
 
 
 def pareto_front(rows: Sequence[Row], objective: Objective) -> list[Row]:
-    """Finds the rows that no other beats in metric and traffic at once, the cheapest first."""
+    """Finds the Pareto-optimal rows in metric and traffic, the cheapest first."""
     sign = 1.0 if objective.mode == "min" else -1.0
     front: list[Row] = []
     for row in sorted(rows, key=lambda row: (row[TRAFFIC], sign * row[objective.metric])):

@@ -1,4 +1,4 @@
-"""Settings that a study tries whatever its searcher says: the base's own, and the points that its file names."""
+"""Settings tried by any searcher: the base's own, and the points listed in the study's file."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from lit_cfl.tune.trials import GivenSetting
 
 
 def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:
-    """Reads a study's points, as a searcher would give them. Raises InputError for one that is not in the space."""
+    """Parses a study's points into searcher values. Raises InputError for a point outside the space."""
     points, found = study.points or [], []
     if not isinstance(points, list):
         raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
@@ -54,7 +54,7 @@ def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:
-    """Returns a value as searchers give it. Raises InputError where it is not in the space."""
+    """Returns a value in the searcher's form. Raises InputError if it is outside the space."""
     if isinstance(what, CategoricalDistribution):
         known = [one for one in what.choices if as_word(one) == as_word(value)]
         if not known:
@@ -72,7 +72,7 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
 
 
 def default_setting(study: Study, space: Space, default: Experiment) -> GivenSetting:
-    """Finds the base's own setting: its values of what is searched, and whether it lies in the space.
+    """Finds the base's values of the searched options, and whether they lie in the space.
 
     It does where a trial with these values would be the base's experiment to the last option.
     """
@@ -91,14 +91,14 @@ def default_setting(study: Study, space: Space, default: Experiment) -> GivenSet
 
 
 def _name(space: Space, described: Mapping[str, Any]) -> str:
-    """Names the base's algorithm as the space does; else by its class."""
+    """Names the base's algorithm as in the space, else by its class."""
     path = str(described["algorithm"]["class_path"])
     short = path.rpartition(".")[2]
     return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)
 
 
 def _value(described: Mapping[str, Any], option: str) -> Any:
-    """Reads an option's value in a configuration. Raises LookupError where it has none."""
+    """Reads an option's value in a configuration. Raises LookupError if it has none."""
     node: Any = described
     for word in option.split("."):
         if not isinstance(node, Mapping):
@@ -108,6 +108,6 @@ def _value(described: Mapping[str, Any], option: str) -> Any:
 
 
 def settings(study: Study, space: Space, default: Experiment) -> list[GivenSetting]:
-    """Lists all that a study tries first: the default, then its points."""
+    """Lists the settings that a study tries first: the default, then its points."""
     points = [GivenSetting(POINT, values) for values in parse_points(study, space)]
     return [default_setting(study, space, default), *points]

@@ -1,4 +1,4 @@
-"""Prints what happens in a study, and how far it is where nothing has happened for a while."""
+"""Prints the events of a study, and its progress after a period without events."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _POLL_SECONDS = 0.5
 
 
 class ProgressLines:
-    """Prints lines, and a line of its own after each stretch of silence: a pipe or a log shows nothing else.
+    """Prints lines, and a progress line after each period of silence, as a pipe or log shows nothing else.
 
     Args:
         say: prints a line.
@@ -29,7 +29,7 @@ class ProgressLines:
 
     @contextmanager
     def breaking_silence(self) -> Iterator[None]:
-        """Says how far the study is, within the block, after each stretch of silence."""
+        """Prints the study's progress after each period of silence, within the block."""
         over = Event()
         thread = Thread(target=self._watch, args=(over,), name="progress-lines", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""The record of a trial, `trial.json` in its directory, which is all that a resumed study reads."""
+"""The record of a trial: `trial.json` in its directory, the only file that a resumed study reads."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -26,7 +26,7 @@ _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # of a trial's runs
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial.
+    """The setting, state and results of a trial.
 
     Args:
         number: from 0, in the order in which trials were begun.
@@ -53,12 +53,12 @@ class TrialRecord:
 
 
 def trial_id(number: int) -> str:
-    """Names a trial, and its directory."""
+    """Returns the name of a trial and its directory."""
     return f"{number:04d}"
 
 
 def read_limit(path: Path) -> float | None:
-    """Returns the limit, in minutes, that ended the process of a run; None where none did.
+    """Reads the time limit, in minutes, that ended a run's process; None if none did.
 
     Args:
         path: Folder that contains `too_long.txt`.
@@ -69,7 +69,7 @@ def read_limit(path: Path) -> float | None:
 
 
 def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
-    """Writes `trial.json` below the folder of all trials of a study."""
+    """Writes `trial.json` into the folder of all trials of a study."""
     content = asdict(record) | {"study": study_id}
     text = json.dumps(content | {"sha256": _sealed(content)}, indent=1) + "\n"
     path = folder / record.trial_id
@@ -91,7 +91,7 @@ def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
 
 
 def read_record(path: Path, study_id: str) -> TrialRecord:
-    """Reads one trial of a study. Raises InputError where its record is gone, damaged, or of another study."""
+    """Reads one trial of a study. Raises InputError if its record is missing, damaged, or of another study."""
     try:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
@@ -113,13 +113,13 @@ def _sealed(content: dict[str, Any]) -> str:
 
 
 def digests_of(path: Path) -> dict[str, str]:
-    """Computes the digests of the files that hold a trial's results."""
+    """Computes the digests of a trial's result files."""
     files = [file for name in _RESULTS for file in _of_runs(path, name)]
     return {str(file.relative_to(path)): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def _of_runs(path: Path, name: str) -> list[Path]:
-    """Finds the files of this name of a trial's runs, one per seed if there are several."""
+    """Finds the files with this name in a trial's runs, one per seed if there are several."""
     return sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])
 
 

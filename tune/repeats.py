@@ -1,4 +1,4 @@
-"""The best trial and the default setting on new seeds: the only place where a study looks at test figures."""
+"""Repeats the best trial and the default setting on new seeds: the only use of test metrics in a study."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ _WORKER_DEATHS = 3  # of one run, that are survived
 
 @dataclass(frozen=True)
 class Repeated:
-    """Figures on new seeds.
+    """Results on new seeds.
 
     Args:
         seeds: which.
@@ -48,13 +48,13 @@ class Repeated:
 
 
 def new_seeds(used: Sequence[int], count: int) -> list[int]:
-    """Returns seeds that no trial had."""
+    """Returns seeds that no trial used."""
     first = max(used) + 1
     return list(range(first, first + count))
 
 
 def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
-    """Trains both settings on new seeds, side by side in Ray. Runs that are there already are not run again.
+    """Trains both settings on new seeds, in parallel in Ray, except for finished runs.
 
     Args:
         best: row of the best trial, which may be the default setting itself.
@@ -79,7 +79,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
 def _trained(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
-    """Trains all settings, as many at a time as trials; returns their summaries by seed, and what failed."""
+    """Trains all settings, as many at once as trials; returns their summaries by seed, and the failures."""
     resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
     arguments = {
         (setting, seed): (config, setting, seed, path, prepared.job)

@@ -28,12 +28,12 @@ _SCHEDULERS: dict[str, type[TrialScheduler]] = {
 
 
 def stops_early(study: Study) -> bool:
-    """Says whether the scheduler judges trials by their rounds."""
+    """Returns whether the scheduler may stop trials early."""
     return _class(study)[0] is not FIFOScheduler
 
 
 def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "SchedulerPerAlgorithm":
-    """Makes the scheduler: one of the study's kind for each algorithm, since algorithms learn at different speeds.
+    """Makes the scheduler: a separate one per algorithm, since algorithms learn at different speeds.
 
     Args:
         rounds: T of the base.
@@ -70,7 +70,7 @@ def _class(study: Study) -> tuple[type[TrialScheduler], dict[str, Any]]:
 
 
 class SchedulerPerAlgorithm(TrialScheduler):
-    """A scheduler for each algorithm, which sees the trials of this algorithm alone; none judges the default setting.
+    """A scheduler per algorithm, for the trials of that algorithm only; none judges the default setting.
 
     Args:
         of_algorithm: The schedulers by the algorithm's name in a trial's setting; empty with only one algorithm.
@@ -133,7 +133,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
 
 
 class _OwnTrials:
-    """Shows a scheduler everything of Ray's controller, but only its own trials."""
+    """Shows a scheduler all of Ray's controller, but only the trials of its algorithm."""
 
     def __init__(self, tune_controller: Any, groups: SchedulerPerAlgorithm, whose: TrialScheduler) -> None:
         self._tune_controller, self._groups, self._whose = tune_controller, groups, whose

@@ -1,4 +1,4 @@
-"""A study from its first trial to its table: all trials in Ray Tune, then the best one and the default repeated."""
+"""Runs a study: all trials in Ray Tune, the repeats of the best one and the default, and the table."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def run_study(
 
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
-    """Runs what is left of a study once Ray is there."""
+    """Runs the rest of a study once Ray is available."""
     say.how_far = partial(how_far, trials, prepared.rounds)
     require_seen_by_all(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space, prepared.default)]))
@@ -89,7 +89,7 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
 
 
 def how_far(trials: Trials, rounds: int) -> str:
-    """Says in a line how many trials are over, and which round those that run have told of.
+    """Describes in a line the number of finished trials, and the last reported rounds of running ones.
 
     Args:
         trials: Trials of the study.
@@ -113,7 +113,7 @@ def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
 
 
 def require_unused(path: Path) -> None:
-    """Raises InputError if a directory already holds a study, a run, or what a study would write."""
+    """Raises InputError if a directory already contains a study, a run, or files that a study would write."""
     if (path / STUDY).exists():
         raise InputError(
             f"{path} already holds a study; choose another --study_dir, or go on with --resume {quote(str(path))}"
@@ -126,7 +126,7 @@ def require_unused(path: Path) -> None:
 
 
 def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Path, say: Callable[[str], None]) -> None:
-    """Runs all trials that are left. Ray's own records of an earlier time are not read."""
+    """Runs all remaining trials. Ray's records of an earlier process are not read."""
     trainable = ray_tune.with_parameters(run_trial, job=prepared.job)
     resources = prepared.study.resources
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})

@@ -1,4 +1,4 @@
-"""Searchers, which say which setting is tried next: a sampler of Optuna or a grid."""
+"""Searchers, which choose the next setting to try: a sampler of Optuna or a grid."""
 
 import inspect
 from collections.abc import Mapping
@@ -28,15 +28,15 @@ _SEARCHERS = {
 
 
 class Searcher(Protocol):
-    """Says which setting is tried next."""
+    """Chooses the next setting to try."""
 
     learns: bool  # whether that depends on how earlier trials ended
 
     def ask(self, number: int) -> dict[str, Any] | None:
-        """Returns the values of its setting of this number, from 0; None if it has no further one."""
+        """Returns the values of setting number n, from 0; None if there are no more."""
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
-        """Takes the result of a setting.
+        """Receives the result of a setting.
 
         Args:
             number: The number it was asked for with; None if the searcher was not asked for it.
@@ -137,6 +137,6 @@ class Optuna:
             self._study.tell(asked, figures, state)
 
     def _has_early_figure(self, result: TrialRecord) -> bool:
-        """Says whether an only objective has a figure of a trial that was stopped early."""
+        """Returns whether a single objective has a value of a trial that was stopped early."""
         reported = result.status == STOPPED_STATUS and self._objective.metric in result.told
         return reported and len(self._objective.metrics) == 1

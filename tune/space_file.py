@@ -1,4 +1,4 @@
-"""The `space` of a study file, parsed."""
+"""Parses the `space` of a study file."""
 
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -24,7 +24,7 @@ _BESIDE = ("step", "when")  # what may be said beside one of them
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:
-    """Parses the `space` of a study file. Raises InputError for anything that cannot be searched."""
+    """Parses the `space` of a study file. Raises InputError for parameters that cannot be searched."""
     if content and not isinstance(content, Mapping):
         raise InputError(
             f"space is {content!r}; write an option and its values, such as algorithm.eta_g: {{uniform: [0, 1]}}"
@@ -76,7 +76,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
 
 
 def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
-    """Parses one parameter; `own`: the names in its algorithm's space, by which its conditions may name the others."""
+    """Parses one parameter; `own`: names in its algorithm's space, which its conditions may refer to."""
     kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
         raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")
@@ -121,7 +121,7 @@ def _one_of(values: Sequence[Any]) -> CategoricalDistribution:
 
 
 def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
-    """Makes the distribution of whole numbers from `low` up to, but without, `high`, as Python's `range`."""
+    """Makes the distribution of integers from `low` up to, but excluding, `high`, like Python's `range`."""
     if type(low) is not int or type(high) is not int or not low < high:
         raise InputError(f"[{low}, {high}] is no range of whole numbers; the end is not included")
     if log and low < 1:
@@ -130,7 +130,7 @@ def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
 
 
 def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
-    """Makes the distribution of numbers between two; `step`: rounded to multiples of it, 0 = not."""
+    """Makes the distribution of numbers in a range; `step`: rounded to its multiples, 0 = no rounding."""
     numbers = [value for value in (low, high, step) if _is_number(value)]
     if len(numbers) < 3 or not low < high:
         raise InputError(f"[{low}, {high}] is no range; give two numbers, the lower one first")
@@ -155,7 +155,7 @@ def _is_multiple(value: float, step: float) -> bool:
 
 
 def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """Sorts the parameters, first those that others depend on, by a condition or as options of a class to choose."""
+    """Sorts the parameters so that conditions and class choices come before the parameters that depend on them."""
     by_key = {p.key: p for p in parameters}
     for p in parameters:
         _require_conditions(p, by_key)

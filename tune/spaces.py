@@ -1,4 +1,4 @@
-"""What a study searches: dotted names of options, each with the values it may take. Knows nothing of Ray."""
+"""The search space of a study: dotted names of options with their possible values. Independent of Ray."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # 
 
 
 def corners(distribution: Distribution) -> list[Any]:
-    """Lists the values that are most likely to be refused: the ends of a range, or each choice.
+    """Lists the values most likely to be refused: the ends of a range, or each choice.
 
     Ends of a range of numbers are fractions, for an option of whole numbers refuses these.
     """
@@ -37,12 +37,12 @@ def suggest(trial: Trial, key: str, distribution: Distribution) -> Any:
 
 
 def decimal(value: float, distribution: FloatDistribution) -> float:
-    """Rounds a multiple of a step to its decimal form: 0.3, not 0.30000000000000004, which is another setting."""
+    """Rounds a multiple of a step to its decimal form: 0.3 instead of 0.30000000000000004, a different setting."""
     return float(f"{value:.12g}") if distribution.step else value
 
 
 def contains(distribution: Distribution, value: Any) -> bool:
-    """Says whether a value could have been drawn."""
+    """Returns whether a value can be drawn."""
     try:
         create_trial(value=0.0, params={"value": value}, distributions={"value": distribution})
     except ValueError:
@@ -52,7 +52,7 @@ def contains(distribution: Distribution, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An option that is searched.
+    """A searched option.
 
     Args:
         option: Dotted name of the option, as on the command line of `lit-cfl run`.
@@ -70,11 +70,11 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """Its name in tables; distinct where two algorithms have an option of the same name."""
+        """Its name in tables; distinct if two algorithms have an option of the same name."""
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
 
     def matters(self, values: Mapping[str, Any]) -> bool:
-        """Says whether its conditions hold at these values, by `key`; a parameter that is not among them has none."""
+        """Returns whether its conditions hold for these values, by `key`; without conditions it always matters."""
         return all(
             key in values and as_word(values[key]) in [as_word(one) for one in allowed]
             for key, allowed in self.when.items()
@@ -83,7 +83,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Space:
-    """All that is searched.
+    """The searched parameters and their values.
 
     Args:
         parameters: one or more, unless there are several algorithms; what one depends on comes before it.
@@ -100,20 +100,20 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many combinations a grid has."""
+        """The number of combinations of a grid."""
         return prod(len(corners(p.distribution)) for p in self.parameters)
 
     @property
     def changes_data(self) -> list[str]:
-        """The options of the data that it changes: its trials may be scored on different clients."""
+        """The searched options of the data; with any, trials may be scored on different clients."""
         return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]
 
     def of(self, algorithm: str) -> list[Parameter]:
-        """Returns the parameters that can matter under this algorithm."""
+        """Returns the parameters that can matter for this algorithm."""
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def active(self, values: Mapping[str, Any]) -> list[Parameter]:
-        """Returns the parameters that matter at a point: those of its algorithm whose conditions hold.
+        """Returns the parameters that matter at a point: those of its algorithm with satisfied conditions.
 
         Args:
             values: Values by `Parameter.key`, and `algorithm` if there are several.
@@ -125,21 +125,21 @@ class Space:
         return [p for p in self.parameters if p.key in kept]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what matters of a searcher's configuration, by `Parameter.key`, and `algorithm` if several."""
+        """Returns the relevant values of a searcher's configuration, by `Parameter.key`, and `algorithm` if several."""
         own = {p.key for p in self.active(config)}
         return {key: value for key, value in config.items() if key in own or key == "algorithm"}
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Returns the distribution of each parameter by its key, and of the algorithm where there are several."""
+        """Returns the distribution of each parameter by its key, and of the algorithm if there are several."""
         several = {"algorithm": CategoricalDistribution(list(self.algorithms))} if self.algorithms else {}
         return several | {p.key: p.distribution for p in self.parameters}
 
     def of_setting(self, values: Mapping[str, Any]) -> dict[str, BaseDistribution]:
-        """Returns the distributions of the parameters that a setting has a value of."""
+        """Returns the distributions of the parameters for which a setting has a value."""
         return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
 
     def contains(self, values: Mapping[str, Any]) -> bool:
-        """Says whether a setting could have been drawn: all that matters at it has a value, which is in its range."""
+        """Returns whether a setting can be drawn: each parameter that matters has a value within its range."""
         kept: dict[str, Any] = {}
         if self.algorithms and values.get("algorithm") not in self.algorithms:
             return False
@@ -151,7 +151,7 @@ class Space:
         return True
 
     def suggested(self, trial: Trial) -> dict[str, Any]:
-        """Asks Optuna for one setting: for the values that matter at it, and for no other."""
+        """Asks Optuna for one setting: for the values that matter there, and no others."""
         several = list(self.algorithms)
         drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
         for p in self.of(str(drawn.get("algorithm", ""))):
@@ -187,24 +187,24 @@ class Space:
         return list({as_word(point): point for point in reduced}.values())  # without those that differ in nothing
 
     def _needed(self, parameter: Parameter) -> dict[str, Any]:
-        """Returns values of others at which a parameter matters."""
+        """Returns values of other parameters at which this one matters."""
         others = [p for p in self.parameters if p.key in parameter.when]
         own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
         return {key: value for p in others for key, value in self._needed(p).items()} | own
 
 
 def as_word(value: Any) -> str:
-    """Writes a value as on the command line; `read_word` of YAML gives it back exactly."""
+    """Formats a value for the command line; `read_word` of YAML restores it exactly."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def as_plain(value: Any) -> Any:
-    """Writes a value as searchers get it: numbers stay, all else travels as YAML."""
+    """Converts a value to the searcher's form: numbers stay, all else becomes YAML."""
     return value if isinstance(value, (int, float)) else as_word(value)
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Writes values of parameters for people: `eta_g = 0.01, num_clusters = 4`."""
+    """Formats parameter values for people: `eta_g = 0.01, num_clusters = 4`."""
     return ", ".join(
         f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()
     )

@@ -19,7 +19,7 @@ _DEFAULT_TRIALS = 20
 
 @dataclass(frozen=True)
 class Resources:
-    """What one trial holds while it runs.
+    """Resources of one trial while it runs.
 
     Args:
         cpus: cores, above 0; also PyTorch's threads, unless the base sets `plan.threads`.
@@ -38,7 +38,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a study ends.
+    """Limits at which a study ends.
 
     Args:
         trials: how many are begun; None = 20, or all of a grid.
@@ -121,14 +121,14 @@ class Study:
 
     @property
     def whole_base(self) -> dict[str, Any]:
-        """Its base, read. Raises InputError where it is only named."""
+        """The base's configuration. Raises InputError if the base is given by name only."""
         if not isinstance(self.base, dict):
             raise InputError(f"base is {self.base!r}; read it first, with lit_cfl.config.variants.base_config")
         return self.base
 
     @property
     def num_trials(self) -> int:
-        """How many trials it has."""
+        """The number of trials."""
         space = self.searched()
         return space.size if space.grid else self.limits.trials or _DEFAULT_TRIALS
 
@@ -137,12 +137,12 @@ class Study:
         return parse_space(self.space)
 
     def write(self, path: Path, study_id: str) -> None:
-        """Writes the study file, with a digest of it all and the study's id, eight hexadecimal digits."""
+        """Writes the study file with a digest and the study's id, eight hexadecimal digits."""
         write_sealed(path, as_yaml(asdict(self)), study_id)
 
 
 def read_study_id(path: Path) -> str:
-    """Reads the id of the study in a directory. Raises InputError where its file is damaged, or is of no study."""
+    """Reads the id of the study in a directory. Raises InputError if its file is damaged or not of a study."""
     study_id = read_sealed(path / STUDY)[1]
     if study_id is None:
         raise InputError(f"{path / STUDY} is of no study: its last line names none; put the original back")

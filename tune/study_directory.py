@@ -1,4 +1,4 @@
-"""Finds the directory of a study that is resumed. Imports nothing heavy."""
+"""Finds the directory of a resumed study. Imports nothing heavy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ STUDY = "study.yaml"  # in the directory of a study
 
 
 def find_resumed_directory(arguments: Sequence[str]) -> Path | None:
-    """Finds the directory after `--resume`; None where a new study is begun."""
+    """Finds the directory after `--resume`; None for a new study."""
     words = list(arguments)
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
     if at is None:
@@ -19,7 +19,7 @@ def find_resumed_directory(arguments: Sequence[str]) -> Path | None:
 
 
 def require_study_file(path: Path) -> Path:
-    """Returns the file of the study in a directory. Raises InputError where there is none."""
+    """Returns the study file in a directory. Raises InputError if there is none."""
     file = path / STUDY
     if not file.is_file():
         raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")

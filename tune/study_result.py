@@ -1,4 +1,4 @@
-"""The result of a study, and its files: `trials.csv`, a row a trial, `best.yaml`, `front/`, the pictures."""
+"""The results of a study as files: `trials.csv` (one row per trial), `best.yaml`, `front/`, the pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from lit_cfl.tune.trials import Trials
 
 
 def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
-    """Makes a row for each trial, by number."""
+    """Makes one row per trial, by number."""
     return [_row(trials, record, job) for _, record in sorted(trials.records.items())]
 
 
@@ -59,12 +59,12 @@ def columns(job: TrialJob) -> list[str]:
 
 
 def parameters_of(job: TrialJob) -> list[str]:
-    """Lists the values that a trial may have, by their columns."""
+    """Lists the searched values by their columns."""
     return [*(["algorithm"] if job.space.algorithms else []), *(p.key for p in job.space.parameters)]
 
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
-    """Writes `trials.csv`; `front`: names of the trials that none beats in both objectives."""
+    """Writes `trials.csv`; `front`: names of the Pareto-optimal trials of two objectives."""
     marked = [row | {"front": "yes" if row["trial_id"] in front else ""} for row in rows]
     write_rows(path, columns(job), marked)
 
@@ -77,7 +77,7 @@ def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
 
 
 def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) -> None:
-    """Writes an experiment for each trial that none beats in both objectives, and removes those of others."""
+    """Writes an experiment for each Pareto-optimal trial, and removes those of other trials."""
     folder.mkdir(exist_ok=True)
     metric = job.objective.metric
     for row in rows:
@@ -90,7 +90,7 @@ def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) 
 
 
 def _write_config(path: Path, trial: Path, comment: str) -> None:
-    """Writes a trial's configuration with the plan that it ran under, below a comment."""
+    """Writes a trial's configuration, with its plan, below a comment."""
     content: dict[str, Any] = parse_yaml((trial / "config.yaml").read_text("utf-8"))
     seeds = content["seeds"]
     if len(seeds) > 1:
@@ -100,7 +100,7 @@ def _write_config(path: Path, trial: Path, comment: str) -> None:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study leaves.
+    """The results of a study.
 
     Args:
         path: Directory of the study.
@@ -144,7 +144,7 @@ class StudyFiles:
     _guard: DrawingGuard = field(default_factory=DrawingGuard)
 
     def refresh(self) -> None:
-        """Writes the files where a trial has finished since the last time; pictures only so often."""
+        """Writes the files if a trial has finished since the last call; pictures less often."""
         ended = sum(record.status == FINISHED_STATUS for record in self.trials.records.values())
         if ended == self._ended:
             return

@@ -1,4 +1,4 @@
-"""One trial: a whole run in a directory of its own, which reports each round to Ray Tune."""
+"""One trial: a whole run in a separate directory, which reports each round to Ray Tune."""
 
 import faulthandler
 import os
@@ -29,7 +29,7 @@ from lit_cfl.tune.trial_job import TrialJob
 
 @contextmanager
 def limited(path: Path, minutes: float | None) -> Iterator[None]:
-    """Ends this process where the block lasts too long, and writes into a file where in the code it then was.
+    """Kills the process if the block exceeds its time, after writing the current stack to a file.
 
     The clock is a thread of C's, which needs no lock of Python's: it ends code that hangs in C, too. Ray starts the
     block once more in another process, where it is refused.
@@ -68,7 +68,7 @@ _REPORTED = ("val/", "train/", "clusters/", "traffic/", "local/")  # test figure
 
 @dataclass
 class TrialReport:
-    """Reports to Ray Tune how a trial goes.
+    """Reports a trial's progress to Ray Tune.
 
     The rounds of the first seed are reported one by one, so that a scheduler can stop a bad trial before its other
     seeds cost anything; without such a scheduler, no more than one a second. The last report is of all seeds.
@@ -93,7 +93,7 @@ class TrialReport:
         self._first_seed = self._seeds_begun == 1
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Reports a round. Raises InputError where no round of this trial can give the metric."""
+        """Reports a round. Raises InputError if no round of this trial can have the metric."""
         objective = self.job.objective
         if objective.is_global and row.get(objective.metric) is None and row.get(objective.usual) is not None:
             raise why_blank(objective, row)
@@ -105,7 +105,7 @@ class TrialReport:
             ray_tune.report(self._last | {FINISHED: False})
 
     def end(self, finished: FinishedRun) -> None:
-        """Reports the result, once all seeds are over."""
+        """Reports the result after all seeds have finished."""
         metric = self.job.objective.metric
         parts = [part.summary for part in finished.seeds or [finished]]
         mean = finished.summary.get(metric)  # over the seeds; None where one has none
@@ -121,11 +121,11 @@ class TrialReport:
         ray_tune.report(_reported(parts[0]) | each | whole | {FINISHED: True})
 
     def failed(self, error: Exception) -> None:
-        """Reports an error, and writes its traceback into `error.txt`."""
+        """Reports an error, and writes its traceback to `error.txt`."""
         ray_tune.report(self._without_result() | {ERROR: write_error(self.path, error)})
 
     def full_disk(self, error: Exception) -> None:
-        """Reports that the disk is full: the study ends, and goes on with this trial when it is resumed."""
+        """Reports that the disk is full: the study ends, and continues with this trial when resumed."""
         ray_tune.report(self._without_result() | {FULL_DISK: str(error)})
 
     def _without_result(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class TrialReport:
 
 
 def why_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
-    """Says why a round lacks the metric.
+    """Explains why a round lacks the metric.
 
     Args:
         row: Row of `metrics.csv`, or a summary.
@@ -163,7 +163,7 @@ _PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # for a stopped trial to end, or t
 
 
 def run_trial(config: dict[str, Any], job: TrialJob) -> None:
-    """Runs a trial, as Ray Tune's trainable. An exception ends this trial alone, which then has the worst value."""
+    """Runs a trial as Ray Tune's trainable. An exception ends only this trial, which gets the worst value."""
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(_PATIENCE_SECONDS)
     path = job.folder / trial_id(config[NUMBER])
     report = TrialReport(job, path)

@@ -1,4 +1,4 @@
-"""What all trials of a study share: the base, the space, and the data, which each node holds once."""
+"""The common inputs of all trials: base, space, and data, which each node stores once."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from lit_cfl.tune.spaces import Space
 
 @dataclass(frozen=True)
 class SharedData:
-    """The base's data module with what it has loaded.
+    """The base's data module with its loaded data.
 
     Args:
         config: how the base describes its data.
@@ -33,7 +33,7 @@ class SharedData:
     module: ObjectRef[Any]
 
     def give_to(self, experiment: Experiment) -> None:
-        """Gives the experiment's module these data, as if loaded, without a copy; not where it describes others."""
+        """Gives the experiment's module these data as if loaded, without a copy, if it describes the same data."""
         if experiment.described()["data"] == self.config:
             vars(experiment.data).update(vars(ray.get(self.module)))  # its task asks this very module for examples, too
 
@@ -62,7 +62,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 @dataclass(frozen=True)
 class TrialJob:
-    """What all trials of a study share.
+    """The common inputs of all trials of a study.
 
     Args:
         study: Name of the study.
@@ -91,12 +91,12 @@ class TrialJob:
     gpus: float = 0.0
 
     def hold_share(self) -> None:
-        """Keeps this process to a trial's share of the memory of a GPU: the rest is that of the trials beside it."""
+        """Limits this process to a trial's share of a GPU's memory, leaving the rest to other trials."""
         if 0 < self.gpus < 1:
             torch.cuda.set_per_process_memory_fraction(self.gpus)
 
     def _device(self, experiment: Experiment, plan: PlanOptions) -> str | None:
-        """Returns the CPU for a trial that has no share of a GPU; None = as the experiment says.
+        """Returns the CPU for a trial without a share of a GPU; None = the experiment's choice.
 
         Ray hides no GPU from a worker that asked for none: all trials of a node would train on its first one.
         """
@@ -104,13 +104,13 @@ class TrialJob:
         return "cpu" if not self.gpus and not by_ray and experiment.device == "auto" else None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
-        """Builds the experiment at one point of the space; trackers know it by the study and this name."""
+        """Builds the experiment at a point of the space; trackers show it under the study and this name."""
         experiment = build(self.base, self.space.words(values))
         told = ", ".join(f"{key} = {value}" for key, value in values.items())
         return self.of_trial(experiment.changed(tracking={"notes": told}), name)
 
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
-        """Gives an experiment the seeds and the threads of a trial, and the study's data."""
+        """Gives an experiment the seeds and threads of a trial, and the study's data."""
         if self.data is not None:
             self.data.give_to(experiment)
         plan = experiment.plan or PlanOptions()

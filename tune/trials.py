@@ -1,4 +1,4 @@
-"""The trials of a study: which setting is next, and how each ended. Needs no Ray."""
+"""The trials of a study: the next setting to try, and the result of each. Independent of Ray."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _GRACE_SECONDS = 2.0  # in which the process of a trial ends once Ray has ended
 
 @dataclass(frozen=True)
 class GivenSetting:
-    """A setting that is tried whatever the searcher says.
+    """A setting that is tried with any searcher.
 
     Args:
         origin: `default` or `point`.
@@ -47,7 +47,7 @@ class GivenSetting:
 
 @dataclass
 class Trials:
-    """The trials of a study. A setting that was begun before is not trained again: its result is answered.
+    """The trials of a study. A repeated setting is not trained again: its earlier result is returned.
 
     Args:
         folder: Folder of the trials' directories.
@@ -71,7 +71,7 @@ class Trials:
     _known: int = 0  # records when the study was resumed: a restarted searcher asks for all of them again
 
     def load(self, minutes: float | None = None) -> None:
-        """Takes up the trials of a study that is resumed. One that a smaller limit of its time ended goes on.
+        """Loads the trials of a resumed study. Trials that a smaller time limit ended are continued.
 
         Args:
             minutes: Time limit of a trial in minutes; None = no limit.
@@ -101,7 +101,7 @@ class Trials:
         return original is not None and self._is_answer(original, record.values)
 
     def _is_answer(self, record: TrialRecord, values: Mapping[str, Any]) -> bool:
-        """Says whether a trial was trained under these values; one outside the space has other options beside them."""
+        """Returns whether a trial was trained with these values; one outside the space has further options."""
         trained = record.repeats is None and self._inside(record.number)
         return trained and self._key(record.values) == self._key(values)
 
@@ -110,30 +110,30 @@ class Trials:
 
     @property
     def trained(self) -> int:
-        """How many were begun, without those that were answered."""
+        """The number of started trials, without those answered by an earlier result."""
         return sum(record.repeats is None for record in self.records.values())
 
     @property
     def live(self) -> Mapping[int, Mapping[str, Any]]:
-        """What each trial that runs reported last, by its number."""
+        """The last report of each running trial, by its number."""
         return self._live
 
     @property
     def num_over(self) -> int:
-        """How many of them are over."""
+        """The number of finished trials."""
         return sum(record.repeats is None and record.status != RUNNING for record in list(self.records.values()))
 
     @property
     def over(self) -> bool:
-        """Whether no further trial is begun."""
+        """Whether no further trial will start."""
         return not self._waiting() and (self.trained >= self.limit or self._exhausted)
 
     def _waiting(self) -> list[TrialRecord]:
-        """Lists the trials that were begun before the study was resumed, and are not over."""
+        """Lists the unfinished trials from before the study was resumed."""
         return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self._live]
 
     def next(self) -> TrialRecord | None:
-        """Returns the trial that is to be begun, or gone on with; None where there is none, or none yet."""
+        """Returns the next trial to start or continue; None if there is none, or none yet."""
         if len(self._live) >= (self.concurrent or inf):
             return None
         record = next(iter(self._waiting()), None)
@@ -147,7 +147,7 @@ class Trials:
         return record
 
     def _begun(self) -> TrialRecord | None:
-        """Begins a new trial. None where its setting was begun before, or where there is no further one."""
+        """Starts a new trial. None if its setting was tried before, or if there are no more."""
         number = next(n for n in range(len(self.records) + 1) if n not in self.records)
         values = self._values(number)
         if values is None:
@@ -190,11 +190,11 @@ class Trials:
             )
 
     def told(self, number: int, told: Mapping[str, Any]) -> None:
-        """Takes the report of a trial that runs."""
+        """Receives the report of a running trial."""
         self._live[number] = dict(told)
 
     def ended(self, number: int, told: Mapping[str, Any], died: bool = False) -> None:
-        """Records that a trial is over.
+        """Records that a trial has ended.
 
         Args:
             told: the last figures.
@@ -211,7 +211,7 @@ class Trials:
                 self._tell(record)
 
     def close(self) -> None:
-        """Records, at the end, what is known of trials that a limit ended; some had just given their result."""
+        """Records the final state of trials ended by a limit; some had just reported their result."""
         for number, told in list(self._live.items()):
             if told.get(FINISHED) or told.get(ERROR):
                 self.ended(number, told)
@@ -221,7 +221,7 @@ class Trials:
         self.seal_ended(_GRACE_SECONDS)
 
     def seal_ended(self, seconds: float = 0.0) -> None:
-        """Records the digests of trials that are over and did not finish, once their processes cannot write any more.
+        """Records the digests of ended, unfinished trials once their processes can no longer write.
 
         Args:
             seconds: for which each is waited for.
@@ -229,7 +229,7 @@ class Trials:
         self._seal([record for record in self.records.values() if record.status != RUNNING], seconds)
 
     def seal(self) -> None:
-        """Does the same for all trials that did not finish, also those that a limit or a signal ended."""
+        """Records the digests of all unfinished trials, including those ended by a limit or a signal."""
         self._seal(list(self.records.values()), _GRACE_SECONDS)
 
     def _seal(self, records: Sequence[TrialRecord], seconds: float) -> None:
@@ -241,16 +241,16 @@ class Trials:
                     self._keep(replace(record, digests=digests))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
-        """Returns the trial that was trained under this setting: itself, or the one that it repeats."""
+        """Returns the trial that was trained with this setting: itself, or the one that it repeats."""
         return record if record.repeats is None else self.records[record.repeats]
 
     def last_told(self, record: TrialRecord) -> Mapping[str, Any]:
-        """Returns the last figures of a trial, which may be running."""
+        """Returns the last metrics of a trial, which may be running."""
         told: Mapping[str, Any] = self._live.get(record.number, record.told)
         return told
 
     def _tell(self, record: TrialRecord) -> None:
-        """Tells the searcher how a trial ended; of a setting outside the space it knows nothing."""
+        """Reports the end of a trial to the searcher, unless its setting lies outside the space."""
         result, count = self.result_of(record), len(self.first)
         if result.status != RUNNING and self._inside(record.number):
             self.searcher.add(record.number - count if record.number >= count else None, record.values, result)

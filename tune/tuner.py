@@ -1,4 +1,4 @@
-"""A study as Ray Tune gets it: the tuner, and the source of its trials."""
+"""A study in Ray Tune's terms: the tuner, and the source of its trials."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ _KEPT_GROUPS = ("val/", "seed ")
 
 
 class TrialSource(Searcher):
-    """Gives Ray Tune the trials of a study, each with its number beside its values.
+    """Gives Ray Tune the trials of a study, each with its number and values.
 
     Args:
         trials: The study's trials.
@@ -75,7 +75,7 @@ def new_tuner(
     say: Callable[[str], None],
     after_step: Callable[[], None],
 ) -> ray_tune.Tuner:
-    """Makes the tuner of a study's trials. What Ray records in its folder is never read again.
+    """Makes the tuner of a study's trials. Ray's records in its folder are never read again.
 
     Args:
         say, after_step: see `StudyCallback`.

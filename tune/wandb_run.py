@@ -1,4 +1,4 @@
-"""The runs of a study in Weights & Biases: one of the whole study, and those of trials that were stopped early."""
+"""The W&B runs of a study: one for the whole study, and those of trials stopped early."""
 
 import secrets
 import warnings
@@ -27,7 +27,7 @@ _FILES = ("trials.csv", "pictures/*.png")
 
 
 def complete(trials: Sequence[Path]) -> None:
-    """Logs the runs of trials that were stopped, as far as their processes, which end soon, did not log them."""
+    """Logs the rounds of stopped trials that their processes, which end soon, did not log."""
     for trial in trials:
         wait_until_free(trial)
         for path in _runs(trial):
@@ -35,7 +35,7 @@ def complete(trials: Sequence[Path]) -> None:
 
 
 def _runs(trial: Path) -> Iterator[Path]:
-    """Yields the run directories of a trial: its own, or with several seeds one for each seed."""
+    """Yields the run directories of a trial: its own, or one per seed if there are several."""
     for metrics in sorted([*trial.glob("metrics.csv"), *trial.glob("seed-*/metrics.csv")]):
         yield metrics.parent
 
@@ -50,7 +50,7 @@ def _complete(path: Path) -> None:
 
 
 def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
-    """Logs the study's result, pictures and `best.yaml`, as the base's `tracking` says. What fails there ends no study.
+    """Logs the study's result, pictures and `best.yaml` as in the base's `tracking`. Failures do not end the study.
 
     Returns:
         how to upload what was kept offline, or None.
@@ -114,6 +114,6 @@ def _summary(outcome: StudyResult) -> dict[str, Any]:
 
 
 def _run_id(path: Path) -> str:
-    """The same after a resume, as long as the folder of the first time is there."""
+    """The id of the study's run; the same after a resume if the first folder exists."""
     before = sorted((path / "wandb").glob("*run-*-*"))
     return before[0].name.rpartition("-")[2] if before else secrets.token_hex(4)

@@ -1,4 +1,4 @@
-"""Dividing examples among clients: pure functions over index arrays and an explicit rng, each behind an option."""
+"""Partitions of examples among clients: pure functions of index arrays and an rng, each with an option class."""
 
 from lit_cfl.datamodules.partition.base import Partition, Pool, SharedOut, split_each
 from lit_cfl.datamodules.partition.ditto500 import Ditto500

@@ -34,7 +34,7 @@ class Pool:
 
     @property
     def labels(self) -> Tensor:
-        """As they are stored `[N]`."""
+        """The labels in their stored form `[N]`."""
         return self.examples.labels
 
     @property
@@ -44,13 +44,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class Partition(ABC):
-    """How a pool is divided among clients: a choice of one of the functions of this package."""
+    """A rule that divides a pool among clients."""
 
     skew: ClassVar[str] = "other"  # what differs from client to client: feature, label or other
 
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
-        """Divides examples (numbers in the pool, under no view yet) among clients, and finds the true clusters."""
+        """Divides examples (indices in the pool, without views) among clients, and finds the true clusters."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class SharedOut(Partition):
 
     @abstractmethod
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        """Finds the positions in `labels` `[N]` of each client."""
+        """Finds each client's positions in `labels` `[N]`."""
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
-        """Finds the true cluster of each client, int64 `[clients]`; -1 where the rule makes none."""
+        """Finds the true cluster of each client, int64 `[clients]`; -1 if the rule makes none."""
         return torch.full((len(shares),), -1)
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
@@ -124,7 +124,7 @@ class SharedOut(Partition):
 def _from_test_part(
     rule: str, counts: Tensor, clusters: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> ClientIndex:
-    """Finds the test examples of each client: positions in the test part of the source, whose `labels` are `[n]`."""
+    """Finds the test examples of each client: positions in the source's test part, whose `labels` are `[n]`."""
     if rule == "alike":
         return in_proportion(counts, labels, rng)
     if rule == "shared":
@@ -136,7 +136,7 @@ def _from_test_part(
 def split_each(
     index: ClientIndex, share: float, rng: np.random.Generator, name: str = "test"
 ) -> tuple[ClientIndex, ClientIndex]:
-    """Parts a share of each client's examples, at random. Notes a share that rounds to no example of any client.
+    """Splits off a random share of each client's examples. Warns of a share that rounds to 0 for all clients.
 
     Args:
         index: Index of each client.
@@ -157,7 +157,7 @@ def split_each(
 
 
 def rounds_to_none(sizes: Tensor) -> str:
-    """Says why a share of each client's examples is none, and which share is some; sizes int64 `[clients]`."""
+    """Explains why a share of each client's examples rounds to 0, and which would not; sizes int64 `[clients]`."""
     most = int(sizes.max()) if len(sizes) else 0
     remedy = f"give more than {0.5 / most:.3g}" if most > 1 else "a client keeps at least one to train on"
     return f"which rounds to no example of any client, as the largest has {most}; {remedy}"
@@ -177,7 +177,7 @@ def label_counts(index: ClientIndex, labels: Tensor, num_labels: int) -> Tensor:
 
 
 def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Shares out each label in proportion to how many examples of it a client has; every example goes to one client.
+    """Divides each label in proportion to the clients' weights; each example goes to one client.
 
     Args:
         counts: examples of each label that a client has, int64 `[clients, labels]`.
@@ -194,7 +194,7 @@ def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> C
 
 
 def apportion(weights: Tensor, total: int) -> Tensor:
-    """Shares `total` out as whole numbers in proportion to the weights: largest remainders first, ties to the first.
+    """Divides `total` into integers in proportion to the weights: largest remainders first, ties to the first.
 
     Args:
         weights: `[n]`, 0 or more, not all 0.
@@ -208,7 +208,7 @@ def apportion(weights: Tensor, total: int) -> Tensor:
 
 
 def with_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
-    """Finds, for every client, all examples whose label its cluster has (or the client, if it is in none).
+    """Finds for every client all examples with a label of its cluster (or of the client, if it is in none).
 
     Clients with the same labels share one stretch.
 

@@ -1,4 +1,4 @@
-"""Checks of the data that partitions need, and of the partitions that they give."""
+"""Checks of the data before a partition, and of the partition itself."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from lit_cfl.errors import InputError, join_ids
 
 
 def require_share(name: str, share: float) -> None:
-    """Raises InputError unless this is 0 or more and below 1."""
+    """Raises InputError unless a share is at least 0 and below 1."""
     if not 0 <= share < 1:
         raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
 
 
 def require_enough(num_examples: int, num_clients: int, min_size: int = 1, option: str = "min_size") -> None:
-    """Raises InputError unless so many examples give every client `min_size`, which an option says."""
+    """Raises InputError if there are too few examples to give every client `min_size`."""
     if num_clients < 1 or min_size < 1:
         raise InputError(f"num_clients is {num_clients} and {option} {min_size}; give 1 or more of both")
     if num_clients * min_size > num_examples:
@@ -28,7 +28,7 @@ def require_enough(num_examples: int, num_clients: int, min_size: int = 1, optio
 
 
 def require_partition(index: ClientIndex, num_examples: int) -> None:
-    """Raises InputError unless every client has an example, none has one twice, and no two have the same.
+    """Raises InputError unless every client has an example, and no example occurs twice.
 
     Args:
         index: example numbers of each client.
@@ -50,7 +50,7 @@ def require_partition(index: ClientIndex, num_examples: int) -> None:
 
 
 def require_trained(train: Tensor, test: Tensor) -> None:
-    """Raises InputError where test data have a label that no training data have.
+    """Raises InputError if test data contain a label without training data.
 
     Args:
         train, test: labels int64 of the source's two parts.
@@ -64,7 +64,7 @@ def require_trained(train: Tensor, test: Tensor) -> None:
 
 
 def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Tensor:
-    """Counts the examples of each label, int64 `[num_labels]`; raises InputError unless a rule can do with them.
+    """Counts the examples of each label, int64 `[num_labels]`; raises InputError if they do not suffice for a rule.
 
     Args:
         rule: Name of the rule.
@@ -88,7 +88,7 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
 
 @contextmanager
 def labels_by_name(names: Sequence[str]) -> Iterator[None]:
-    """Adds to an error about labels, which are numbers, what their names are, if these are others."""
+    """Adds label names to an error about numbered labels, if they differ from the numbers."""
     try:
         yield
     except InputError as error:

@@ -57,7 +57,7 @@ class Ditto500(Partition):
 
 
 def draw_wanted_images(seed: int) -> Tensor:
-    """Draws how many training images of its labels a client should get, before rounding, float64 `[500, 5]`."""
+    """Draws each client's number of training images per label, before rounding, float64 `[500, 5]`."""
     rng = np.random.RandomState(seed)  # the legacy generator, whose numbers never change
     sizes = rng.lognormal(3, 1, NUM_CLIENTS) + 10
     sizes = TOTAL * sizes / sizes.cumsum()[-1]  # added one by one, as released
@@ -66,7 +66,7 @@ def draw_wanted_images(seed: int) -> Tensor:
 
 
 def read_round(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
-    """Gives out the examples of each label in their order, and from the first one again where too few are left.
+    """Hands out the examples of each label in order, starting over when too few are left.
 
     Args:
         labels: Labels of the examples, int64 `[n]`.

@@ -152,7 +152,7 @@ def draw_dominated(
 
 
 def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
-    """Counts how many of its own label, and of the others, a cluster takes: int64 `[clusters, labels]` each.
+    """Counts the examples taken by a cluster of its own label, and of the others: int64 `[clusters, labels]` each.
 
     Args:
         there: examples of each label, int64 `[labels]`.
@@ -169,7 +169,7 @@ def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple
 
 
 def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
-    """Finds the most examples that each client can have, 0 if not even 1; arguments as of `count_taken`."""
+    """Finds the maximum number of examples per client, 0 if not even 1; arguments as in `count_taken`."""
     low, high = 0, int(there.sum()) // int(members.sum()) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -178,6 +178,6 @@ def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
 
 
 def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
-    """Checks that enough examples exist; for the arguments see `count_taken`."""
+    """Checks that there are enough examples; for the arguments see `count_taken`."""
     own, others = count_taken(there, members, beta, size)
     return bool(((own + others).sum(0) <= there).all())

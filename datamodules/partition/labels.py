@@ -121,7 +121,7 @@ def dirichlet(
     max_tries: int,
     rng: np.random.Generator,
 ) -> ClientIndex:
-    """Shares out each label in proportions from Dirichlet(alpha) until each client has `min_size` examples.
+    """Divides each label in proportions from Dirichlet(alpha) until each client has `min_size` examples.
 
     Raises:
         InputError: no draw was good enough, or one was so far from it that more would not help.
@@ -161,7 +161,7 @@ def inner_dirichlet(
 
 
 def granted(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
-    """Computes how many examples of each label each client gets, int64 `[clients, labels]`.
+    """Computes the number of examples of each label that each client gets, int64 `[clients, labels]`.
 
     Args:
         wishes: Proportions of the labels, float64 `[clients, labels]`.
@@ -230,7 +230,7 @@ def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
 
 
 def pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
-    """Joins the examples of clients that have one piece each of several labels.
+    """Joins the examples of clients that each have one piece of several labels.
 
     Args:
         of_label: the examples of each label.
@@ -242,7 +242,7 @@ def pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) 
 
 
 def in_turn(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
-    """Finds the starts of pieces that follow one another in the order of the clients, int64 `[clients, k]`.
+    """Finds the starts of consecutive pieces in client order, int64 `[clients, k]`.
 
     Args:
         which: the labels of each client, all different, int64 `[clients, k]`.

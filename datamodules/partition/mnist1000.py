@@ -63,7 +63,7 @@ class MNIST1000(Partition):
 
 
 def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draws how many images of each of its labels a client gets, int64 `[1000, classes]`.
+    """Draws the number of images per label that each client gets, int64 `[1000, classes]`.
 
     Args:
         there: images of each label, int64 `[10]`, 1,000 or more each.
@@ -80,7 +80,7 @@ def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor
 
 
 def that_fit(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Finds the wishes granted: in the order of the clients, but none that would take the last image of a label.
+    """Finds the granted requests, in client order: those that leave at least one image of the label.
 
     Args:
         wanted: number of images, int64 `[clients, k]`.

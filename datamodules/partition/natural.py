@@ -1,4 +1,4 @@
-"""The clients that the data came with: writers, users."""
+"""Natural partition: one client per writer or user in the data set."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -62,7 +62,7 @@ class Natural(Partition):
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
-    """Lists the examples of each owner, those before `num_train` and those from there on.
+    """Lists the examples of each owner, before and from `num_train` on.
 
     Args:
         owner: Owner of each example, int64 `[N]`, -1 = nobody.
@@ -74,7 +74,7 @@ def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
 
 
 def chosen(train: Tensor, test: Tensor, min_examples: int, max_clients: int | None, rng: np.random.Generator) -> Tensor:
-    """Draws the numbers of the owners that become clients, ascending, int64.
+    """Draws the owners that become clients, by number, ascending, int64.
 
     Args:
         train, test: how many examples of each kind every owner has, int64 `[owners]`.

@@ -1,4 +1,4 @@
-"""Partitions that look at no label: equal shares, or shares of unequal size."""
+"""Partitions independent of labels: equal shares, or shares of unequal size."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class QuantitySkew(Alike):
 
     @abstractmethod
     def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
-        """Draws the number of examples of each client, int64 `[clients]`, in all `num_examples`."""
+        """Draws the number of examples of each client, int64 `[clients]`, with sum `num_examples`."""
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return at_random(self.sizes(len(labels), rng), rng)
@@ -104,7 +104,7 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
 
 
 def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Gives the numbers 0 to sum(sizes) - 1 to one client each, at random; sizes int64 `[clients]`.
+    """Assigns each index from 0 to sum(sizes) - 1 to a random client; sizes int64 `[clients]`.
 
     Args:
         sizes: Size of each client, int64 `[clients]`.
@@ -115,7 +115,7 @@ def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
 def lognormal_sizes(
     num_examples: int, num_clients: int, sigma: float, min_size: int, rng: np.random.Generator
 ) -> Tensor:
-    """Draws sizes int64 `[clients]`: min_size and a part of the rest by lognormal(0, sigma^2), sum `num_examples`."""
+    """Draws sizes int64 `[clients]`: min_size, and the rest by lognormal(0, sigma^2), with sum `num_examples`."""
     if not 0 <= sigma < float("inf"):
         raise InputError(f"sigma of the sizes is {sigma}; give 0 or more")
     require_enough(num_examples, num_clients, min_size)
@@ -126,7 +126,7 @@ def lognormal_sizes(
 def power_law_sizes(
     num_examples: int, num_clients: int, exponent: float, min_size: int, rng: np.random.Generator
 ) -> Tensor:
-    """Draws sizes int64 `[clients]`: min_size and a part of the rest by rank^-exponent, ranks 1 to n at random."""
+    """Draws sizes int64 `[clients]`: min_size, and the rest by rank^-exponent for random ranks, sum `num_examples`."""
     if not 0 <= exponent < float("inf"):
         raise InputError(f"exponent of the sizes is {exponent}; give 0 or more")
     require_enough(num_examples, num_clients, min_size)
@@ -137,7 +137,7 @@ def power_law_sizes(
 def dirichlet_sizes(
     num_examples: int, num_clients: int, alpha: float, min_size: int, rng: np.random.Generator
 ) -> Tensor:
-    """Draws sizes int64 `[clients]`: min_size and a part of the rest by Dirichlet(alpha), in all `num_examples`."""
+    """Draws sizes int64 `[clients]`: min_size, and the rest by Dirichlet(alpha), with sum `num_examples`."""
     require_enough(num_examples, num_clients, min_size)
     return at_least(min_size, dirichlet_weights(num_clients, alpha, rng), num_examples)
 
@@ -150,5 +150,5 @@ def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) 
 
 
 def at_least(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
-    """Shares out min_size and the rest in proportion to the weights, int64 `[clients]`, in all `num_examples`."""
+    """Gives each client min_size, and the rest in proportion to the weights, int64 `[clients]`, sum `num_examples`."""
     return min_size + apportion(weights, num_examples - min_size * len(weights))

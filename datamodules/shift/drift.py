@@ -1,4 +1,4 @@
-"""Label drift: from some round on, some clients see other labels for the same inputs."""
+"""Label drift: from some round on, some clients see different labels for the same inputs."""
 
 import warnings
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class LabelDrift(Shift):
             )
 
     def widen(self, examples: Examples) -> Examples:
-        """Adds, behind the views that there are, each of them under the new labels."""
+        """Adds a copy of each view with the new labels, after the existing views."""
         examples.require_classes(type(self).__name__)
         if self.labels % examples.num_labels == 0:
             raise InputError(
@@ -105,13 +105,13 @@ class LabelDrift(Shift):
         return [self.start]
 
     def reached(self, data: FederatedData, at: ShiftContext) -> Tensor:
-        """Finds the clients that can drift in this round: bool `[clients]`."""
+        """Finds the clients that can have drifted in this round: bool `[clients]`."""
         reached = torch.zeros(data.num_clients, dtype=torch.bool)
         reached[at.participants] = True
         return reached if data.newcomers is None or self.participants == "warm" else reached | data.newcomers
 
     def degree(self, round: int) -> float:
-        """Computes the share of a drifting client's examples that have drifted by this round, 0 to 1."""
+        """Computes the fraction of a drifting client's examples that have drifted by this round, 0 to 1."""
         since = round - self.start
         if since < 0 or (self.period and since // self.period % 2):
             return 0.0
@@ -129,7 +129,7 @@ def drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor
 def drifted(
     index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
-    """Puts a share of these clients' examples under the new labels, all others under the old ones.
+    """Gives a share of these clients' examples the new labels, and all others the old ones.
 
     Args:
         index: Index of all clients.

@@ -81,7 +81,7 @@ class Incremental(Shift):
 
 
 def share_of(share: float, sizes: Tensor) -> Tensor:
-    """Computes ceil(share * n) for each n, exact for the fraction that the share means: 0.7 * 10 is 7, not 8.
+    """Computes ceil(share * n) for each n, exactly for the decimal share: 0.7 * 10 is 7, not 8.
 
     Args:
         share: above 0 to 1.
@@ -96,7 +96,7 @@ def _withheld(data: FederatedData) -> ClientIndex:
 
 
 def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> ShiftLog:
-    """Logs each client that now has more or fewer training examples."""
+    """Logs each client whose number of training examples changed."""
     more = (after.num_examples - before.num_examples)[clients].abs()
     clients, more = clients[more > 0], more[more > 0]
     clusters = after.true_clusters[clients]

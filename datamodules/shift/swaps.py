@@ -69,7 +69,7 @@ class SwapPart(Shift):
 
 
 def draw_pairs(clients: Tensor, probability: float, rng: np.random.Generator) -> Tensor:
-    """Pairs the clients at random and draws each pair with the probability.
+    """Pairs the clients at random, and keeps each pair with the given probability.
 
     Args:
         clients: ids int64 `[n]`; where n is odd one of them is in no pair.
@@ -100,7 +100,7 @@ def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLo
 
 
 def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draws for each client of a pair a label that it has both in its training and in its test data, and the other not.
+    """Draws for each client of a pair a label in its training and test data that the other does not have.
 
     Returns:
         labels int64 `[pairs, 2]`, uniform among those possible; -1 where there is none.
@@ -116,7 +116,7 @@ def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) 
 def swap_part(
     data: FederatedData, pairs: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> tuple[FederatedData, ShiftLog]:
-    """Exchanges all examples of a label for each client of a pair. Reads these clients' lists only.
+    """Exchanges all examples of a label for each client of a pair. Reads only these clients' lists.
 
     Args:
         pairs: int64 `[pairs, 2]`, each client at most once.
@@ -143,7 +143,7 @@ def swap_part(
 
 
 def _leaves(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
-    """Marks the entries whose label their owner gives away, bool `[entries]`."""
+    """Marks the entries with the label that their owner gives away, bool `[entries]`."""
     return examples.targets(lists.entries).cpu() == given[lists.owners]
 
 

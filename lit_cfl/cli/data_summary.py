@@ -65,7 +65,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
 
 
 def write(folder: Path, data: FederatedData) -> list[Path]:
-    """Writes the pictures and the partition file, last. Returns their paths.
+    """Writes the pictures, and then the partition file. Returns their paths.
 
     Raises:
         InputError: the folder cannot be written.
@@ -94,7 +94,7 @@ def _label_names(examples: Examples) -> str:
 
 
 def _labels_per_client(data: FederatedData) -> Tensor:
-    """Counts the different labels in each client's training data, int64 `[clients in training]`."""
+    """Counts the distinct labels in each client's training data, int64 `[clients in training]`."""
     parts = [(data.subset(clients).label_counts > 0).sum(1) for clients in data.population.split(_AT_ONCE)]
     return torch.cat(parts)
 

@@ -1,4 +1,4 @@
-"""Prints what this machine has for a run, to be pasted into a bug report: `lit-cfl doctor`."""
+"""Prints the versions and hardware of this machine, for a bug report: `lit-cfl doctor`."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ _GIB = 2**30
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Prints a line for each part. A part that fails says why; the others are still shown."""
+    """Prints a line for each part. If a part fails, its line gives the reason, and the others are still shown."""
     LineParser(prog="lit-cfl doctor", description="Says what this machine has for a run.").parse_args(arguments)
     parts: dict[str, Callable[[], str]] = {
         "lit-cfl": lambda: f"{version('lit-cfl')} in {Path(__file__).parents[1]}",

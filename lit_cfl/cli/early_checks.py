@@ -1,4 +1,4 @@
-"""Checks a command line before PyTorch is loaded: folders, options, classes of ours, words without an option.
+"""Checks a command line before PyTorch is loaded: folders, options, our classes, words without an option.
 
 Each check refuses only what the command itself would refuse: where the source files do not say, it says nothing.
 """
@@ -52,7 +52,7 @@ def check_data(words: Sequence[str]) -> None:
 
 
 def check_tune(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl tune`, and the options of a base that stands in the study's file."""
+    """Checks the words of `lit-cfl tune`, and the options of a base inside the study's file."""
     from lit_cfl.tune.study_directory import find_resumed_directory, require_study_file
 
     if _asks_for_help(words):
@@ -113,13 +113,13 @@ def check_report(words: Sequence[str]) -> None:
 
 
 def check_saved_run(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl evaluate` and `lit-cfl assign`: the run is there. Raises InputError."""
+    """Checks the words of `lit-cfl evaluate` and `lit-cfl assign`, and that the run exists. Raises InputError."""
     if words and not words[0].startswith("-"):
         require_config(Path(words[0]))
 
 
 def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: str, own: Sequence[str]) -> None:
-    """Checks options, classes and lone words: of a file under the classes that it chooses itself."""
+    """Checks options, classes and lone words, with the options of a file under the classes that the file chooses."""
     for number, content in enumerate(contents):
         if "space" not in content:  # a study has a message of its own
             by_file = experiment_tree(contents[: number + 1], [], own)
@@ -131,7 +131,7 @@ def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: st
 
 
 def _check_help(words: Sequence[str]) -> None:
-    """Refuses the help of a class of ours that is not there, or of an option of a class that nothing names."""
+    """Refuses help for an unknown class of ours, or for an option of a class that nothing selects."""
     asked = [
         (option.removesuffix(".help"), value) for option, value in given_options(words) if option.endswith(".help")
     ]
@@ -163,7 +163,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 
 
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
-    """Says that an option is not there, and which was meant, perhaps of one of the algorithms."""
+    """Describes an unknown option, with the probably intended one, perhaps of one of the algorithms."""
     name = next((name for name, tree in trees.items() if tree.meant(unknown.option)), list(trees)[-1])
     own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
     said = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")

@@ -1,4 +1,4 @@
-"""Keeps help texts, which take PyTorch and Lightning to make, in the cache folder: the next time they need neither."""
+"""Caches help texts, which need PyTorch and Lightning to be made, so that the next call needs neither."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _INSTALLED = re.compile(r"\w+|(lit_cfl|torch|lightning)\.[\w.]+")  # names of cl
 
 
 def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> int:
-    """Prints the kept help text, if one was made from the installed files. Else makes and keeps it.
+    """Prints the cached help text if it matches the installed files; else makes and caches it.
 
     Args:
         command: Name of the command.
@@ -57,12 +57,12 @@ def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> in
 
 
 def is_help(words: Sequence[str]) -> bool:
-    """Says whether words ask for a help text."""
+    """Returns whether words ask for a help text."""
     return any(_ASKS.fullmatch(word.partition("=")[0]) for word in words)
 
 
 def _place(command: str, words: Sequence[str]) -> Path | None:
-    """Returns the file of a help text; None if it shows files of the user's, or if there is no cache folder."""
+    """Returns the file of a help text; None if it shows the user's files, or if there is no cache folder."""
     options = [word.partition("=") for word in words]
     named = [value if joined else head for head, joined, value in options if joined or not head.startswith("-")]
     only_help = all(_ASKS.fullmatch(head) for head, _, _ in options if head.startswith("-"))
@@ -77,7 +77,7 @@ def _place(command: str, words: Sequence[str]) -> Path | None:
 
 
 def _stamp() -> str:
-    """Returns a digest of what a help text is made from: Python, our files, the versions of the packages it shows."""
+    """Returns a digest of a help text's sources: Python, our files, and versions of the packages it shows."""
     found: list[object] = [sys.version, *map(_version, _DESCRIBED)]
     for part in (_OURS, _OURS / "datamodules", _OURS / "tune"):  # the last two may be links
         for folder, _, names in os.walk(part):

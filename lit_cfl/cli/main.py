@@ -1,4 +1,4 @@
-"""Finds the command in a command line, and runs it. Heavy imports wait: help and lists answer at once."""
+"""Finds the command in a command line, and runs it. Heavy imports are deferred: help and lists appear at once."""
 
 import argparse
 import atexit
@@ -43,7 +43,7 @@ start here:
 
 @contextmanager
 def loading(arguments: Sequence[str]) -> Iterator[None]:
-    """Says on standard error, while PyTorch is imported, that this takes a while. Says nothing to programs."""
+    """Prints on standard error that importing PyTorch takes a while. Prints nothing for programs."""
     if "torch" in sys.modules or is_help(arguments) or {"--quiet", "--json"}.intersection(arguments):
         yield
         return
@@ -60,7 +60,7 @@ def loading(arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collects no garbage while modules are loaded: they stay, and searching them took a sixth of the time to load."""
+    """Disables garbage collection while modules are loaded: it took a sixth of the loading time."""
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
@@ -74,7 +74,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class Command(NamedTuple):
-    """A command, and where it is implemented: its module is imported when the command is given.
+    """A command with its module, which is imported when the command is run.
 
     Args:
         module: Module that implements the command.
@@ -91,7 +91,7 @@ class Command(NamedTuple):
     check: str | None = None
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs the command. Returns its exit code. What is misspelt is refused before PyTorch is loaded."""
+        """Runs the command. Returns its exit code. Misspelt words are refused before PyTorch is loaded."""
         words = with_piped_configs(words)
         for name in config_files(words):
             config_path(name)
@@ -155,7 +155,7 @@ MOVED = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, 1 where some runs failed, 2 for input that cannot be used.
+    """Runs a command; returns the exit code: 0, 1 if some runs failed, 2 for invalid input.
 
     Args:
         arguments: The command and its words; None = those of this process, which then ends with the command.
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_at_once(codes: Sequence[int]) -> None:
-    """Ends this process without deleting all modules one by one, which takes up to 2 seconds.
+    """Ends this process without deleting all modules, which takes up to 2 seconds.
 
     Args:
         codes: The exit code; empty = an exception ended the command, and Python ends the process as always.
@@ -214,13 +214,13 @@ def _run(words: list[str]) -> int:
 
 
 def _with_home(word: str) -> str:
-    """Replaces `~/` in `--option=~/x`, which a shell leaves as it is; a `~` alone is YAML's null."""
+    """Expands `~/` in `--option=~/x`, which a shell does not; a lone `~` is YAML's null."""
     option, joined, value = word.partition("=")
     return f"{option}={expand_home(value)}" if option.startswith("--") and joined and value.startswith("~/") else word
 
 
 def _read_and_write_utf8() -> None:
-    """Starts this command again in UTF-8 where the locale has another encoding: files of configurations are UTF-8.
+    """Restarts this command in UTF-8 if the locale has another encoding: configuration files are UTF-8.
 
     Libraries that read them, and the processes of Ray, use the locale's otherwise.
     """
@@ -231,7 +231,7 @@ def _read_and_write_utf8() -> None:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Formats a notice without the line of code that gave it, and other warnings as Python does."""
+    """Formats a notice without its source line, and other warnings as Python does."""
     return f"Note: {message}.\n" if category is Notice else _PYTHONS_FORMAT(message, category, filename, lineno, line)
 
 
@@ -244,7 +244,7 @@ def _command(name: str) -> Command:
 
 
 def list_catalogue(arguments: Sequence[str]) -> int:
-    """Prints what there is to choose from, of one kind or of all."""
+    """Prints the available choices, of one kind or of all."""
     parser = LineParser(prog="lit-cfl list", description="What there is to choose from.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
     kind = parser.parse_args(list(arguments)).kind

@@ -11,7 +11,7 @@ from lit_cfl.tune.launching.results import store
 
 
 def run_job() -> int:
-    """Runs the command, and stores what it has written even if it failed. Returns its exit code."""
+    """Runs the command, and stores its results even if it failed. Returns its exit code."""
     job = json.loads(Path(JOB).read_text("utf-8"))
     folder = expand_home(job["folder"])
     try:

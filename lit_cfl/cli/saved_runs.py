@@ -1,4 +1,4 @@
-"""Implements the commands that open a finished run: `lit-cfl evaluate` and `lit-cfl assign`."""
+"""Implements the commands on a finished run: `lit-cfl evaluate` and `lit-cfl assign`."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from lit_cfl.runs.load_run import SavedRun, load_run
 
 
 def evaluate_run(arguments: Sequence[str]) -> int:
-    """Scores the run's own clients with their models, or newcomers after they were placed: `lit-cfl evaluate`."""
+    """Scores the run's own clients, or placed newcomers, with their models: `lit-cfl evaluate`."""
     given, rest = _run_and_data("evaluate", "Scores the models of a run.", arguments)
     saved, console = load_run(given.run_dir), new_console()
     if rest:
@@ -35,7 +35,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
 
 
 def assign_newcomers(arguments: Sequence[str]) -> int:
-    """Shows which cluster each client of other data belongs to, and how sure that is: `lit-cfl assign`."""
+    """Shows each client's cluster in other data, and the confidence of that assignment: `lit-cfl assign`."""
     given, rest = _run_and_data("assign", "Finds a cluster for new clients.", arguments)
     if not rest:
         raise InputError(
@@ -48,7 +48,7 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
 
 
 def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Reads the run's directory, and leaves the options of the data."""
+    """Splits off the run's directory, and leaves the options of the data."""
     if arguments and arguments[0].startswith("--data"):
         raise InputError(f"give the run first: lit-cfl {command} RUN_DIR {arguments[0]} ...")
     parser = LineParser(
@@ -72,7 +72,7 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
 
 
 def _other_data(saved: SavedRun, options: Sequence[str], unlabelled: bool) -> FederatedData:
-    """Builds the data that these options describe, on top of the run's own; all their clients count as newcomers."""
+    """Builds the data given by these options on top of the run's own; all their clients count as newcomers."""
     wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
     if wrong:
         raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")

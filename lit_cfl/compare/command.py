@@ -28,7 +28,7 @@ PICTURE = "pictures/curve"
 
 
 def compare(arguments: Sequence[str]) -> int:
-    """Runs a comparison. Returns 1 where a run failed, 128 + the signal where one ended it."""
+    """Runs a comparison. Returns 1 if a run failed, 128 + the signal if a signal ended it."""
     given = read_arguments(arguments)
     screen = Screen(given.quiet)
     comparison, path = asked_for(given, screen)
@@ -48,7 +48,7 @@ def compare(arguments: Sequence[str]) -> int:
 
 
 def asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
-    """Returns the comparison that the arguments describe, and its directory. Raises InputError."""
+    """Returns the comparison described by the arguments, and its directory. Raises InputError."""
     if given.resume is not None:
         path = directory(given.resume)
         return _resumed(path, given.target), path
@@ -64,7 +64,7 @@ def asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path
 def run_comparison(
     comparison: Comparison, path: Path, given: CompareArguments, screen: Screen
 ) -> tuple[Results, SaveError | None]:
-    """Runs what is left of a comparison, and writes its tables.
+    """Runs the remaining runs of a comparison, and writes its tables.
 
     Returns:
         the results, and what kept a table from being written.
@@ -82,7 +82,7 @@ def run_comparison(
 
 
 def _resumed(path: Path, target: float | None) -> Comparison:
-    """Reads the comparison; a target must suit the scores of the runs that have ended, if any."""
+    """Reads the comparison; a target must suit the scores of the finished runs, if any."""
     comparison = read_comparison(path).with_target(target)
     summaries = (summary_of(job, comparison) for job in jobs_of(comparison, path))
     for score, *_ in map(read_scores, filter(None, summaries)):
@@ -108,7 +108,7 @@ def _outcome(comparison: Comparison, job: CompareJob) -> str:
 
 
 def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
-    """Writes the tables, and last the picture. Returns what kept one of them from being written."""
+    """Writes the tables, and then the picture. Returns the first write error, or None."""
     title = f"{comparison.name}: {', '.join(comparison.names)}"
     formats = comparison.first.pictures.formats if any(results.curves.values()) else []
     try:
@@ -125,7 +125,7 @@ def _plan(comparison: Comparison) -> Plan:
 
 
 def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
-    """Draws `pictures/curve` in the formats asked for. Returns whether they could be drawn.
+    """Draws `pictures/curve` in the requested formats. Returns whether they could be drawn.
 
     Raises:
         SaveError: they could not be written.
@@ -162,7 +162,7 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
 
 
 def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -> None:
-    """Prints what would run."""
+    """Prints the runs that would start."""
     runs = len(comparison.names) * len(comparison.seeds)
     at_once = processes(_plan(comparison), num_cpus, runs)
     lines = {

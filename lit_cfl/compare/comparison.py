@@ -1,4 +1,4 @@
-"""Comparisons: which experiments, under which seeds, and their record in a directory."""
+"""Comparisons: their experiments and seeds, and their record in a directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 @dataclass(frozen=True)
 class Comparison:
-    """Names what is compared.
+    """The experiments and seeds to compare.
 
     Args:
         name: Name of the experiment.
@@ -51,7 +51,7 @@ class Comparison:
         return sum(experiment.algorithm.needs_all(round) for round in range(experiment.rounds))
 
     def write(self, path: Path) -> None:
-        """Writes a configuration for each algorithm, and last the record that makes the directory a comparison."""
+        """Writes a configuration for each algorithm, and then the record that marks the directory as a comparison."""
         for name, experiment in self.experiments.items():
             with name_write_errors(path / name):
                 (path / name).mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Reads the comparison in a directory. Raises InputError where there is none, or its record is damaged."""
+    """Reads the comparison in a directory. Raises InputError if there is none, or its record is damaged."""
     require_comparison(path)
     file = path / RECORD
     try:

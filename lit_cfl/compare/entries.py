@@ -1,4 +1,4 @@
-"""What is compared: the entries of `--algorithms`, and the options of each. Imports nothing heavy."""
+"""The compared algorithms: entries of `--algorithms`, and the options of each. Imports nothing heavy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.te
 
 @dataclass(frozen=True)
 class ComparedAlgorithm:
-    """Describes one algorithm of a comparison.
+    """One algorithm of a comparison.
 
     Args:
         name: Name of the entry's folder, options and row of the table.
@@ -34,7 +34,7 @@ class ComparedAlgorithm:
     code: tuple[str, ...] = ()
 
     def given(self, option: str) -> bool:
-        """Tells whether the user has set this option."""
+        """Returns whether the user has set this option."""
         flag = f"--algorithm.{option}"
         return option in self.section.get("init_args", {}) or any(w.partition("=")[0] == flag for w in self.words)
 
@@ -62,7 +62,7 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
 def with_options(
     entries: Sequence[ComparedAlgorithm], words: Sequence[str]
 ) -> tuple[list[ComparedAlgorithm], list[str]]:
-    """Gives each entry its options `--NAME.option VALUE`: of its algorithm, or of `OF_AN_ENTRY`.
+    """Gives each entry its options `--NAME.option VALUE`: those of its algorithm, or of `OF_AN_ENTRY`.
 
     Returns:
         the entries with their options, and the words that are left.
@@ -89,7 +89,7 @@ def _flag(entry: ComparedAlgorithm, option: str) -> str:
 
 
 def require_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str], options: Sequence[str]) -> None:
-    """Refuses a name of an algorithm that is an option of experiments, and options of an algorithm that is not there.
+    """Refuses algorithm names that are experiment options, and options of algorithms that are not compared.
 
     Args:
         entries: Entries of the comparison.

@@ -28,17 +28,17 @@ class ComparisonTables:
 
     @cached_property
     def results(self) -> "DataFrame":
-        """A row for each algorithm, with the columns of `results.csv`; NaN = not known."""
+        """One row per algorithm, with the columns of `results.csv`; NaN = unknown."""
         return _frame(self.path / "results.csv")
 
     @cached_property
     def runs(self) -> "DataFrame":
-        """A row for each algorithm and seed, with the columns of `runs.csv`."""
+        """One row per algorithm and seed, with the columns of `runs.csv`."""
         return _frame(self.path / "runs.csv")
 
     @cached_property
     def rounds(self) -> "DataFrame":
-        """A row for each evaluated round of each finished run: `algorithm`, `seed`, and those of `metrics.csv`."""
+        """One row per evaluated round of each finished run: `algorithm`, `seed`, and the columns of `metrics.csv`."""
         from pandas import concat
 
         finished = self.runs[self.runs["status"] == "finished"]

@@ -1,4 +1,4 @@
-"""The runs of a comparison and how one of them is run; one after the other or in Ray, the results are the same bits."""
+"""The runs of a comparison, and how one is run: in order or in Ray, with the same bits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _READ = ("summary.json", "metrics.csv", "clients.csv")  # by a comparison, of ea
 
 @dataclass(frozen=True)
 class CompareJob:
-    """Names one run of a comparison: `<path>/<name>/seed-<seed>` is its run directory."""
+    """One run of a comparison: `<path>/<name>/seed-<seed>` is its run directory."""
 
     path: Path
     name: str
@@ -38,23 +38,23 @@ class CompareJob:
 
 
 def jobs_of(comparison: Comparison, path: Path) -> list[CompareJob]:
-    """Lists all runs, seed by seed: a comparison that is interrupted has whole pairs."""
+    """Lists all runs, seed by seed, so that an interrupted comparison has complete pairs."""
     return [CompareJob(path, name, seed) for seed in comparison.seeds for name in comparison.names]
 
 
 def unfinished(comparison: Comparison, path: Path) -> list[CompareJob]:
-    """Lists what is left to run."""
+    """Lists the remaining runs."""
     jobs = jobs_of(comparison, path)
     return [job for job in jobs if summary_of(job, comparison) is None or damaged(job.folder, _READ) != []]
 
 
 def summary_of(job: CompareJob, comparison: Comparison) -> Row | None:
-    """Reads `summary.json` of a run that is over; None if it is not."""
+    """Reads `summary.json` of a finished run; None if the run has not finished."""
     return read_finished_summary(job.folder, comparison.experiments[job.name].rounds)
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """Says how many runs go on at once: as many as Ray has cores for their threads, or GPUs; 1 without Ray."""
+    """Returns how many runs go at once: as many as Ray has cores for their threads, or GPUs; 1 without Ray."""
     if find_spec("ray") is None or plan.workers or num_cpus == 1 or jobs < 2:
         return 1
     from lit_cfl.engines.ray import cluster  # imports Ray
@@ -67,7 +67,7 @@ def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
 def one_by_one(
     jobs: Sequence[CompareJob], rounds: Mapping[str, int], display: Display, check: Callable[[], None]
 ) -> Iterator[tuple[CompareJob, str | None]]:
-    """Runs the jobs in this process. Yields each and why it failed.
+    """Runs the jobs in this process. Yields each job, and the reason if it failed.
 
     Args:
         jobs: Jobs to run, in this order.
@@ -85,7 +85,7 @@ def one_by_one(
 
 
 def run_job(job: CompareJob, callbacks: RunCallbacks) -> str | None:
-    """Runs or resumes one job. Returns why it failed; the traceback is in `error.txt`.
+    """Runs or resumes one job. Returns the reason if it failed; the traceback is in `error.txt`.
 
     Args:
         callbacks: are called as it goes, but not what concerns all runs.

@@ -35,7 +35,7 @@ _FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # with -
 
 @dataclass(frozen=True)
 class CompareArguments:
-    """Holds the options of a command line.
+    """The options of a command line.
 
     Args:
         config: the experiment's file; empty with `resume`.
@@ -64,7 +64,7 @@ class CompareArguments:
 
 
 def read_arguments(arguments: Sequence[str]) -> CompareArguments:
-    """Reads a command line as far as it does not need the experiment. Raises InputError."""
+    """Reads the part of a command line that does not need the experiment. Raises InputError."""
     given, rest = _parser().parse_known_args(arguments)
     for word in rest:
         head = word.partition("=")[0]
@@ -128,12 +128,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _entries(word: str) -> list[str]:
-    """Splits `FedAvg,IFCA`; a file may have a comma in its name."""
+    """Splits `FedAvg,IFCA`; file names may contain commas."""
     return [word] if Path(word).is_file() or Path(word.partition("=")[2]).is_file() else split_list([word])
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
-    """Reads numbers, also in brackets and with commas: `--seeds [0, 1]`."""
+    """Parses integers, also in brackets and with commas: `--seeds [0, 1]`."""
     texts = split_list(words)
     for text in texts:
         if not text.isdecimal():
@@ -162,7 +162,7 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
 
 
 def require_comparison(path: str | Path) -> None:
-    """Checks that a directory holds a comparison. Raises InputError."""
+    """Checks that a directory contains a comparison. Raises InputError."""
     if not (expand_home(path) / RECORD).is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
 

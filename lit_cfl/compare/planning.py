@@ -1,4 +1,4 @@
-"""Makes a comparison from a command line and checks it: what cannot run is refused before anything is trained."""
+"""Makes a comparison from a command line and checks it, so that invalid runs are refused before any training."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _CLUSTERS = "num_clusters"
 
 
 def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
-    """Makes the comparison that a command line asks for, and notices for the user. Raises InputError."""
+    """Makes the comparison requested by a command line, and notices for the user. Raises InputError."""
     base = base_config(given.content or given.config)
     own = section(base["algorithm"], given.config) if base.get("algorithm") else None
     entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
@@ -41,7 +41,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
 
 
 def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
-    """Builds the experiment with FedAvg, so that its errors are not reported as an algorithm's."""
+    """Builds the experiment with FedAvg, so that its errors are not attributed to a compared algorithm."""
     try:
         return build(dict(base) | {"algorithm": "FedAvg"}, rest)
     except InputError as error:
@@ -69,13 +69,13 @@ def _experiment(
 
 
 def _about(name: str, message: str) -> str:
-    """Rewords a message of the parser for the options of `compare`."""
+    """Rewrites a message of the parser for the options of `compare`."""
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
     return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
 
 
 def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None) -> int | str:
-    """Returns the file's number of clusters: with a default one the comparison would not be fair."""
+    """Returns the file's number of clusters, as a default number would make the comparison unfair."""
     number = (own or {}).get("init_args", {}).get(_CLUSTERS)
     if number is None:
         raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
@@ -83,21 +83,21 @@ def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None)
 
 
 def _of_comparison(experiment: Experiment, name: str) -> Experiment:
-    """Names the experiment after the algorithm, makes its paths absolute, and gives it one thread unless asked."""
+    """Names the experiment after the algorithm, makes its paths absolute, and sets one thread by default."""
     plan = experiment.plan or PlanOptions()
     own = {"name": f"{experiment.name}-{name}", "plan": {"threads": plan.threads or 1}}
     return experiment.changed(**(valid_anywhere(experiment.described()) | own))
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:
-    """Raises InputError where runs in processes of Ray's, with a GPU each, ask for one by number."""
+    """Raises InputError if runs in Ray processes, with a GPU each, request a GPU by number."""
     plan = experiment.plan or PlanOptions()
     if "ray" not in (experiment.engine, plan.engine):
         require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; but for --num_cpus 1)")
 
 
 def _checked(comparison: Comparison) -> Comparison:
-    """Prepares all runs and fills in their plan. Raises InputError if one of them could not begin."""
+    """Prepares all runs and fills in their plan. Raises InputError if one of them could not start."""
     plan = None
     for seed in comparison.seeds:
         prepared, chosen = comparison.first.for_seed(seed).try_out(seed)
@@ -117,6 +117,6 @@ def _checked(comparison: Comparison) -> Comparison:
 
 
 def require_target(target: float | None, score: Score) -> None:
-    """Raises InputError if the target is an accuracy that no run can have."""
+    """Raises InputError if the target is an impossible accuracy."""
     if target is not None and score == ACCURACY and not 0 < target <= 1:
         raise InputError(f"--target is {target:g}; it is a test accuracy, so give a number above 0, 1 at most")

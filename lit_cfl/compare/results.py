@@ -1,4 +1,4 @@
-"""The results of a comparison: a row for each run, a row for each algorithm, and notes about them."""
+"""The results of a comparison: one row per run, one row per algorithm, and notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,14 +69,14 @@ def run_columns(score: Score) -> tuple[str, ...]:
 
 
 def _figures(score: Score) -> dict[str, str]:
-    """Lists what a row of `runs.csv` takes from a run's summary."""
+    """Lists the values of a row of `runs.csv` from a run's summary."""
     found = {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")}
     return found | {f"tuned_{score.name}": f"test/tuned_{score.name}"} | _RUNS
 
 
 @dataclass(frozen=True)
 class Results:
-    """Holds the results of a comparison.
+    """The results of a comparison.
 
     Args:
         runs: a row an algorithm and seed, with `run_columns`.
@@ -94,7 +94,7 @@ class Results:
 
     @property
     def failed(self) -> list[Row]:
-        """Rows of runs that failed."""
+        """The rows of failed runs."""
         return [row for row in self.runs if row["status"] == "failed"]
 
 
@@ -150,7 +150,7 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
 
 
 def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:
-    """Finds the worst figure that a run ends with, rounded to three decimals so that every run reaches it."""
+    """Finds the worst final score of all runs, rounded to three decimals so that every run reaches it."""
     known = [value for value in finals if value is not None]
     if not known:
         return None
@@ -158,7 +158,7 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
 
 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
-    """Counts rounds, MiB and local work until the first score on test data reaches a target; None if it never does.
+    """Counts rounds, MiB and local work until the first test score reaches a target; None if none does.
 
     A round counts only if all clients are scored in it.
 
@@ -178,7 +178,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 
 def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Score) -> Row:
-    """Subtracts the first algorithm from another, seed by seed, over the clients that both runs score."""
+    """Subtracts the first algorithm's scores from another's, per seed, over the clients scored in both runs."""
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
         other = replace(job, name=first)
@@ -199,7 +199,7 @@ def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Sc
 
 
 def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[str, float]:
-    """Computes which share of the gap between FedAvg and Oracle each algorithm closes, by name.
+    """Computes the share of the gap between FedAvg and Oracle that each algorithm closes, by name.
 
     It is that of the means over the seeds under which all three have finished and score every client; there is none
     where Oracle is not better than FedAvg.
@@ -234,7 +234,7 @@ def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float
 
 
 def _mismatches(comparison: Comparison, done: Sequence[CompareJob]) -> list[str]:
-    """Warns of runs of one seed without the same clients or initial weights, by what each of them recorded."""
+    """Warns of runs of one seed whose recorded clients or initial weights differ."""
     if comparison.first.described().get("tiny"):
         return ["Tiny runs: good for seeing whether they run, and not paired."]
     notes = []

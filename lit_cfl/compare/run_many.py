@@ -1,4 +1,4 @@
-"""Runs many experiments: side by side in Ray if there are cores for it, else one after the other."""
+"""Runs many experiments: in parallel in Ray if there are enough cores, else one after the other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def run_many(
     num_cpus: int | None = None,
     ended: Callable[[Path], str] = lambda run: "",
 ) -> dict[Path, str]:
-    """Runs experiments under each of their seeds, a process for each run, with one thread unless their plan has more.
+    """Runs experiments under each of their seeds, each run in a process, with one thread unless its plan has more.
 
     `<folder>/seed-<seed>/` is the directory of a run. What is there is resumed, and nothing is run twice. All runs take
     part, also after one that fails. It is for experiments of one kind: the first one's plan says whether each gets a
@@ -56,13 +56,13 @@ def run_many(
 
 
 def _planned(experiment: Experiment) -> Experiment:
-    """Gives an experiment one thread unless it says otherwise."""
+    """Sets one thread in an experiment's plan unless it sets another number."""
     plan = experiment.plan or PlanOptions()
     return experiment.changed(plan={"threads": plan.threads or 1})
 
 
 def _found(experiment: Experiment) -> Plan:
-    """Returns the parts of the plan that the number of runs at once depends on."""
+    """Returns the plan options that determine the number of parallel runs."""
     options = experiment.plan or PlanOptions()
     given = {name: value for name, value in vars(options).items() if value is not None}
     return Plan(**{"device": found_device(experiment.device)} | given)
@@ -77,7 +77,7 @@ def run_jobs(
     check: Callable[[], None],
     outcome: Callable[[CompareJob], str],
 ) -> dict[CompareJob, str]:
-    """Runs all jobs, also after one that fails.
+    """Runs all jobs, continuing after failures.
 
     Args:
         jobs: Jobs to run.

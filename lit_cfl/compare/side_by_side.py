@@ -1,4 +1,4 @@
-"""Runs the jobs of a comparison in Ray, each in a process of its own."""
+"""Runs the jobs of a comparison in Ray, each in a separate process."""
 
 import json
 import warnings
@@ -36,7 +36,7 @@ def side_by_side(
     plan: Plan,
     at_once: int,
 ) -> Iterator[tuple[CompareJob, str | None]]:
-    """Runs the jobs in Ray, which is started and ended here unless it runs. Yields each and why it failed.
+    """Runs the jobs in Ray, starting and stopping it unless it is running. Yields each job, and its error if any.
 
     Args:
         jobs: Jobs to run, in this order.
@@ -82,7 +82,7 @@ def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
 
 
 class ActivityFile:
-    """Writes what a worker does at the moment into a file that the driver reads.
+    """Writes a worker's current activity into a file that the driver reads.
 
     Args:
         path: Path of the file.
@@ -92,7 +92,7 @@ class ActivityFile:
         self.path, self.written, self.last = path, float("-inf"), ""
 
     def write(self, activity: Activity) -> None:
-        """Writes an activity, but the number of its clients no more often than it is read."""
+        """Writes an activity; its number of clients no more often than the file is read."""
         if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()
@@ -101,7 +101,7 @@ class ActivityFile:
 
 
 def in_worker(job: CompareJob, note: Path) -> JobResult:
-    """Runs a job in a worker. Its notices go with the result, for nobody sees what a worker prints.
+    """Runs a job in a worker. Notices are returned with the result, as a worker's output is not shown.
 
     Args:
         note: a file for what is being done.
@@ -119,7 +119,7 @@ def _outcome(result: JobResult | RayError) -> JobResult:
 
 
 def _show(job: CompareJob, note: Path, display: Display) -> None:
-    """Shows how far a run in a worker has come."""
+    """Shows the progress of a run in a worker."""
     row = last_row(job.folder / "metrics.csv")
     if row is not None:
         display.row(str(job), row)
@@ -128,7 +128,7 @@ def _show(job: CompareJob, note: Path, display: Display) -> None:
 
 
 def last_row(path: Path) -> Row | None:
-    """Reads the last row of a table that another process writes; None if there is none."""
+    """Reads the last row of a table that another process is writing; None if there is none."""
     try:
         rows = read_table(path)
     except (OSError, ValueError, TypeError):  # half a row is there

@@ -1,4 +1,4 @@
-"""The table of a comparison, on the screen and as Markdown, LaTeX and CSV."""
+"""The table of a comparison: on the screen, and as Markdown, LaTeX and CSV."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _TEX = {
 
 
 def cells(results: Results) -> list[list[str]]:
-    """Formats the headings and a line for each algorithm as plain text; a dash means not known."""
+    """Formats the headings and one line per algorithm as plain text; a dash means unknown."""
     rows, score = results.rows, results.score.title
     target = rows[0]["target"]
     at = "target" if target is None else f"{target:g}"
@@ -85,7 +85,7 @@ def _cost(row: Row, name: str, digits: int = 1) -> str:
 
 
 def show_table(console: Console, results: Results) -> None:
-    """Prints the table; a narrow terminal gets fewer columns, a file or pipe all of them."""
+    """Prints the table: fewer columns in a narrow terminal, all of them in a file or pipe."""
     lines = cells(results)
     if console.is_terminal and console.width < _WIDE:
         dropped = ("seeds", f"val {results.score.title}", "traffic MiB", "local steps", "time s")
@@ -101,7 +101,7 @@ def show_table(console: Console, results: Results) -> None:
 
 
 def as_markdown(results: Results, title: str, picture: str | None) -> str:
-    """Formats the table with its notes, and with a picture if there is one."""
+    """Formats the table with its notes, and with a picture if it exists."""
     headings, *lines = [[_markdown(text) for text in line] for line in cells(results)]
     rule = ["---", *["---:"] * (len(headings) - 1)]
     table = [f"| {' | '.join(line)} |" for line in (headings, rule, *lines)]
@@ -111,7 +111,7 @@ def as_markdown(results: Results, title: str, picture: str | None) -> str:
 
 
 def read_notes(path: Path) -> list[str]:
-    """Reads the notes of `results.md` of a comparison; empty without that file."""
+    """Reads the notes in `results.md` of a comparison; empty without that file."""
     file = path / "results.md"
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     return [re.sub(r"\\([\\`*_\[\]<>|#~])", r"\1", line[2:]) for line in lines if line.startswith("- ")]

@@ -1,4 +1,4 @@
-"""The base class of our nets, their sizes and how their layers start."""
+"""The base class of our nets, their sizes and their initialisation."""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,7 +9,7 @@ from lit_cfl.errors import InputError
 
 
 class Net(nn.Module):
-    """A net of ours: found by its short name, and told the shape of the data.
+    """Base class of our nets: found by its short name, and given the shape of the data.
 
     An argument `input_shape`, `num_labels` or `vocabulary` (number of token ids, 0 where inputs are none) that a
     configuration leaves out is filled from the data module.
@@ -30,7 +30,7 @@ def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[in
 def image_sizes(
     input_shape: Sequence[int] | None, num_labels: int | None, *, border: int, halvings: int
 ) -> tuple[int, int, int]:
-    """Counts the images' channels, the pixels of a channel behind the convolutions, and outputs.
+    """Counts the images' channels, the pixels of a channel after the convolutions, and outputs.
 
     Args:
         border: pixels that unpadded convolutions take off a side before each halving.

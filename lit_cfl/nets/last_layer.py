@@ -12,7 +12,7 @@ _AT_ONCE = 1024  # examples
 
 
 def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:
-    """Computes what the last layer of a module takes for these inputs, flattened `[n, features]`.
+    """Computes the flattened inputs of a module's last layer for these inputs `[n, features]`.
 
     The last layer is the one that is called last: a part of the module with parameters and without further parts, such
     as the last Linear of a net. A module, or its `net`, with a method `latent_features(inputs)` is asked instead.
@@ -32,7 +32,7 @@ def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _own_features(module: nn.Module) -> tuple[str, Callable[[Tensor], Any]] | None:
-    """Finds the method `latent_features` of a module or of its net, and whose it is."""
+    """Finds the method `latent_features` of a module or its net, and its owner."""
     for part in (module, getattr(module, "net", None)):
         compute: Any = getattr(part, "latent_features", None)
         if callable(compute):

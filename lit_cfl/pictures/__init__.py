@@ -1,1 +1,1 @@
-"""Figures as data, built once, and drawn into files and pages without a display and without global state."""
+"""Figures as data, built once, and drawn into files and pages without a display or global state."""

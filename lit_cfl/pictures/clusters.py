@@ -27,7 +27,7 @@ def memberships(
     match: Mapping[int, int],
     most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
-    """Draws the cluster of each client over the rounds, beside its true cluster; None if there are no clusters to see.
+    """Draws each client's cluster over the rounds, next to its true cluster; None if there are no clusters.
 
     Args:
         rounds: int `[R]`, ascending.
@@ -141,7 +141,7 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
 
 
 def _edges(rounds: np.ndarray) -> list[float]:
-    """Returns the edges of columns: between two rounds the middle, so that the axis is true to the rounds between."""
+    """Returns the edges of columns, midway between rounds, so that the axis is to scale."""
     middles = (rounds[1:] + rounds[:-1]) / 2
     return [float(edge) for edge in (rounds[0] - 0.5, *middles, rounds[-1] + 0.5)]
 
@@ -157,7 +157,7 @@ def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.
 
 
 def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int], score: Score) -> Figure | None:
-    """Draws how many clients have which score at the end, stacked by cluster if there are few; None without a score.
+    """Histogram of the clients' final scores, stacked by cluster if there are few; None without a score.
 
     Args:
         values: the score of each client, float `[n]`, nan without test data.

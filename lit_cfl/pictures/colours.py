@@ -1,4 +1,4 @@
-"""Colours of clusters: each has that of the true cluster that it matches best."""
+"""Colours of clusters: each takes that of its best-matching true cluster."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 
 
 def hex_of(cluster: int) -> str:
-    """Returns the colour of a cluster's number as #rrggbb; grey for -1; they repeat every 20 clusters."""
+    """Returns the colour of a cluster number as #rrggbb; grey for -1; colours repeat every 20 clusters."""
     return _NONE if cluster < 0 else CLUSTER_COLOURS[cluster % MAX_COLOURS]
 
 
@@ -32,7 +32,7 @@ def colours_of(clusters: np.ndarray) -> np.ndarray:
 
 
 def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
-    """Matches each found cluster with the number whose colour it takes, so that equal clusters look equal.
+    """Matches each found cluster with a colour number, so that equal clusters look equal.
 
     The pairs are those with the most clients in common (the assignment of greatest overlap). Found clusters that are
     left over take numbers that no true cluster has; where no true cluster is known, each keeps its own.
@@ -58,7 +58,7 @@ def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
 
 
 def name_of(cluster: object) -> str:
-    """Names a cluster by its number; anything else than a number of 0 or more is not assigned."""
+    """Names a cluster by its number; "not assigned" for anything but a number of 0 or more."""
     return f"cluster {cluster:g}" if isinstance(cluster, int | float | np.integer) and cluster >= 0 else NOT_ASSIGNED
 
 
@@ -70,7 +70,7 @@ def true_name_of(cluster: int) -> str:
 def cluster_styles(
     found: Iterable[int], match: Mapping[int, int], true: Iterable[int] = (), size: float = 4.2
 ) -> dict[str, Style]:
-    """Returns the looks of clusters by their names, in the order of their numbers, "not assigned" last.
+    """Returns the styles of clusters by name, in the order of their numbers, "not assigned" last.
 
     Above 20 clusters no cluster is in the legend, for colours repeat. A true cluster is in it if no found one has its
     colour.

@@ -1,4 +1,4 @@
-"""Curves over the rounds and over the traffic: of a run, and of groups of runs with a band over their seeds."""
+"""Curves over rounds and traffic: of a run, and of groups of runs with a band over their seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Means:
 
     @classmethod
     def of(cls, runs: Sequence[Sequence[Mapping[str, Any]]], column: str) -> "Means":
-        """Computes the means of a column over runs, in the rounds in which all know it.
+        """Computes the means of a column over runs, in the rounds for which all runs have it.
 
         Args:
             runs: rows of `metrics.csv` of each.
@@ -55,13 +55,13 @@ class Means:
 
 
 def line_styles(names: Sequence[str]) -> dict[str, Style]:
-    """Chooses a colour and a line for each name; the first seven differ in colour, all in one of them."""
+    """Chooses a colour and a line style per name; the first seven differ in colour, all in one of them."""
     size = len(LINE_COLOURS)
     return {name: Style(LINE_COLOURS[k % size], _LINES[k // size % len(_LINES)]) for k, name in enumerate(names)}
 
 
 def limits_of(column: str, score: Score) -> tuple[float, float]:
-    """Returns the least and the greatest value that a metric can have: a band ends there."""
+    """Returns the minimum and maximum of a metric's range, which limit its band."""
     if column.startswith(("clusters/ari", "clusters/churn")):
         return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
     if score == ACCURACY and column.endswith(ACCURACY.name):
@@ -72,7 +72,7 @@ def limits_of(column: str, score: Score) -> tuple[float, float]:
 def over_rounds(
     column: str, title: str, axis: str, meaning: str, groups: Mapping[str, Means], score: Score
 ) -> Figure | None:
-    """Draws a metric of groups over the rounds; None if no group knows it in two rounds.
+    """Draws a metric of groups over the rounds; None if no group has it in two rounds.
 
     Args:
         column: Name of the column in `metrics.csv`.
@@ -103,7 +103,7 @@ def _lines(
     styles: Mapping[str, Style],
     digits: int = 4,
 ) -> Figure:
-    """Draws means over the rounds in their bands; the caption says what the bands are."""
+    """Draws means over the rounds with their bands; the caption explains the bands."""
     rounds = sorted({number for one in groups.values() for number in one.rounds})
     told = "; ".join(f"{name} {short(one.mean[0])} to {short(one.mean[-1])}" for name, one in groups.items())
     banded = any(one.deviation for one in groups.values())
@@ -131,7 +131,7 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
 
 @dataclass(frozen=True)
 class CostAxis:
-    """A cost that scores are drawn against.
+    """A cost on the x-axis of scores.
 
     Args:
         column: Column of `metrics.csv`.
@@ -161,7 +161,7 @@ COSTS = (
 
 
 def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
-    """Draws the main test score against a cost; None if there was none, or it is not known.
+    """Draws the main test score over a cost; None if the cost is unknown or zero.
 
     Args:
         cost: The cost.
@@ -191,7 +191,7 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
 
 
 def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score) -> Figure:
-    """Draws the main score of a run over the rounds, and its baseline's: test, worst tenth, validation.
+    """Draws the main score of a run and of its baseline over the rounds: test, worst tenth, validation.
 
     Args:
         runs: rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
@@ -211,7 +211,7 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
 def mean_curves(
     curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: Score = ACCURACY
 ) -> Figure:
-    """Draws the main test score of algorithms: means over the seeds, in a band of one standard deviation.
+    """Draws the main test score of algorithms: means over the seeds, with a band of one standard deviation.
 
     Args:
         curves: for each algorithm the test figures of its runs by round.

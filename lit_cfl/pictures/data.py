@@ -15,7 +15,7 @@ _MAX_CLUSTERS = 16
 
 
 def label_distribution(data: FederatedData) -> Figure | None:
-    """Draws the share of each label in each client's training data, by true cluster; None if there are none to count.
+    """Draws the label shares in each client's training data, by true cluster; None if labels cannot be counted.
 
     An example with several labels counts for each of them: shares are of the client's labels.
     """
@@ -51,7 +51,7 @@ def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
 
 
 def size_histogram(data: FederatedData) -> Figure:
-    """Draws how many training examples clients have."""
+    """Histogram of the clients' numbers of training examples."""
     sizes = data.num_examples[data.population]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -72,7 +72,7 @@ def size_histogram(data: FederatedData) -> Figure:
 
 
 def example_images(data: FederatedData) -> Figure | None:
-    """Draws a training image of each true cluster, as its clients see it; None if inputs are no images."""
+    """Draws a training image of each true cluster, as its clients see it; None if inputs are not images."""
     if len(data.examples.input_shape) != 3 or data.examples.input_shape[0] not in (1, 3):
         return None
     found = _one_of_each_cluster(data)
@@ -90,7 +90,7 @@ def example_images(data: FederatedData) -> Figure | None:
 
 
 def _label_of(data: FederatedData, index: torch.Tensor) -> str:
-    """Returns the label of an example as its client sees it; of several those that it has."""
+    """Returns the label of an example as its client sees it; several labels as a list."""
     (target,) = data.examples.targets(index[None])
     if target.ndim:
         return join_ids((target > 0.5).nonzero().flatten().tolist()) or "none"
@@ -98,7 +98,7 @@ def _label_of(data: FederatedData, index: torch.Tensor) -> str:
 
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
-    """Chooses an index of training data for each cluster; all of one stored label if every cluster has it."""
+    """Chooses a training example for each cluster; all with the same stored label if possible."""
     clusters = data.true_clusters[data.population].unique().tolist()[:_MAX_CLUSTERS]
     held = []
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""Figures of what happened in a run: splits of clusters, scores of layers, shifts of data and migrations."""
+"""Figures of events in a run: cluster splits, layer scores, data shifts and migrations."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _BRANCH = 0.22  # inches of a cluster in the tree
 
 
 def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
-    """Draws when each cluster was split off from which; None if no cluster has a parent.
+    """Draws the splits of clusters over the rounds; None if no cluster has a parent.
 
     Args:
         rows: Rows of `clusters.csv`.
@@ -61,7 +61,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
 
 
 def _in_order(parents: Mapping[int, int], clusters: Mapping[int, Mapping[int, int]]) -> list[int]:
-    """Orders clusters so that each one's children lie beside it and lines do not cross."""
+    """Orders clusters so that children are next to their parents and lines do not cross."""
     order: list[int] = []
     waiting = [cluster for cluster in sorted(clusters, reverse=True) if parents.get(cluster) not in clusters]
     while waiting:
@@ -73,7 +73,7 @@ def _in_order(parents: Mapping[int, int], clusters: Mapping[int, Mapping[int, in
 
 
 def layers(rows: Sequence[Row]) -> Figure | None:
-    """Draws how well each layer separates the clients, by silhouette and by gap; None if no layers were compared.
+    """Draws how well each layer separates the clients, by silhouette and gap; None if no layers were compared.
 
     Args:
         rows: Rows of `layers.csv`.
@@ -114,7 +114,7 @@ def layers(rows: Sequence[Row]) -> Figure | None:
 
 
 def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | None:
-    """Draws when data shifted, when that was detected, and how late; None if data do not shift.
+    """Draws when data shifted, when that was detected, and the delay; None if data do not shift.
 
     Args:
         moved: rows of `shift.csv`, of clients.
@@ -157,7 +157,7 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
 
 
 def delays_of(moved: Sequence[Row], found: Sequence[Row]) -> list[int | None]:
-    """Counts the rounds from each shift of a client to the next detection of its drift, before its next shift."""
+    """Counts the rounds from each shift of a client to its detection, before the client's next shift."""
     detected: dict[int, list[int]] = {}
     for row in found:
         detected.setdefault(int(row["client"]), []).append(int(row["round"]))
@@ -174,7 +174,7 @@ def delays_of(moved: Sequence[Row], found: Sequence[Row]) -> list[int | None]:
 
 
 def _delays(moved: Sequence[Row], found: Sequence[Row]) -> tuple[Panel, str]:
-    """Draws how late shifts were detected, and says it."""
+    """Draws the delays of detections, and describes them."""
     waits = delays_of(moved, found)
     late = [delay for delay in waits if delay is not None]
     never, counts = len(waits) - len(late), dict(sorted(Counter(late).items()))

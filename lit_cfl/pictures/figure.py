@@ -1,4 +1,4 @@
-"""A figure as data: panels, how they look, and what is said of them. Files, pages and trackers draw it."""
+"""A figure as data: panels, styles, and texts. Files, pages and trackers draw it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,12 +71,12 @@ class Figure:
 
     @property
     def values(self) -> Table:
-        """The table of what it shows."""
+        """The table of the values that the figure shows."""
         return _values_of(self) if self.table is None else self.table
 
 
 def draw(figure: Figure, titled: bool = False) -> Drawn:
-    """Draws a figure in the width of a paper's column.
+    """Draws a figure at the width of a paper's column.
 
     Args:
         figure: Figure to draw.
@@ -89,7 +89,7 @@ def draw(figure: Figure, titled: bool = False) -> Drawn:
 
 
 def _values_of(figure: Figure) -> Table:
-    """Lists what the panels show: the notes of points if there are any, else curves and bars, a row for each place."""
+    """Lists the values shown: the points' notes if any, else curves and bars, one row per x value."""
     panels, title = [panel for row in figure.rows for panel in row if panel is not None], f"{figure.title}: values"
     parts = [dots for panel in panels for dots in panel.points]
     notes = [dict(note) for note in dict.fromkeys(tuple(note.items()) for dots in parts for note in dots.notes)]
@@ -114,24 +114,24 @@ def _values_of(figure: Figure) -> Table:
 
 
 def known(value: object) -> float | None:
-    """Returns a finite number as a float, and None for all else."""
+    """Returns a finite number as a float, and None for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
         return None
     return float(value)
 
 
 def short(value: object) -> str:
-    """Formats a float with four digits that count, and anything else as it is."""
+    """Formats a float with four significant digits, and leaves anything else unchanged."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 
 def thin(count: int, most: int) -> list[int]:
-    """Chooses at most `most` of `count` places, the first and the last among them."""
+    """Chooses at most `most` of `count` indices, including the first and the last."""
     return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist())) if count else []
 
 
 def cut_note(shown: int, total: int, what: str) -> str:
-    """Says how many rows a table has, if those are not all."""
+    """Describes how many rows a table has if only some are shown."""
     return "" if shown == total else f"{shown:,} of {total:,} {what}."

@@ -15,7 +15,7 @@ _METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": N
 def write_figure(
     figure: Figure, path: Path, formats: Sequence[Format], titled: bool = True, dpi: int | None = None
 ) -> list[Path]:
-    """Writes a figure into a file of each format, and returns them.
+    """Writes a figure into one file per format, and returns the files.
 
     Args:
         figure: Figure to draw.

@@ -1,4 +1,4 @@
-"""The folder of a run's pictures, which are drawn again when they have changed."""
+"""The folder of a run's pictures, which are redrawn when they change."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -22,7 +22,7 @@ PICTURES = "pictures"  # the folder in a run directory
 
 
 class PictureFolder:
-    """Draws the pictures of a run that have changed, each over its own earlier version.
+    """Draws the pictures of a run that have changed, replacing their earlier versions.
 
     Args:
         path: the folder; made with the first picture.
@@ -37,7 +37,7 @@ class PictureFolder:
         self._layers = 0  # rows that were drawn
 
     def draw(self, view: RoundView) -> dict[str, Path]:
-        """Draws the pictures that changed, and those that failed before; those of the end are drawn once.
+        """Draws the changed pictures, and those that failed before; final pictures are drawn once.
 
         Returns:
             their PNGs by name, without a picture that cannot be drawn or would be empty.
@@ -82,7 +82,7 @@ class PictureFolder:
 
 
 def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, formats: Sequence[Format]) -> list[str]:
-    """Draws the learning curve of a run again, with its baseline's, from the files of both.
+    """Redraws the learning curve of a run together with its baseline's, from the files of both.
 
     Args:
         path, baseline_path: the directories of the run and of its baseline.

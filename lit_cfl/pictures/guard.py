@@ -1,4 +1,4 @@
-"""Keeps a picture that cannot be drawn from ending what it shows: a run, a comparison, a study, a page."""
+"""Prevents a failed picture from ending its run, comparison, study or page."""
 
 import warnings
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def warn_of(line: str) -> None:
 
 
 class DrawingGuard:
-    """Draws pictures one by one. One that fails is left out with one notice, and the others are drawn.
+    """Draws pictures one by one. A failed one is left out with one notice, and the others are drawn.
 
     Args:
         say: receives the notices, one for each picture that failed, and one for all that could not be written.

@@ -1,4 +1,4 @@
-"""Figures of small panels in the size of a paper's column or page: curves over the rounds, points and bars."""
+"""Figures of small panels at the size of a paper's column or page: curves over rounds, points and bars."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ Note = Mapping[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class Style:
-    """How the lines or points of a name look.
+    """Style of the lines or points of a name.
 
     Args:
         colour: Colour of all points and lines.
@@ -125,13 +125,13 @@ class Curve:
 
     @property
     def step(self) -> int:
-        """A page has a note at each `step`th point."""
+        """Points between two notes on a page."""
         return max(1, len(self.x) // _MOST_NOTES)
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points of one look.
+    """Points of one style.
 
     Args:
         name: Name by which its style and the legend entry are found.
@@ -149,7 +149,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Bars:
-    """Upright bars of one look.
+    """Vertical bars of one style.
 
     Args:
         name: Name by which its style and the legend entry are found.
@@ -168,7 +168,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Square of coloured values.
+    """Heat map.
 
     Args:
         values: Rows of values, the first on top; nan = no colour.
@@ -187,7 +187,7 @@ class HeatMap:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Rows of cells over an axis, each of which has one of a few names, such as clients and their clusters.
+    """Rows of cells along an axis with named values, such as clients and their clusters.
 
     Args:
         places: int `[rows, columns]`, places in `names`.
@@ -207,7 +207,7 @@ class Cells:
 
     @property
     def ends(self) -> list[tuple[float, str]]:
-        """Lists the middles of long stretches of equal cells in the last column, and their marks."""
+        """Lists the middles of long stretches of equal cells in the last column, with their labels."""
         edges, places = stretches(self.places[:, -1].tolist())
         thin = len(self.places) * _THIN
         found = zip(pairwise(edges), places, strict=True)
@@ -250,7 +250,7 @@ class Panel:
 
     @property
     def names(self) -> list[str]:
-        """Lists the names of what it shows, each once."""
+        """Lists the names shown, each once."""
         parts: list[Curve | Points | Bars] = [*self.curves, *self.points, *self.bars]
         return list(dict.fromkeys([*(part.name for part in parts), *(self.cells.names if self.cells else ())]))
 
@@ -258,7 +258,7 @@ class Panel:
 def draw_panels(
     grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style], width: float = PAGE, height: float = _HEIGHT
 ) -> Figure:
-    """Draws panels in rows and columns, with one legend below them for all.
+    """Draws panels in rows and columns, with one legend below.
 
     A title is left out below a panel with the same one, and so are the names of axes that a neighbour has.
 
@@ -302,18 +302,18 @@ def draw_panels(
 
 
 def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:
-    """Finds where stretches of equal groups begin and end, and their names."""
+    """Finds the start and end of stretches of equal groups, and their names."""
     starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
     return [*starts, len(groups)], [groups[k] for k in starts]
 
 
 def plain(text: str) -> str:
-    """Protects text from being read as a formula."""
+    """Escapes text, so that it is not read as a formula."""
     return text.replace("$", r"\$")
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], per_line: int) -> None:
-    """Adds a legend below a figure that reads line by line; matplotlib's own reads column by column."""
+    """Adds a legend below a figure in row order; matplotlib's own is in column order."""
     by_column = [handle for column in range(per_line) for handle in handles[column::per_line]]
     legend = figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
     for handle, text in zip(by_column, legend.get_texts(), strict=True):
@@ -423,7 +423,7 @@ def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
 
 
 def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequence[Axes]) -> None:
-    """Adds the colours of a row's matrices to its right."""
+    """Adds the colour bar of a row's matrices to its right."""
     shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
     if shown:
         matrix, place = shown[0]
@@ -431,7 +431,7 @@ def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequenc
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:
-    """Makes the axes square and alike, with the line on which both values are equal."""
+    """Makes the axes square and equal, with the line of equal values."""
     shown = axes.dataLim
     low, high = min(shown.x0, shown.y0), max(shown.x1, shown.y1)
     axes.update_datalim([(low, low), (high, high)])

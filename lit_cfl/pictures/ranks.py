@@ -13,7 +13,7 @@ _STYLES = {_METHODS: Style(BLUE), _GROUPS: Style(BLACK), _CRITICAL: Style(VERMIL
 
 
 def rank_diagram(ranking: Ranking) -> Figure:
-    """Builds the diagram as data: a row for each method, the best above; below them a line for each group.
+    """Builds the diagram as data: one row per method, the best on top, and then one line per group.
 
     Args:
         ranking: Ranks that `lit_cfl.statistics.friedman` returned.
@@ -53,5 +53,5 @@ def rank_diagram(ranking: Ranking) -> Figure:
 
 
 def draw_ranks(ranking: Ranking) -> Drawn:
-    """Draws the diagram in the width of a paper's column; `figure.savefig("ranks.pdf")` saves it."""
+    """Draws the diagram at the width of a paper's column; `figure.savefig("ranks.pdf")` saves it."""
     return draw(rank_diagram(ranking))

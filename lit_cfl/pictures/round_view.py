@@ -13,7 +13,7 @@ from lit_cfl.storage.csv_log import latest_rows, read_table
 
 @dataclass(frozen=True, eq=False)
 class RoundView:
-    """Shows a run as it is after a round, also while the run goes on.
+    """A run's state after a round, also while the run continues.
 
     Args:
         algorithm: Name of the algorithm.
@@ -46,7 +46,7 @@ class RoundView:
     tables: Mapping[str, tuple[Path, int]]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Reads the rows of `metrics.csv` up to here."""
+        """Reads the rows of `metrics.csv` up to this round."""
         return read_table(*self.metrics)
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -55,5 +55,5 @@ class RoundView:
             return dict(arrays)
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """Reads the latest rows of a further table, up to here; empty where there is no such table."""
+        """Reads the latest rows of a further table, up to this round; empty if there is no such table."""
         return latest_rows(*self.tables[name]) if name in self.tables else []

@@ -1,4 +1,4 @@
-"""Chooses which clients are shown where there are many."""
+"""Chooses the clients to show if there are many."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ MOST_CLIENTS = 500
 
 
 def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
-    """Draws clients so that each cluster has its share, at least one client; the same ones in each figure.
+    """Draws a sample of clients, proportional to cluster sizes, at least one each; the same in each figure.
 
     Args:
         clusters: Clusters of the clients, int `[n]`.
@@ -34,5 +34,5 @@ def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
 
 
 def describe_sample(shown: int, total: int) -> str:
-    """Says how many clients are shown, if those are not all."""
+    """Describes how many clients are shown, if not all."""
     return "" if shown == total else f" {shown:,} of {total:,} clients, drawn from each cluster by its size."

@@ -25,7 +25,7 @@ TRIAL_STYLES = {
 
 @dataclass(frozen=True)
 class Search:
-    """Trials of a search.
+    """The trials of a search.
 
     Args:
         rows: Rows of the trained trials by number: `trial_id`, `status`, values by parameter, metrics.
@@ -43,21 +43,21 @@ class Search:
 
     @property
     def known(self) -> list[Row]:
-        """The rows that have the metric."""
+        """The rows with the metric."""
         return [row for row in self.rows if known(row.get(self.metric)) is not None]
 
     def of(self, status: str) -> list[Row]:
-        """The rows of a status that have the metric."""
+        """The rows of a status with the metric."""
         return [row for row in self.known if row["status"] == status]
 
     def points(self, name: str, rows: Sequence[Row], column: str, y: float | None = None) -> list[Points]:
-        """Places trials at the values of a column and of the metric, or at `y`; an empty list if there are none."""
+        """Lists trials as points: a column's value and the metric, or `y`; empty if there are none."""
         x = [float(row[column]) for row in rows]
         heights = [float(row[self.metric] if y is None else y) for row in rows]
         return [Points(name, x, heights, notes=list(map(self._note, rows)))] if rows else []
 
     def by_status(self, column: str) -> list[Points]:
-        """Places the trials that have the metric at the values of a column, by their status."""
+        """Lists trials with the metric as points at the values of a column, by status."""
         return [dots for status in TRIAL_STYLES for dots in self.points(status, self.of(status), column)]
 
     def _note(self, row: Row) -> dict[str, str | None]:
@@ -67,7 +67,7 @@ class Search:
 
 
 def history(search: Search) -> Figure | None:
-    """Draws each trial's metric at its number, and the best so far of those that finished; None without a metric."""
+    """Draws each trial's metric by trial number, and the best so far of finished ones; None without a metric."""
     if not search.known:
         return None
     x: list[float] = []
@@ -93,7 +93,7 @@ def history(search: Search) -> Figure | None:
 
 
 def importance(shares: Mapping[str, float], method: str) -> Figure | None:
-    """Draws the importance of parameters, the highest above; None if it is not known.
+    """Draws the importance of parameters, the highest on top; None if it is unknown.
 
     Args:
         shares: Share of each parameter.
@@ -143,7 +143,7 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
 
 
 def slices(search: Search, short_labels: Callable[[Sequence[str]], Sequence[str]]) -> Figure | None:
-    """Draws trials by their value of each parameter, two panels side by side; None if no parameter varies.
+    """Draws trials by their value of each parameter, two panels per row; None if no parameter varies.
 
     Args:
         search: the trials.

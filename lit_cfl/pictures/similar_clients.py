@@ -1,4 +1,4 @@
-"""Figures of how alike clients are: the matrix of their similarity, and their map."""
+"""Figures of client similarity: its matrix, and a map of the clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ _MOST_BLOCKS = 30  # clusters in the table of their mean similarity
 
 
 def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients: int = MOST_COMPARED) -> Figure | None:
-    """Draws the similarity of pairs of clients, a state for each round; None if no pair was compared.
+    """Draws the similarity of pairs of clients, one state per round; None if no pair was compared.
 
     Args:
         snapshots: Snapshots by round, one or more.
@@ -95,7 +95,7 @@ def client_map(
     about: Callable[[int], Note] = lambda client: {},
     most_clients: int = MOST_CLIENTS,
 ) -> Figure | None:
-    """Draws the compared clients in two dimensions, by found cluster and, if any is known, by true cluster.
+    """Draws the compared clients in two dimensions, by found cluster and, if known, by true cluster.
 
     Args:
         round: Round of the snapshot.

@@ -1,4 +1,4 @@
-"""Figures as SVG inside a page: text stays text, colours follow the page, marks carry their values for its script."""
+"""Figures as SVG in a page: text stays text, colours follow the page, marks have their values for its script."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -52,7 +52,7 @@ def as_svg(figure: Figure) -> str:
 
 
 def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
-    """Names the groups of an axes' marks, and gives notes to the marks."""
+    """Names the groups of the marks in an axes, and adds notes to the marks."""
     parts: dict[str, Part] = {f"curve-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"band-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"points-{k}": part for k, part in enumerate(panel.points)}
@@ -72,7 +72,7 @@ def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
 
 
 def _notes(part: Part, panel: Panel) -> Iterator[str]:
-    """Says what each mark shows."""
+    """Describes each mark."""
     if isinstance(part, Bars):
         for x, height in zip(part.x, part.height, strict=True):
             yield f"{part.name}\n{short(float(x))} to {short(x + part.width)}: {short(height)}"

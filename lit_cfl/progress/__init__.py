@@ -1,4 +1,4 @@
-"""What commands print: displays of runs that go on, and tables of their results."""
+"""The output of commands: displays of ongoing runs, and tables of results."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Makes the consoles on which commands print."""
+"""Makes the consoles to which commands print."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 def new_console(**options: Any) -> Console:
-    """Makes a console that prints text as it is: brackets and colons in paths and values are no markup.
+    """Makes a console that prints text unchanged: brackets and colons in paths and values are not markup.
 
     Args:
         options: further ones of Rich's `Console`.

@@ -1,4 +1,4 @@
-"""`--dry-run`: how large an experiment is and how long it will take, without running it."""
+"""`--dry-run`: estimates the size and duration of an experiment without running it."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _SHORT = 0.1  # seconds of training, in which other processes may not have had t
 
 
 def show(console: Console, experiment: Experiment) -> float:
-    """Prints the size of the experiment, and the time that the training of its first cohort suggests.
+    """Prints the size of the experiment, and a time estimate from training its first cohort.
 
     Returns:
         the seconds of local training of all its runs.
@@ -38,7 +38,7 @@ def show(console: Console, experiment: Experiment) -> float:
 
 
 def show_lines(console: Console, lines: Mapping[str, str]) -> None:
-    """Prints names and, in a second column, what is to be said of each."""
+    """Prints names, and a second column with their descriptions."""
     for name, value in lines.items():
         console.print(f"{name:<18} {value}", soft_wrap=True)
 
@@ -74,7 +74,7 @@ def _runs(experiment: Experiment) -> int:
 
 @dataclass(frozen=True)
 class Timing:
-    """Holds how long a cohort trains.
+    """The training time of a cohort.
 
     Args:
         steps: mini-batches of all its clients together.
@@ -88,7 +88,7 @@ class Timing:
 
 
 def time_cohort(prepared: PreparedRun) -> Timing:
-    """Trains the clients of the first round, with ever more of their steps until a second is over or all are done.
+    """Trains the clients of the first round for more and more steps, until a second has passed or all are done.
 
     What is left is inferred from the steps by which the last two trials differ. Where this thread computes, its own
     CPU time counts: other processes do not add to it. Chains in several threads leave this one idle.
@@ -114,7 +114,7 @@ def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
 
 
 def _growing(lengths: Tensor) -> Iterator[Tensor]:
-    """Yields numbers of steps of each client: twice as many each time, and at last all of them."""
+    """Yields numbers of steps of each client, doubling until all steps are included."""
     most = 1
     while most < int(lengths.max()):
         yield lengths.clamp(max=most)
@@ -123,7 +123,7 @@ def _growing(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def extrapolate(trials: list[tuple[int, float]], steps: int) -> float:
-    """Extrapolates the seconds of so many steps from steps and seconds of some trials, ascending."""
+    """Extrapolates the seconds of a number of steps from steps and seconds of some trials, ascending."""
     done, seconds = trials[-1]
     if done == steps or len(trials) == 1:
         return seconds * steps / done
@@ -132,7 +132,7 @@ def extrapolate(trials: list[tuple[int, float]], steps: int) -> float:
 
 
 def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
-    """Measures the wall time of a fit, and the CPU time of this thread in it."""
+    """Measures the wall time and this thread's CPU time of a fit."""
     work, start = prepared.engine.at(0, prepared.data), prepared.engine.initial(0)[None]
     wall, own = perf_counter(), thread_time()
     for _ in work.fit(start, cohort, budget=Budget(steps, "steps")).chunks():
@@ -169,7 +169,7 @@ def _stack(plan: Plan) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Writes seconds as hours and minutes, minutes and seconds, or seconds."""
+    """Formats seconds as hours and minutes, minutes and seconds, or seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -1,4 +1,4 @@
-"""Displays of runs that go on: lines that are redrawn in a terminal, a log elsewhere, JSON for programs."""
+"""Displays of ongoing runs: redrawn lines in a terminal, a log elsewhere, JSON for programs."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ PATIENCE = 10.0  # seconds without a line in a log, after which it says what is 
 
 
 def describe(row: Row, width: int | None = None) -> str:
-    """Describes a row of `metrics.csv` by its most important figures, in at most 55 characters.
+    """Describes a row of `metrics.csv` by its most important values, in at most 55 characters.
 
     Args:
         width: leaves out what does not fit into so many characters; None = nothing.
@@ -45,7 +45,7 @@ def describe(row: Row, width: int | None = None) -> str:
 
 @dataclass
 class RunProgress:
-    """How far a run has come.
+    """The progress of a run.
 
     Args:
         since: when it began, in seconds.
@@ -62,7 +62,7 @@ class RunProgress:
     row: Row | None = None
 
     def status(self, room: int) -> str:
-        """Describes the latest row and the activity, as far as there is room.
+        """Describes the latest row and the activity, within the available width.
 
         Args:
             room: characters; the activity is left out before the score is.
@@ -75,20 +75,20 @@ class RunProgress:
         return f"{figures}  {now}" if fits else describe(self.row, room)
 
     def at_work(self, now: float) -> str:
-        """Describes the activity, in which round it is, and for how many seconds the run has gone on."""
+        """Describes the activity, its round, and the elapsed seconds of the run."""
         at = None if self.activity is None else self.activity.round
         of = "" if at is None else f"round {at + 1}/{self.rounds}  "
         seconds = now - self.since
         return f"{of}{self.activity}" + (f"  {seconds:.0f} s so far" if seconds >= 1 else "")
 
     def seconds_left(self, now: float) -> float:
-        """Estimates the seconds until the last round, after the first row."""
+        """Estimates the remaining seconds, after the first row."""
         done = self.row["round"] if self.row is not None else self.completed
         return (now - self.since) / (done - self.completed) * (self.rounds - done)
 
 
 class Display:
-    """Follows runs by their titles, and shows nothing. It is a context manager that leaves the screen as it was.
+    """Base of displays: tracks runs by title, and shows nothing. A context manager that restores the screen.
 
     A run may report activities before it starts; it has the title "" until then.
 
@@ -110,19 +110,19 @@ class Display:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends what is still shown."""
+        """Closes the display."""
 
     def started(self, title: str, completed: int, rounds: int) -> None:
-        """A run starts, or goes on after so many completed rounds."""
+        """A run starts, or resumes after this many completed rounds."""
 
     def activity(self, title: str, activity: Activity) -> None:
-        """A run does this now; called very often."""
+        """Receives the current activity of a run; called very often."""
 
     def row(self, title: str, row: Row) -> None:
-        """A round of a run was evaluated."""
+        """Receives the row of an evaluated round."""
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
-        """A run is over.
+        """A run has finished.
 
         Args:
             title: Title of the run.
@@ -131,14 +131,14 @@ class Display:
         """
 
     def _count(self, title: str, outcome: str | None, failed: bool) -> str:
-        """Counts a run of a comparison that is over. Returns a line about it."""
+        """Counts a finished run of a comparison. Returns a line about it."""
         self.done += not failed
         self.failed += failed
         return f"{self.done + self.failed}/{self.total}  {title}  {outcome or ''}".rstrip()
 
 
 class _Call(ProgressColumn):
-    """Shows what a function returns for a task."""
+    """A column that shows a function's result for a task."""
 
     def __init__(self, text: Callable[[Task], str], style: str = "") -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class _Call(ProgressColumn):
 
 
 class _Time(TimeRemainingColumn):
-    """Shows the time that is left of a run's rounds, else the time since it began."""
+    """A column with the remaining time of a run's rounds, else the elapsed time."""
 
     max_refresh = 0
 
@@ -161,7 +161,7 @@ class _Time(TimeRemainingColumn):
 
 
 class TerminalDisplay(Display):
-    """Redraws a line for each run that goes on, with bars where there is room.
+    """Redraws one line per ongoing run, with bars if there is room.
 
     The line of a single run stays when it is over. A comparison has a line for all runs, which stays; of its runs only
     the errors stay, above it.
@@ -253,7 +253,7 @@ def _rounds(task: Task) -> str:
 
 
 class LogDisplay(Display):
-    """Prints lines: a round of a single run at most every two seconds and its last one, or the end of a run compared.
+    """Prints lines: rounds of a single run, at most every two seconds, or the end of each compared run.
 
     At the first activity, and whenever nothing was printed for ten seconds, a line for each run says what it does.
     """
@@ -275,7 +275,7 @@ class LogDisplay(Display):
             self.beat()
 
     def beat(self, at_once: bool = False) -> None:
-        """Prints what each run does, at once or if nothing was printed for ten seconds."""
+        """Prints the activity of each run, at once or if nothing was printed for ten seconds."""
         now = self.clock()
         if not at_once and now - self.printed < PATIENCE:
             return
@@ -320,13 +320,13 @@ class LogDisplay(Display):
 
 
 class JsonLines:
-    """Writes one JSON object a line for each evaluated round, with the columns of `metrics.csv`; blank is null."""
+    """Writes one JSON object per line for each evaluated round, with the columns of `metrics.csv`; blank is null."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
 
     def started(self, title: str, completed: int, rounds: int, seed: int) -> None:
-        """Notes whose rows come."""
+        """Records whose rows follow."""
         self.of: Row = {"event": "round", "algorithm": title, "seed": seed}
 
     def row(self, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""The screen of a command: what it prints for people and for programs."""
+"""The output of a command, for people and for programs."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from lit_cfl.runs.run import FinishedRun, RunCallbacks
 
 
 class Screen:
-    """Prints what a command has to say.
+    """Prints the output of a command.
 
     Args:
         quiet: standard output gets the run directory alone, at the end.
@@ -27,7 +27,7 @@ class Screen:
 
     @property
     def live(self) -> bool:
-        """Whether lines can be redrawn: in an interactive terminal, but not in CI, and in no file, colours or not."""
+        """Whether lines can be redrawn: in an interactive terminal, but neither in CI nor in a file."""
         return self.out.file.isatty() and self.out.is_interactive and not os.environ.get("CI")
 
     def say(self, line: str) -> None:
@@ -38,7 +38,7 @@ class Screen:
     def callbacks(
         self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False
     ) -> Iterator[RunCallbacks]:
-        """Gives the callbacks of a display that suits where the output goes, within the block.
+        """Provides the callbacks of a display suited to the output, within the block.
 
         Args:
             between_clients: see `RunCallbacks`.
@@ -53,7 +53,7 @@ class Screen:
             yield RunCallbacks(run.started, between_clients, run.row, run.ended, run.activity)
 
     def display(self, total: int | None = None, done: int = 0) -> Display:
-        """Makes a display that suits where the output goes.
+        """Makes a display suited to the output.
 
         Args:
             total, done: see `Display`.
@@ -73,12 +73,12 @@ class Screen:
             closing_table(self.out, finished)
 
     def say_path(self, path: str) -> None:
-        """Prints the one line of a quiet command."""
+        """Prints the single line of a quiet command."""
         self.out.print(path, soft_wrap=True)
 
 
 class _Run:
-    """Passes what single runs report, one after the other, to a display under their titles."""
+    """Passes the reports of single runs, in order, to a display under their titles."""
 
     def __init__(self, display: Display, several_seeds: bool) -> None:
         self.display, self.several_seeds = display, several_seeds

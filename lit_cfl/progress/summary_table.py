@@ -49,13 +49,13 @@ def page_line(path: Path) -> str:
 
 
 def _scored(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tuple[ScoredClients, ScoredClients]]:
-    """Reads the clients that a run and its baseline score, seed by seed."""
+    """Reads the clients scored by a run and its baseline, seed by seed."""
     runs = ([read_scored(part.path, part.summary, score) for part in one.seeds or [one]] for one in (mine, baseline))
     return list(zip(*runs, strict=True))
 
 
 def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None) -> list[str]:
-    """Explains which clients and seeds the figures are of."""
+    """Explains which clients and seeds the results cover."""
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
@@ -88,7 +88,7 @@ def _cells(summary: Row, score: Score) -> list[str]:
 
 
 def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
-    """Describes the clusters of a run whose true clusters are not known."""
+    """Describes the clusters of a run without known true clusters."""
     lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
     silhouette = finished.summary["clusters/silhouette"]
     separated = "not known" if silhouette is None else f"{silhouette:.2f} (1 = well apart, 0 = none)"
@@ -103,7 +103,7 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
 
 
 def _cluster_sizes(path: Path) -> str:
-    """Lists how many clients in training each cluster of a run has, of many clusters the first ones."""
+    """Lists how many clients in training each cluster of a run has; of many clusters only the first."""
     rows = read_columns(path / "clients.csv", ["cluster", "newcomer"])
     found = Counter(cluster for cluster, newcomer in rows if cluster is not None and not newcomer)
     sizes = [str(found[cluster]) for cluster in sorted(found)]
@@ -112,7 +112,7 @@ def _cluster_sizes(path: Path) -> str:
 
 
 def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:
-    """Computes the gain of each client that both score; above 0 is better, whatever the direction of the score."""
+    """Computes the gain of each client scored in both; above 0 is better, for any direction of the score."""
     sign = 1 if score.higher_is_better else -1
     both = sorted(mine.values.keys() & others.values.keys())
     return [sign * (mine.values[client] - others.values[client]) for client in both]

@@ -12,7 +12,7 @@ from lit_cfl.runs.load_run import PlacedNewcomers
 
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
-    """Prints the task's scores on each split, a line for each if there are several."""
+    """Prints the task's scores, one line per split if there are several."""
     names = [score.name for found in scores.values() for score in found.scores]
     several = len(set(names)) > 1
     heading = "weighted" if several else f"weighted {names[0]}" if names else "weighted"
@@ -27,7 +27,7 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
 
 
 def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, measure: str) -> None:
-    """Prints the cluster of each newcomer; `measure` says what their closeness is."""
+    """Prints the cluster of each newcomer; `measure` describes the closeness."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
     for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
         name = f"{client} ({placed.names[client]})" if placed.names else str(client)
@@ -50,7 +50,7 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
 
 
 def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) -> tuple[str, str]:
-    """Says how close a newcomer is to its cluster, and which other cluster of the run is the next best."""
+    """Describes how close a newcomer is to its cluster, and the next best cluster of the run."""
     if placed.closeness is None:
         return "", ""
     row = placed.closeness[client].tolist()
@@ -60,7 +60,7 @@ def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) ->
 
 
 def new_table(*headings: str) -> Table:
-    """Makes a table without lines."""
+    """Makes a table without borders."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left")
@@ -68,5 +68,5 @@ def new_table(*headings: str) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Formats a number with three decimals; a dash means not known."""
+    """Formats a number with three decimals; a dash means unknown."""
     return "-" if value is None else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""Puts a page together from what directories hold."""
+"""Builds a page from the contents of directories."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from lit_cfl.scores import Score
 
 
 def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
-    """Reads directories and makes their page.
+    """Builds the page of some directories.
 
     Args:
         paths: Paths of runs, comparisons and studies.
@@ -47,7 +47,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
 
 
 def _clusters(groups: Sequence[Group], score: Score) -> Section:
-    """Makes the section of the clusters, with a part for each group."""
+    """Builds the section on clusters, with a part per group."""
     shown = [group for group in groups if group.first.rows or group.first.snapshots or group.first.memberships]
     parts: list[Section] = []
     slugs = [slug(group.name) for group in shown]
@@ -63,7 +63,7 @@ def _clusters(groups: Sequence[Group], score: Score) -> Section:
 def _study(
     source: ReportSource, name: str, lines: list[str], problems: list[str], guard: DrawingGuard
 ) -> list[Section]:
-    """Makes the section of a study; adds to the lines that sum the page up, and to the problems."""
+    """Builds the section of a study, and extends the summary lines and the problems."""
     if source.kind != "study":
         return []
     from lit_cfl.report import study  # imports Optuna
@@ -75,7 +75,7 @@ def _study(
 
 
 def slug(text: str) -> str:
-    """Makes a name of a file of any text."""
+    """Converts any text to a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "run"
 
 

@@ -1,4 +1,4 @@
-"""What a page is made of: sections of paragraphs, tables, figures and images, without a word of HTML."""
+"""The elements of a page: sections of paragraphs, tables, figures and images, independent of HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines to copy, such as a command.
+    """Lines to be copied, such as a command.
 
     Args:
         text: the lines.
@@ -53,7 +53,7 @@ class Section:
 
     @property
     def figures(self) -> list[Figure]:
-        """Lists its figures, and those of its parts."""
+        """Lists its figures, including those of its parts."""
         own = [block for block in self.blocks if isinstance(block, Figure)]
         return own + [figure for part in self.parts for figure in part.figures]
 

@@ -1,4 +1,4 @@
-"""What a comparison adds to its runs: the table of differences, and the runs that failed."""
+"""Further content of comparisons: the table of differences, and failed runs."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from lit_cfl.storage.csv_log import read_table
 
 
 def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
-    """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and what failed or is damaged."""
+    """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and failed or damaged runs."""
     problems: list[str] = []
     file = path / "results.csv"
     table = attempt(problems, file, lambda: _table(path, score)) if file.exists() else None

@@ -13,7 +13,7 @@ shown on one page; their runs must have the same data.
 
 
 def read_arguments(arguments: Sequence[str]) -> Namespace:
-    """Reads the command line. Raises InputError, also for a directory that is not there."""
+    """Reads the command line. Raises InputError, also for a missing directory."""
     parser = LineParser(
         prog="lit-cfl report",
         description="Shows runs, comparisons and studies on one page, a file that needs no network.",
@@ -33,7 +33,7 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
 
 
 def require_directory(path: Path) -> None:
-    """Checks that there is a directory. Raises InputError."""
+    """Checks that a directory exists. Raises InputError."""
     if not path.is_dir():
         wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}"
         raise InputError(f"{wrong}; give a directory that lit-cfl run, compare or tune wrote")

@@ -1,4 +1,4 @@
-"""The section of metrics over the rounds and over the traffic: a line for each group, with a band over its seeds."""
+"""The section on metrics over rounds and traffic: one line per group, with a band over its seeds."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,12 +11,12 @@ from lit_cfl.scores import Score
 
 
 def means(group: Group, column: str) -> Means:
-    """Computes the means of a metric over the runs of a group that count, in the rounds in which all know it."""
+    """Computes the means of a metric over the counted runs of a group, in the rounds for which all have it."""
     return Means.of([run.rows for run in group.counted if run.rows], column)
 
 
 def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Section:
-    """Makes the section."""
+    """Builds the section."""
     title, main = score.title, f"test/weighted_{score.name}"
     shown = [
         (main, f"{title.capitalize()} on test data", title, "Over the examples of all clients."),

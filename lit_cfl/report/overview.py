@@ -1,4 +1,4 @@
-"""The first section: a row for each group, and what sums the page up."""
+"""The first section: one row per group, and a summary."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
@@ -11,7 +11,7 @@ from lit_cfl.scores import Score
 
 
 def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ()) -> Section:
-    """Makes the section of the results: last values of each group, then further tables."""
+    """Builds the section of the results: final values of each group, then further tables."""
     columns = _columns(score)
     over = all(group.status == "finished" for group in groups)
     rows = [
@@ -61,7 +61,7 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
 
 
 def last_value(run: RunFiles, column: str) -> float | None:
-    """Returns a metric of the last round; None where it is not known."""
+    """Returns a metric of the last round; None if unknown."""
     return known(run.rows[-1].get(column)) if run.rows else None
 
 
@@ -85,7 +85,7 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
 
 
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
-    """Says in a sentence or two what came out. Groups of which no run is over are not ranked."""
+    """Summarises the results in a sentence or two. Groups without a finished run are not ranked."""
     lines, column = [], f"test/weighted_{score.name}"
     means = {
         group.name: fmean(values)

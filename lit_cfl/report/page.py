@@ -1,4 +1,4 @@
-"""Writes a page as one HTML file that needs nothing else: its styles, its script and its figures are inside."""
+"""Writes a page as one self-contained HTML file, including styles, script and figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ MOST_BYTES = 2 * 2**20
 
 
 def as_html(page: Page) -> bytes:
-    """Formats a page. Figures that cannot be drawn are left out, and named among the problems."""
+    """Formats a page. Figures that cannot be drawn are left out and listed among the problems."""
     problems: list[str] = []
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
     drawn = {figure.name: guard(figure.title, partial(_drawn, figure)) for figure in page.figures}
@@ -36,7 +36,7 @@ def as_html(page: Page) -> bytes:
 
 
 def _drawn(figure: Figure) -> dict[str, str]:
-    """Draws each state of a figure, the last one last; its table is made, too, which may fail as well."""
+    """Draws each state of a figure, the last one last, and its table; either may fail."""
     names = [(name, replace(figure, name=f"{figure.name}-{k}", rows=[[panel]]))
              for k, (name, panel) in enumerate(figure.frames.items())]  # fmt: skip
     return {name: as_svg(state) for name, state in names or [("", figure)] if figure.values}
@@ -48,7 +48,7 @@ def _with_drawn(section: Section, names: set[str]) -> Section:
 
 
 def _figures_together(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    """Divides blocks into stretches of figures, which lie side by side, and of others."""
+    """Groups consecutive figures, which are shown next to each other, and other blocks."""
     return [
         {"figures": figures, "blocks": list(found)}
         for figures, found in groupby(blocks, lambda block: isinstance(block, Figure))

@@ -22,7 +22,7 @@ _CLIENTS, _FEWEST = 1500, 60  # clients in matrices and in maps, all runs of a p
 
 
 def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure]:
-    """Makes all figures that the files of a run allow. What damaged tables make impossible is noted and left out.
+    """Makes all figures for which the run's files suffice. Problems with damaged tables are recorded.
 
     Args:
         run: the files.
@@ -49,7 +49,7 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
 
 
 def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
-    """Returns the rows of a table that are of a client."""
+    """Returns the rows of a table for one client."""
     return [row for row in run.table(table) if known(row.get("client")) is not None]
 
 

@@ -1,4 +1,4 @@
-"""Reads the files of a run directory for people: what cannot be read is named, and the rest is kept."""
+"""Reads the files of a run directory for reports: unreadable ones are recorded, and the rest is kept."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, eq=False)
 class RunFiles:
-    """The files of one run, as far as they are there and can be read.
+    """The readable files of one run.
 
     Args:
         path: the run directory.
@@ -63,7 +63,7 @@ class RunFiles:
 
     @property
     def seed(self) -> int | None:
-        """The seed, where it is known."""
+        """The seed, if known."""
         seeds = self.config.get("seeds")
         return int(seeds[0]) if isinstance(seeds, list) and seeds else (self.summary or {}).get("seed")
 
@@ -77,7 +77,7 @@ class RunFiles:
 
     @property
     def status(self) -> str:
-        """How far the run has come, in words."""
+        """The progress of the run, in words."""
         rounds = self.config.get("rounds")
         of = f" of {rounds}" if rounds else ""
         last = self.rows[-1]["round"] if self.rows else 0
@@ -88,11 +88,11 @@ class RunFiles:
 
     @cached_property
     def snapshots(self) -> list[int]:
-        """Lists the rounds that have a snapshot of the clients' similarity."""
+        """Lists the rounds with a similarity snapshot of the clients."""
         return sorted(int(file.stem) for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
 
     def snapshot(self, round: int) -> dict[str, np.ndarray] | None:
-        """Reads a snapshot; None where it is damaged."""
+        """Reads a snapshot; None if it is damaged."""
         file = self.path / "snapshots" / f"{round}.npz"
         found = attempt(self.problems, file, lambda: read_npz(file, required=_SNAPSHOT))
         size = 0 if found is None else len(found["clients"])
@@ -103,7 +103,7 @@ class RunFiles:
 
     @cached_property
     def memberships(self) -> dict[str, np.ndarray] | None:
-        """The content of `memberships.npz`; where the run is not over, of its checkpoint; None = not known."""
+        """Memberships from `memberships.npz`, or from the checkpoint of an unfinished run; None = unknown."""
         file = self.path / "memberships.npz"
         if file.exists():
             return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
@@ -114,7 +114,7 @@ class RunFiles:
 
     @cached_property
     def match(self) -> dict[int, int]:
-        """The number whose colour each cluster takes in all of the run's figures."""
+        """The colour number of each cluster in all of the run's figures."""
         known = self.memberships
         if known is not None:
             return matched(known["cluster"], known["true_cluster"])
@@ -122,12 +122,12 @@ class RunFiles:
         return {} if last is None else matched(last["cluster"], last["true_cluster"])
 
     def table(self, name: str) -> Sequence[Row]:
-        """Returns the rows of a table; empty where there is none."""
+        """Returns the rows of a table; empty if it does not exist."""
         return self.tables.get(name, ())
 
 
 def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | None:
-    """Reads a file. Where that fails, notes it among the problems and returns None."""
+    """Reads a file. If that fails, records the problem and returns None."""
     try:
         return read()
     except Exception as error:  # damaged files raise nearly anything
@@ -137,7 +137,7 @@ def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | Non
 
 
 def is_run(path: Path) -> bool:
-    """Tells whether a directory holds a run, or what is left of one."""
+    """Returns whether a directory contains a run, or remains of one."""
     return any((path / name).is_file() for name in ("config.yaml", "metrics.csv", "summary.json"))
 
 
@@ -179,7 +179,7 @@ def _json(problems: list[str], file: Path) -> dict[str, Any] | None:
 
 
 def _whole_rows(problems: list[str], file: Path) -> list[Row]:
-    """Reads the rows of a table that may still grow: half a row at its end does not count."""
+    """Reads the rows of a table that may still grow, ignoring an incomplete last row."""
     rows = attempt(problems, file, lambda: read_table(file, file.read_bytes().rfind(b"\n") + 1)) or []
     if rows and file.name != "clients.csv" and "round" not in rows[0]:
         return []  # a table of the user's own

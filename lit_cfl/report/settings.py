@@ -1,4 +1,4 @@
-"""The last section: configuration, what differs between runs, environment, and the commands."""
+"""The last section: configuration, differences between runs, environment, and the commands."""
 
 import json
 import shlex
@@ -16,7 +16,7 @@ _SAID_APART = ("seeds", "format", "code")
 
 
 def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
-    """Makes the section.
+    """Builds the section.
 
     Args:
         groups: all groups of the page.
@@ -42,7 +42,7 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
 
 
 def _differing(groups: Sequence[Group]) -> Table | None:
-    """Lists the options that differ between the groups; None where none does."""
+    """Lists the options that differ between the groups; None if none does."""
     known = [(group.name, _options(group)) for group in groups if group.first.config]
     if len(known) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Finds out what a directory holds: a run, a comparison or a study."""
+"""Determines the content of a directory: a run, a comparison or a study."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -38,22 +38,22 @@ class Group:
 
     @property
     def first(self) -> RunFiles:
-        """The first run that has a round, which stands for all where only one can be shown."""
+        """Representative run: the first with a completed round."""
         return next((run for run in self.runs if run.rows), self.runs[0])
 
     @property
     def counted(self) -> Sequence[RunFiles]:
-        """The runs that figures over the seeds are of: those that are over, or all where none is."""
+        """The runs included in figures over the seeds: finished ones, or all if none has finished."""
         return [run for run in self.runs if run.over] or self.runs
 
     @property
     def score(self) -> Score:
-        """The main score of its task; a run that is over knows its direction."""
+        """The main score of its task; a finished run records its direction."""
         return next((run for run in self.runs if run.summary), self.first).score
 
     @property
     def status(self) -> str:
-        """How far its runs have come, in words."""
+        """The progress of its runs, in words."""
         if len(self.runs) == 1:
             return self.first.status
         over = sum(run.over for run in self.runs)
@@ -62,7 +62,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class ReportSource:
-    """A directory, and what it holds.
+    """A directory and its content.
 
     Args:
         path: Path of the source.
@@ -78,7 +78,7 @@ class ReportSource:
 
 
 def kind_of(path: Path) -> Kind:
-    """Tells what a directory holds.
+    """Returns what a directory contains.
 
     Raises:
         InputError: there is no such directory, or it holds nothing of ours.
@@ -96,7 +96,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def read_source(path: Path) -> ReportSource:
-    """Reads a directory. Raises InputError where it holds nothing of ours."""
+    """Reads a directory. Raises InputError if it contains nothing of ours."""
     kind = kind_of(path)
     if kind == "comparison":
         return _comparison(path)
@@ -199,6 +199,6 @@ def _data_of(group: Group) -> dict[str, Any]:
 
 
 def main_score_of(groups: Sequence[Group]) -> Score:
-    """Returns the score that all groups are measured by; a run that is over knows its direction."""
+    """Returns the score by which all groups are measured; a finished run records its direction."""
     over = [group for group in groups if any(run.summary for run in group.runs)]
     return next((group.score for group in (*over, *groups) if group.first.rows), ACCURACY)

@@ -1,4 +1,4 @@
-"""The section of a study: its trials, history, importance, what costs what, and the best on new seeds."""
+"""The section of a study: its trials, history, importance, trade-off with traffic, and the best on new seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _INTERRUPTED = "interrupted"  # a trial that began, in a study that no process w
 
 @dataclass(frozen=True)
 class SavedStudy:
-    """What the directory of a study holds.
+    """The content of a study's directory.
 
     Args:
         path: Path of the study.
@@ -56,17 +56,17 @@ class SavedStudy:
 
     @property
     def trained(self) -> list[Row]:
-        """The trials that were trained; the others repeat a setting."""
+        """The trained trials; the others repeat a setting."""
         return [row for row in self.rows if row["repeats"] is None]
 
     @property
     def parameters(self) -> list[str]:
-        """The names of all values that a trial may have."""
+        """The names of all searched values."""
         return list(dict.fromkeys(key for row in self.rows for key in row["values"]))
 
 
 def read_study(path: Path) -> SavedStudy:
-    """Reads the directory of a study, as far as it can be read."""
+    """Reads the directory of a study, skipping unreadable files."""
     problems: list[str] = []
     file = path / STUDY
     content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
@@ -106,7 +106,7 @@ def _scores(trial: Path) -> Any:
 
 
 def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
-    """Makes the section of a study."""
+    """Builds the section of a study."""
     trained, objective = study.trained, study.objective
     shares = guard("importance", lambda: _shares(study)) or {}
     made = makers(trained, study.parameters, objective, shares)
@@ -131,7 +131,7 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
 
 
 def _shares(study: SavedStudy) -> Mapping[str, float]:
-    """Computes the importance of parameters from the finished trials that have the metric."""
+    """Computes the importance of parameters from the finished trials with the metric."""
     known_rows = [row for row in study.trained if row["status"] != FINISHED_STATUS or _value(row, study) is not None]
     return {} if study.space is None else importance(known_rows, study.space, study.objective)
 
@@ -141,7 +141,7 @@ def _value(row: Row, study: SavedStudy) -> float | None:
 
 
 def headline(study: SavedStudy) -> str:
-    """Says in a sentence what came out."""
+    """Summarises the result in a sentence."""
     finished = [row for row in study.trained if row["status"] == FINISHED_STATUS]
     best, metric = study.objective.best(finished), study.objective.metric
     trials = f"{counted(len(study.trained), 'trial')}, {len(finished)} of them finished"

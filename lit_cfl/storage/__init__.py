@@ -1,4 +1,4 @@
-"""Reads and writes files: tables, checkpoints, configurations. What a run has written is whole, or is not there."""
+"""Reads and writes files: tables, checkpoints, configurations. Files of a run are complete or absent."""
 
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import read_table, write_rows

@@ -1,4 +1,4 @@
-"""Writes files so that they are whole or absent, and turns a full disk into an error with the file's name."""
+"""Writes files atomically, and turns a full disk into an error with the file's name."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ _UNFINISHED = ".lit-cfl.tmp"  # ends the name of a file that is not complete yet
 
 @contextmanager
 def name_write_errors(path: Path) -> Iterator[None]:
-    """Turns errors of the system within the block into a `SaveError` that names the file or folder."""
+    """Turns system errors within the block into a `SaveError` that names the file or folder."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -28,12 +28,12 @@ def name_write_errors(path: Path) -> Iterator[None]:
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Tells whether an error is that of a full disk, or of a file that could not be written."""
+    """Returns whether an error means a full disk, or a file that could not be written."""
     return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno in _NO_SPACE)
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes a file so that a reader sees the old content or the whole new one, whatever happens meanwhile.
+    """Writes a file so that readers see either the old or the complete new content.
 
     Raises:
         SaveError: it could not be written; the old file is as it was.
@@ -58,14 +58,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes the unfinished files that a killed process has left in a folder."""
+    """Removes the unfinished files of killed processes from a folder."""
     for file in folder.glob(f".*{_UNFINISHED}"):
         with name_write_errors(file):
             file.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file; numbers that are not finite become null."""
+    """Writes a JSON file; non-finite numbers become null."""
     write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
 
 

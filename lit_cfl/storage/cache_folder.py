@@ -1,4 +1,4 @@
-"""Finds the folder in which a user's machine keeps what took long to make."""
+"""Finds the cache folder of the user, for results that took long to compute."""
 
 import os
 import warnings
@@ -11,7 +11,7 @@ _NO_HOME = "this user has no home folder, so nothing is kept for later runs; set
 
 
 def cache_folder() -> Path | None:
-    """Returns the folder LITCFL_CACHE, or `~/.cache/lit-cfl` where it is not set.
+    """Returns the folder LITCFL_CACHE, or `~/.cache/lit-cfl` if it is not set.
 
     Returns:
         None where it is `off`, or where it is not set and the user has no home folder, which is said in a notice.

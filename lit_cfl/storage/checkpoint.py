@@ -1,4 +1,4 @@
-"""Saves a run's state, without pickled code and never half.
+"""Saves a run's state atomically and without pickled code.
 
 A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
 that are views are cloned, for a view would save all of its storage. Fields that map clients to models
@@ -37,12 +37,12 @@ _FILE_BYTES = 2**26  # of the models in a file of rows/, unless one alone is mor
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
-    """Converts a state to its fields by name, ready for `torch.save`."""
+    """Converts a state to a dict of its fields, ready for `torch.save`."""
     return {field.name: _compact(getattr(state, field.name)) for field in fields(state)}
 
 
 def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
-    """Builds the state with these fields. Raises InputError where the class has other fields now."""
+    """Builds the state with these fields. Raises InputError if the class has different fields now."""
     names = {field.name for field in fields(state_type)}
     if names != values.keys():
         raise InputError(
@@ -53,7 +53,7 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
 
 
 def read_fingerprint(directory: Path) -> dict[str, str]:
-    """Reads `PreparedRun.fingerprint` as a run recorded it; {} if there is no checkpoint."""
+    """Reads the recorded `PreparedRun.fingerprint` of a run; {} if there is no checkpoint."""
     if not (directory / "checkpoint.pt").exists():
         return {}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
@@ -61,14 +61,14 @@ def read_fingerprint(directory: Path) -> dict[str, str]:
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
-    """Says whether several runs, of different seeds, started from one initial model."""
+    """Returns whether several runs, of different seeds, started from the same initial model."""
     found = [read_fingerprint(directory).get("initial model") for directory in directories]
     return len(found) > 1 and None not in found and len(set(found)) == 1
 
 
 @dataclass(frozen=True)
 class _RowFile:
-    """A file in `rows/`, and how many models it holds."""
+    """A file in `rows/`, and the number of models in it."""
 
     name: str
     digest: str
@@ -77,7 +77,7 @@ class _RowFile:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _SavedRow:
-    """A client's model and where it is saved. It is not kept alive: all models may be much of the memory."""
+    """A client's model and its place on disk. It is not kept in memory, which all models could fill."""
 
     row: "ReferenceType[Tensor]"
     file: _RowFile
@@ -85,7 +85,7 @@ class _SavedRow:
 
 
 class Checkpoint:
-    """`checkpoint.pt` of one run directory, and the files in `rows/` that it names."""
+    """`checkpoint.pt` of one run directory, and the files in `rows/` that it references."""
 
     def __init__(self, directory: Path) -> None:
         self.path, self.rows = directory / "checkpoint.pt", directory / "rows"
@@ -93,11 +93,11 @@ class Checkpoint:
 
     @property
     def row_files(self) -> list[str]:
-        """Names of the files in `rows/` that belong to the checkpoint, in no order."""
+        """Names of the files in `rows/` that belong to the checkpoint, unordered."""
         return [*{saved.file.name for rows in self._written.values() for saved in rows.values()}]
 
     def save(self, content: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Saves plain values and a state's fields. Raises SaveError; the checkpoint before is intact then."""
+        """Saves plain values and a state's fields. Raises SaveError; then the previous checkpoint is intact."""
         by_client = {name: value for name, value in state.items() if _is_per_client(value)}
         written = {name: self._save_rows(name, rows, int(content["round"])) for name, rows in by_client.items()}
         plain = {name: value for name, value in state.items() if name not in by_client}
@@ -130,7 +130,7 @@ class Checkpoint:
         return _RowFile(name, sha256(file.getbuffer()).hexdigest(), len(rows))
 
     def remove_superseded(self) -> None:
-        """Removes rows that the checkpoint does not name, such as a killed process leaves behind."""
+        """Removes rows that the checkpoint does not reference, such as those of a killed process."""
         named = set(self.row_files)
         for file in self.rows.glob("*.pt"):
             if _ROWS.fullmatch(file.name) and file.name not in named:
@@ -138,7 +138,7 @@ class Checkpoint:
                     file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """Loads what `save` saved, the whole state under `state`; None if nothing was saved. No code in a file is run.
+        """Loads the saved values, with the state under `state`; None without a checkpoint. Executes no code in files.
 
         Raises:
             InputError: a file that was changed, damaged or lost, is not ours, or of another format.
@@ -212,20 +212,20 @@ def _unreadable(path: Path) -> str:
 
 
 def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
-    """Describes where rows are: the files with their digests, and `[rows, 3]` of client, file and position."""
+    """Describes the places of rows: the files with their digests, and `[rows, 3]` of client, file and position."""
     files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
     found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
     return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}
 
 
 def _one_row_a_file(files: Mapping[int, list[str]]) -> dict[str, Any]:
-    """Describes the rows of a checkpoint of format 3 in the same way."""
+    """Describes the places of rows of a checkpoint of format 3."""
     rows = [[client, number, _ALONE] for number, client in enumerate(files)]
     return {"files": [[*named, 1] for named in files.values()], "rows": rows}
 
 
 def _parts(rows: Mapping[int, Tensor]) -> Iterator[list[int]]:
-    """Divides clients among files: rows of one shape and dtype, of at most `_FILE_BYTES` unless one alone is more."""
+    """Divides clients among files: rows of one shape and dtype, at most `_FILE_BYTES` unless a single row is larger."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for client, row in rows.items():
         alike.setdefault((row.shape, row.dtype), []).append(client)

@@ -1,4 +1,4 @@
-"""Writes and reads `config.yaml` of a run directory: its format, the options, and last the run and a digest."""
+"""Writes and reads `config.yaml` of a run directory: the format, the options, the run's id and a digest."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
 
 
 def require_config(path: Path) -> dict[str, Any]:
-    """Reads `config.yaml` of a run directory. Raises InputError where there is none, and as `stored_config`."""
+    """Reads `config.yaml` of a run directory. Raises InputError if it is missing, and as `stored_config`."""
     config = stored_config(path)
     if config is None:
         raise InputError(f"{path} holds no run (no config.yaml)")
@@ -40,7 +40,7 @@ def require_config(path: Path) -> dict[str, Any]:
 
 
 def _refuse_earlier(file: Path) -> None:
-    """Refuses a configuration that was written before there were formats and digests."""
+    """Refuses a configuration written before formats and digests were introduced."""
     try:
         config = parse_yaml(file.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -50,7 +50,7 @@ def _refuse_earlier(file: Path) -> None:
 
 
 def require_unused(path: Path) -> None:
-    """Raises InputError where the directory holds a run already."""
+    """Raises InputError if the directory contains a run."""
     if (path / "config.yaml").exists():
         raise InputError(
             f"{path} already holds a run; choose another --run_dir, or go on with --resume {quote(str(path))}"
@@ -58,7 +58,7 @@ def require_unused(path: Path) -> None:
 
 
 def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = None) -> None:
-    """Writes `config.yaml`: the format of the run directory first, and last a digest of it all.
+    """Writes `config.yaml`: the format of the run directory first, and last a digest of the content.
 
     Args:
         path: Path of the directory.
@@ -83,7 +83,7 @@ def as_yaml(content: Mapping[str, Any]) -> str:
 
 
 def read_run_id(path: Path) -> str:
-    """Reads the id of the run in a directory from `config.yaml`. Raises InputError where that is of no run."""
+    """Reads the id of the run in a directory from `config.yaml`. Raises InputError if it belongs to no run."""
     run_id = read_sealed(path / "config.yaml")[1]
     if run_id is None:
         raise InputError(f"{path / 'config.yaml'} belongs to no run: its last line names none; put the original back")

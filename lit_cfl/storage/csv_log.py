@@ -1,4 +1,4 @@
-"""Writes CSV files that grow by rows and can be cut back to where a checkpoint was made."""
+"""CSV files that grow by rows, and can be truncated to their length at a checkpoint."""
 
 import csv
 import hashlib
@@ -30,11 +30,11 @@ class CsvLog:
         self._size, self._digest = 0, hashlib.sha256()
 
     def start(self) -> None:
-        """Writes a new file that holds the header alone; an old one is replaced by rename."""
+        """Atomically writes a new file with only the header."""
         self._replace(as_csv([self.columns]))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds rows; nan and missing values are left blank."""
+        """Adds rows; nan and missing values become blank."""
         data = as_csv([blank_nan(row.get(column)) for column in self.columns] for row in rows)
         with name_write_errors(self.path), self.path.open("ab") as file:
             file.write(data)
@@ -42,15 +42,15 @@ class CsvLog:
 
     @property
     def size(self) -> int:
-        """Bytes that were written."""
+        """The number of bytes written."""
         return self._size
 
     def mark(self) -> Mark:
-        """Returns where the file ends now."""
+        """Returns the current length of the file."""
         return [self._size, self._digest.hexdigest()]
 
     def cut_back(self, mark: Mark) -> None:
-        """Drops what came after a mark, by rename.
+        """Atomically truncates the file to a mark.
 
         Raises:
             InputError: what came before the mark is not what was written.
@@ -68,7 +68,7 @@ class CsvLog:
 
 
 def read_up_to_mark(path: Path, mark: Mark) -> bytes:
-    """Reads a table up to where its checkpoint was made. Raises InputError where that is not what was written."""
+    """Reads a table up to its checkpoint's mark. Raises InputError if the content has changed."""
     size, digest = int(mark[0]), mark[1]
     data = path.read_bytes()[:size] if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != digest:
@@ -89,7 +89,7 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
 def write_rows(
     path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], digits: int | None = None
 ) -> None:
-    """Writes a CSV file at once: dicts as JSON, nan and missing values blank.
+    """Writes a whole CSV file: dicts as JSON, nan and missing values blank.
 
     Args:
         digits: significant ones of each float; None = all.
@@ -118,7 +118,7 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields some columns of one of our CSV files row by row, as `read_table` has them: clients may be a million."""
+    """Yields some columns of a CSV file row by row, parsed like `read_table`: clients may be a million."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         header = next(rows)

@@ -1,4 +1,4 @@
-"""Records the SHA-256 of files, by which damaged files, and files of another run, are noticed when they are read.
+"""Records the SHA-256 of files, to detect damaged files and files of another run when reading.
 
 Text files that we read back end with a comment that holds the digest of all before it. `SHA256SUMS`, the last file of a
 run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): a run is over once it is there.
@@ -18,7 +18,7 @@ _DIGEST_LENGTH = 65  # with its line feed
 
 
 def digest_of(path: Path) -> str | None:
-    """Computes the SHA-256 of a file; None where there is none."""
+    """Computes the SHA-256 of a file; None if it does not exist."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -27,7 +27,7 @@ def digest_of(path: Path) -> str | None:
 
 
 def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
-    """Writes text with a last line that `read_sealed` checks: a comment, to YAML as to `sha256sum`.
+    """Writes text with a last line that `read_sealed` checks: a comment in YAML and for `sha256sum`.
 
     Args:
         path: Path of the file.
@@ -40,7 +40,7 @@ def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
 
 
 def read_sealed(path: Path) -> tuple[str, str | None]:
-    """Reads the text of a sealed file, and the id of the run that it belongs to.
+    """Reads the text of a sealed file, and the id of its run.
 
     Raises:
         InputError: it was changed, cut off, or never sealed.
@@ -61,12 +61,12 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
 
 
 def write_sums(directory: Path, names: Iterable[str], run_id: str) -> None:
-    """Writes `SHA256SUMS` of these files of a run directory."""
+    """Writes `SHA256SUMS` for these files of a run directory."""
     _write(directory, {name: digest_of(directory / name) for name in names}, run_id)
 
 
 def renew_sums(directory: Path, names: Iterable[str]) -> None:
-    """Replaces the digests of a finished run's files that were made again."""
+    """Updates the digests of rewritten files of a finished run."""
     sums, now = read_digests(directory), {name: digest_of(directory / name) for name in names}
     if sums is not None and sums != sums | now:
         _write(directory, sums | now, read_sealed(directory / "config.yaml")[1])
@@ -78,7 +78,7 @@ def _write(directory: Path, sums: Mapping[str, str | None], run_id: str | None) 
 
 
 def read_digests(directory: Path) -> dict[str, str] | None:
-    """Reads the digests of a run that is over; None where `SHA256SUMS` is missing, damaged, or of another run."""
+    """Reads the digests of a finished run; None if `SHA256SUMS` is missing, damaged, or of another run."""
     try:
         text, run_id = read_sealed(directory / SUMS)
         _, expected = read_sealed(directory / "config.yaml")
@@ -89,7 +89,7 @@ def read_digests(directory: Path) -> dict[str, str] | None:
 
 
 def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:
-    """Lists files of a run that differ from when it ended; None where it has not ended, or that is not known.
+    """Lists files of a run that changed since it finished; None if it has not finished, or that is unknown.
 
     Args:
         names: those to look at; None = all.
@@ -101,7 +101,7 @@ def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | 
 
 
 def require_undamaged(directory: Path, name: str) -> None:
-    """Checks that a file of a run that is over is as it was written. Raises InputError."""
+    """Checks that a file of a finished run is unchanged. Raises InputError."""
     if damaged(directory, [name]):
         raise InputError(
             f"{directory / name} was changed or damaged since the run ended; put the original back, or let "

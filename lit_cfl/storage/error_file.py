@@ -1,4 +1,4 @@
-"""Keeps the traceback of a run that failed in the run's own directory."""
+"""Stores the traceback of a failed run in the run's directory."""
 
 import traceback
 from contextlib import suppress
@@ -11,7 +11,7 @@ ERROR_FILE = "error.txt"
 
 
 def write_error(folder: Path, error: Exception) -> str:
-    """Writes the traceback of an error, where the disk has room for it, and returns the error in one line."""
+    """Writes the traceback of an error, if the disk has room, and returns the error in one line."""
     with suppress(OSError, InputError):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / ERROR_FILE, "".join(traceback.format_exception(error)))

@@ -1,4 +1,4 @@
-"""Checks paths and names of folders as a user gives them; `~` means the home folder."""
+"""Checks paths and folder names given by users; `~` means the home folder."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ _MOST_BYTES = 180  # of a name: the time of a run and endings of files follow, a
 
 
 def expand_home(path: str | Path) -> Path:
-    """Replaces `~` by the home folder. Raises InputError where this user has none."""
+    """Replaces `~` by the home folder. Raises InputError if this user has none."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -16,7 +16,7 @@ def expand_home(path: str | Path) -> Path:
 
 
 def resolve_directory(path: str, option: str) -> Path:
-    """Makes a path of what an option says.
+    """Makes a path from an option's value.
 
     Args:
         path: as given.
@@ -35,7 +35,7 @@ def resolve_directory(path: str, option: str) -> Path:
 
 
 def require_folder_name(name: str, what: str) -> None:
-    """Checks that a folder can have a name, with the time of a run behind it.
+    """Checks that a folder can have this name, followed by the time of a run.
 
     Args:
         name: Name to check.

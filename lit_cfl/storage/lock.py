@@ -1,4 +1,4 @@
-"""Holds a directory for one process."""
+"""Locks a directory for one process."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.5  # `wait_until_free`, as of a page that is watched, holds a 
 
 @contextmanager
 def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
-    """Makes the directory and holds it for this process until the block ends, or the process does.
+    """Creates the directory and locks it for this process until the end of the block or the process.
 
     Args:
         path: Path of the directory.
@@ -51,7 +51,7 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
 
 
 def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
-    """Waits while another process holds a directory: one that was killed may be about to end.
+    """Waits while another process has locked a directory, such as a killed one that is about to end.
 
     Args:
         path: Path of the directory.
@@ -71,7 +71,7 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Tells whether a process holds a directory now; not of somebody else's, of which this process cannot tell."""
+    """Returns whether a process has locked a directory now; False for other users' directories, which it cannot see."""
     try:
         return not wait_until_free(path, 0)
     except SaveError:

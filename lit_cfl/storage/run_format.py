@@ -1,4 +1,4 @@
-"""The format of a run directory, a number in config.yaml and checkpoint.pt. Imports nothing heavy."""
+"""The format of a run directory: a number in config.yaml and checkpoint.pt. Imports nothing heavy."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reads YAML by libyaml, which takes an eighth of PyYAML's own time, where PyYAML was built with it."""
+"""Reads YAML with libyaml, in an eighth of PyYAML's own time, if PyYAML was built with it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The tasks that clients train: LightningModules."""
+"""The LightningModules that clients train."""
 
 from lit_cfl.tasks.base import mixed_logits
 from lit_cfl.tasks.classification import Classification

@@ -1,4 +1,4 @@
-"""The base class of the ready tasks: a net, an optimizer, and the mean of the losses as training loss."""
+"""Base class of the ready-made tasks: a net, an optimizer, and the mean of the losses as training loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels [n]
 
 
 class Task(LightningModule, ABC):
-    """A net and how it is trained. A subclass defines `losses` and `outcomes`.
+    """A net and its training. A subclass defines `losses` and `outcomes`.
 
     With `mix_outputs(outputs, weights)` it says how outputs of several models are mixed (`mixed_logits`).
 
@@ -34,7 +34,7 @@ class Task(LightningModule, ABC):
         self.optimizer = optimizer
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Computes the net's outputs. Raises InputError where they are no tensor."""
+        """Computes the net's outputs. Raises InputError if they are not a tensor."""
         outputs = self.net(inputs)
         if not isinstance(outputs, Tensor):
             raise InputError(
@@ -44,7 +44,7 @@ class Task(LightningModule, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch) -> Tensor:
-        """Computes what is trained on each example `[n]`."""
+        """Computes the training loss of each example `[n]`."""
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.losses(batch).mean()
@@ -70,13 +70,13 @@ def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
 
 
 def mixed_binary_logits(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes logits of labels that an example has or has not: the logits of the mixed probabilities; see above."""
+    """Mixes logits of binary labels: returns the logits of the mixed probabilities; see above."""
     factors = _as_factors(weights, outputs).log()
     return (logsigmoid(outputs) + factors).logsumexp(0) - (logsigmoid(-outputs) + factors).logsumexp(0)
 
 
 def mixed_numbers(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes predicted numbers `[K, n, ...]`: their weighted mean `[n, ...]`; see above."""
+    """Computes the weighted mean of predicted numbers `[K, n, ...]`: `[n, ...]`; see above."""
     return _as_factors(weights, outputs).mul(outputs).sum(0)
 
 
@@ -85,7 +85,7 @@ def _as_factors(weights: Tensor, outputs: Tensor) -> Tensor:
 
 
 def most_likely(outputs: Tensor) -> Tensor:
-    """Finds the largest output `[..., labels]`, int64 `[...]`; -1 where one is nan, which is no prediction."""
+    """Finds the index of the largest output `[..., labels]`, int64 `[...]`; -1 if an output is nan."""
     return outputs.argmax(-1).where(~outputs.isnan().any(-1), -1)
 
 
@@ -94,7 +94,7 @@ def _in_words(outputs: Any) -> str:
 
 
 def _held(outputs: Any) -> str:
-    """Names the tensor that is meant in what a net returned, as a remedy; nothing where there is none."""
+    """Suggests, as a remedy, the tensor in a net's return value; empty if there is none."""
     if isinstance(outputs, Sequence) and outputs and isinstance(outputs[0], Tensor):
         return ", such as output[0]"
     held = outputs if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})

@@ -57,7 +57,7 @@ class Classification(Task):
         self.penalised_layers = _kernels(net, kernel_l2_layers) if kernel_l2 else []
 
     def losses(self, batch: Batch) -> Tensor:
-        """Computes the cross-entropy of each example `[n]`, and the penalty where there is one."""
+        """Computes the cross-entropy of each example `[n]`, plus the penalty if there is one."""
         losses = cross_entropy(self(batch[0]), batch[1], reduction="none")
         return losses + self.penalty() if self.penalised_layers else losses
 
@@ -83,12 +83,12 @@ class Classification(Task):
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts labels int64 `[n]`; -1 where an output is nan."""
+        """Predicts labels int64 `[n]`; -1 if an output is nan."""
         return most_likely(self(batch if isinstance(batch, Tensor) else batch[0]))
 
 
 def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:
-    """Names the fully connected and convolutional layers whose trained kernels the patterns choose."""
+    """Names the fully connected and convolutional layers whose trained kernels match the patterns."""
     layout = ParameterLayout.of(net)
     columns = layout.columns(patterns)
     chosen = torch.zeros(layout.num_columns, dtype=torch.bool).index_fill_(0, columns, True)

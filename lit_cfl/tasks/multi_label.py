@@ -1,4 +1,4 @@
-"""Classification with several labels of each example: the LightningModule of clients whose labels are `[N, L]`."""
+"""Classification with several labels per example: the LightningModule of clients whose labels are `[N, L]`."""
 
 from collections.abc import Callable, Iterable
 from math import nan
@@ -16,7 +16,7 @@ from lit_cfl.tasks.named_scores import KnownScores, ScoreNames, named_scores
 
 
 def auroc_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
-    """Computes the area under the ROC curve of one label; nan if all examples have it, or none.
+    """Computes the area under the ROC curve of one label; nan if all or no examples have it.
 
     Args:
         label: Number of the label.
@@ -35,7 +35,7 @@ def auroc_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
 
 
 def f1_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
-    """Computes the F1 score of one label; nan if no example has it and it is never predicted. See `auroc_of_label`."""
+    """Computes the F1 score of one label; nan if it neither occurs nor is predicted. See `auroc_of_label`."""
     from torchmetrics.functional.classification import binary_f1_score
 
     has, predicted = _column(labels, label, "f1"), outputs[:, label] > 0
@@ -45,12 +45,12 @@ def f1_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
 
 
 def auroc_of_labels(outputs: Tensor, labels: Tensor) -> float:
-    """Computes the mean of `auroc_of_label` over the labels for which it is defined; nan if there are none."""
+    """Computes the mean of `auroc_of_label` over the labels with a defined value; nan if there are none."""
     return _mean_of_defined([auroc_of_label(k, outputs, labels) for k in range(labels.shape[1])])
 
 
 def f1_of_labels(outputs: Tensor, labels: Tensor) -> float:
-    """Computes the mean of `f1_of_label` over the labels for which it is defined; nan if there are none."""
+    """Computes the mean of `f1_of_label` over the labels with a defined value; nan if there are none."""
     return _mean_of_defined([f1_of_label(k, outputs, labels) for k in range(labels.shape[1])])
 
 
@@ -108,7 +108,7 @@ class MultiLabel(Task):
         return _losses(self(batch[0]), batch[1])
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Computes the losses `[n]` and the scores, in one pass; the outputs follow where a score is of sets."""
+        """Computes the losses `[n]` and the scores in one pass, followed by the outputs if a score needs sets."""
         outputs = self(batch[0])
         right = (outputs > 0) == (batch[1] > 0.5)
         values = {_LABEL_ACCURACY: right.to(outputs.dtype).mean(1), _EXACT_MATCH: right.all(1)}
@@ -121,7 +121,7 @@ class MultiLabel(Task):
         return mixed_binary_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts labels, int64 `[n, L]`, 0 or 1; -1 where an output is nan."""
+        """Predicts labels, int64 `[n, L]`, 0 or 1; -1 if an output is nan."""
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
         return (outputs > 0).long().where(~outputs.isnan(), -1)
 

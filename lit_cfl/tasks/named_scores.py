@@ -1,4 +1,4 @@
-"""The scores of a classifier that go by a name, and those of one's own.
+"""The scores of a classifier: named ones, and the user's own.
 
 Scores of sets take softmax of the outputs as probabilities and are computed by torchmetrics' functional API.
 """
@@ -26,7 +26,7 @@ _OF_ONE = re.compile(r"(\w+)_(\d+)")
 
 
 def auroc(outputs: Tensor, labels: Tensor) -> float:
-    """Computes the mean of the areas under the ROC curves of each class against the rest; nan with one class.
+    """Computes the mean area under the ROC curve of each class against the rest; nan with one class.
 
     Only classes that occur count: without examples a class has no curve.
 
@@ -45,7 +45,7 @@ def auroc(outputs: Tensor, labels: Tensor) -> float:
 
 
 def f1(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Computes the mean of the F1 scores of all classes that occur among labels or predictions; see `auroc`."""
+    """Computes the mean F1 score of all classes that occur among labels or predictions; see `auroc`."""
     from torchmetrics.functional.classification import multiclass_f1_score
 
     return multiclass_f1_score(outputs, labels, outputs.shape[1], "macro", validate_args=False)
@@ -71,7 +71,7 @@ def f1_of_class(label: int, outputs: Tensor, labels: Tensor) -> float:
 
 
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Computes the mean of the recalls of all classes that occur among the labels; see `auroc`."""
+    """Computes the mean recall of all classes that occur among the labels; see `auroc`."""
     from torchmetrics.functional.classification import multiclass_recall
 
     recalls = multiclass_recall(outputs, labels, outputs.shape[1], "none", validate_args=False)
@@ -87,7 +87,7 @@ def calibration_error(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class KnownScores:
-    """The scores that a task has names for.
+    """The scores that a task knows by name.
 
     Args:
         scores: Scores that go by their names.
@@ -100,7 +100,7 @@ class KnownScores:
     one: str = "class"
 
     def find(self, name: str) -> Score | None:
-        """Finds a score by its name; None where there is none."""
+        """Finds a score by its name; None if there is none."""
         numbered = _OF_ONE.fullmatch(name)
         if numbered is not None and numbered[1] in self.of_one:
             return SetScore(name, function=partial(self.of_one[numbered[1]], int(numbered[2])))
@@ -124,7 +124,7 @@ OF_CLASSES = KnownScores(
 
 
 def named_scores(names: Sequence[str | Score], known: KnownScores = OF_CLASSES) -> Scores:
-    """Finds the scores that a task is measured by.
+    """Finds the scores of a task by their names.
 
     Args:
         names: Names of scores, such as `f1_<class>`; paths of one's own such as `package.module.name`, of a function of
@@ -162,7 +162,7 @@ def _score(name: str | Score, known: KnownScores) -> Score:
 
 
 def _own(path: str, name: str) -> Score:
-    """Imports a score of one's own."""
+    """Imports a score of the user's own."""
     found = import_own("task.scores", path)
     if isinstance(found, SetScore):
         return found

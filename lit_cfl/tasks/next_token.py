@@ -40,12 +40,12 @@ class NextToken(Task):
         self.padding = padding
 
     def losses(self, batch: Batch) -> Tensor:
-        """Computes the mean cross-entropy of the tokens of each sequence `[n]`; 0 where none is predicted."""
+        """Computes the mean cross-entropy of the tokens of each sequence `[n]`; 0 if none is predicted."""
         _, losses, counted = self._by_token(batch[0])
         return _mean(losses, counted)
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Computes losses `[n]`; and, with the numbers of tokens as weights, the loss and the share of right tokens."""
+        """Computes losses `[n]`, and loss and accuracy per token with the numbers of tokens as weights."""
         logits, losses, counted = self._by_token(batch[0])
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
         right = (most_likely(logits) == batch[0][:, 1:]).double()
@@ -56,12 +56,12 @@ class NextToken(Task):
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts the most likely next token after each token, int64 `[n, length - 1]`; -1 where logits are nan."""
+        """Predicts the most likely next token after each token, int64 `[n, length - 1]`; -1 if logits are nan."""
         tokens = batch if isinstance(batch, Tensor) else batch[0]
         return most_likely(self(tokens[:, :-1]))
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes logits `[n, t, vocabulary]`; for each token to predict `[n, t]` its loss and whether it counts."""
+        """Computes logits `[n, t, vocabulary]`, and for each target token `[n, t]` its loss and whether it counts."""
         logits, targets = self(tokens[:, :-1]), tokens[:, 1:].long()
         if logits.shape[:-1] != targets.shape:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The public test kit: try an algorithm without nets, data or an engine.
+"""The public test kit: tests an algorithm without nets, data or an engine.
 
 `QuadraticWork` gives clients with closed-form answers; `check_algorithm` runs the contract that every algorithm of ours
 keeps. In a test of yours:

@@ -1,4 +1,4 @@
-"""The contract that every algorithm keeps, checked on quadratic clients."""
+"""Checks the contract of algorithms on quadratic clients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,7 +63,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
 def _work(
     algorithm: Algorithm, clients: int = _CLIENTS, kind: type[QuadraticWork] = QuadraticWork, **options: Any
 ) -> QuadraticWork:
-    """Makes clients around two opposite points, of unequal sizes; who sees the truth is shown the two."""
+    """Makes clients around two opposite points, of unequal sizes, with true clusters if the algorithm sees them."""
     rng = torch.Generator().manual_seed(7)
     side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
     centers = torch.randn(clients, _COLUMNS, generator=rng, dtype=torch.float64)
@@ -114,7 +114,7 @@ def _num_models(algorithm: Algorithm, state: State) -> int:
 
 @contextmanager
 def _as_broken_rule() -> Iterator[None]:
-    """Turns the error of a check that runs make, too, into that of a broken rule."""
+    """Turns the error of a check that runs make, too, into a broken rule."""
     try:
         yield
     except InputError as error:
@@ -232,7 +232,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
 
 
 class _Unlabelled(QuadraticWork):
-    """Clients of whom nobody knows the labels, so that they cannot train."""
+    """Clients without known labels, which cannot train."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -293,7 +293,7 @@ def _reads_chunks(algorithm: Algorithm) -> None:
 
 @contextmanager
 def _in_words(algorithm: Algorithm, call: str) -> Iterator[None]:
-    """Turns what a call of the algorithm raises into the words of a broken rule."""
+    """Turns an error raised in a call of the algorithm into a broken rule."""
     try:
         yield
     except Exception as error:
@@ -302,7 +302,7 @@ def _in_words(algorithm: Algorithm, call: str) -> Iterator[None]:
 
 
 def _difference(a: Any, b: Any) -> float:
-    """Finds the largest absolute difference of two states' values; infinite where they differ in kind."""
+    """Finds the maximum absolute difference of two states' values; infinite if their types or shapes differ."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape or a.dtype != b.dtype:
             return float("inf")

@@ -1,4 +1,4 @@
-"""Clients whose loss is a parabola, so that every answer is known in closed form."""
+"""Clients with quadratic losses, for which all results are known in closed form."""
 
 from collections.abc import Iterator
 from copy import copy

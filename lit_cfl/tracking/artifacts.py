@@ -1,4 +1,4 @@
-"""The artifact that W&B keeps of a run: models, memberships and partition."""
+"""The W&B artifact of a run: models, memberships and partition."""
 
 import shutil
 import warnings
@@ -18,7 +18,7 @@ MAX_MIB = 256  # of models
 
 
 def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: Tensor) -> Models:
-    """Collects the models that clients use as state dicts: of each cluster by its number, and `global` if there is one.
+    """Collects the clients' models as state dicts: one per cluster number, and `global` if there is one.
 
     Args:
         clients: ids int64 `[n]`.
@@ -38,7 +38,7 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
 
 
 def _state_dicts(engine: Engine, rows: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yields the state dict of each row by its name; what no row holds, such as frozen layers, is shared by all."""
+    """Yields the state dict of each row by its name; tensors outside of rows, such as frozen layers, are shared."""
     module = engine.module(next(iter(rows.values()))).cpu()
     named = dict(module.named_parameters()) | dict(module.named_buffers())
     trained = [named[slot.name] for slot in engine.layout.slots]
@@ -53,7 +53,7 @@ def _place(tensor: Tensor) -> tuple[int, torch.Size]:
 
 
 def gathered(run: Path, folder: Path, models: Models) -> dict[str, Path]:
-    """Copies the files of the artifact, so that nothing changes them before they are uploaded. Returns them by name.
+    """Copies the files of the artifact, so that they do not change before their upload. Returns them by name.
 
     Args:
         run: the run directory.

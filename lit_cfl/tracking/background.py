@@ -1,4 +1,4 @@
-"""Draws pictures and feeds W&B in a thread of its own, so that training does not wait for them."""
+"""Draws pictures and feeds W&B in a separate thread, so that training does not wait for them."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _FIRST_SECONDS = 0.6  # what the first ones take, roughly: runs of half a minute
 
 @dataclass
 class Guard:
-    """Keeps the failures of a tracker from the run: after the first one it is left out, with one notice."""
+    """Isolates the run from a tracker's failures: after the first, the tracker is disabled with one notice."""
 
     title: str
     failed: bool = False
@@ -56,14 +56,14 @@ class PictureTime:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Counts the time that the block takes."""
+        """Measures the time of the block."""
         begun = monotonic()
         yield
         self._seconds += monotonic() - begun
 
 
 class BackgroundTrackers:
-    """Draws pictures and feeds W&B, one after the other, while the run goes on.
+    """Draws pictures and feeds W&B, in order, during the run.
 
     Args:
         folder: Folder of the pictures.
@@ -80,7 +80,7 @@ class BackgroundTrackers:
             self._thread.submit(self._begin, begin_wandb, list(rows))
 
     def log(self, row: Row, view: RoundView | None) -> None:
-        """Logs a row, and draws the pictures of a view if there is one and time for it."""
+        """Logs a row, and draws the pictures of a view if there is one, and enough time."""
         self._thread.submit(self._log, row, view)
 
     def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
@@ -88,7 +88,7 @@ class BackgroundTrackers:
         self._thread.submit(self._conclude, summary, view, models)
 
     def finish(self, status: Status) -> bool:
-        """Waits until everything is logged and drawn, and ends the W&B run, even one that failed.
+        """Waits until everything is logged and drawn, and ends the W&B run, even after a failure.
 
         Returns:
             whether the pictures of the end were drawn.

@@ -12,7 +12,7 @@ from lit_cfl.scores import CLASSIFIER, Scores, read_scores
 
 
 def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
-    """Lists the metrics of a task with these scores by section: all but the round, which is the x-axis."""
+    """Lists the metrics of a task with these scores by section, except for the round, which is the x-axis."""
     metrics = (*metric_columns(scores), *tuned_columns(scores), RATE)
     losses = tuple(name for name in metrics if name.endswith(("/loss", "/discrepancy", "/lr")))
     of_scores = (name for name in metrics if name.startswith(("val/", "test/")) and name not in losses)
@@ -34,7 +34,7 @@ _PROJECT = "lit-cfl"  # that of tracking.project, unless it is told otherwise
 
 
 def dashboard(arguments: Sequence[str]) -> int:
-    """Makes a workspace in a W&B project and prints where it is."""
+    """Makes a workspace in a W&B project and prints its address."""
     parser = LineParser(
         prog="lit-cfl dashboard",
         description="Makes a W&B workspace with a panel for every metric of a run.",
@@ -63,7 +63,7 @@ def _scores_of(path: Path) -> Scores:
 
 
 def workspace(project: str, entity: str, name: str, scores: Scores = CLASSIFIER) -> Any:
-    """Makes the workspace, without saving it: sections of line plots over rounds.
+    """Builds the workspace without saving it: sections of line plots over rounds.
 
     Raises:
         InputError: wandb-workspaces is not installed.

@@ -18,7 +18,7 @@ _FIGURES = 20  # that a row has at least
 
 @dataclass(frozen=True)
 class _Fed:
-    """Feeds a logger from its first round on."""
+    """A logger with its first round to log."""
 
     guard: Guard
     logger: Logger
@@ -66,7 +66,7 @@ class Loggers:
             fed.log(row)
 
     def finish(self, status: Status) -> None:
-        """Ends them all."""
+        """Ends all loggers."""
         for fed in self._all:
             fed.guard(partial(fed.logger.finalize, status))
 
@@ -84,13 +84,13 @@ def _opened(build: Build, folder: str | None, rows: Sequence[Row], logged: int) 
 
 
 def _first_unsure(rows: Sequence[Row], queue: int) -> int:
-    """Finds the first round of which TensorBoard may lack figures: later rows push the earlier ones to the disk."""
+    """Finds the first round that TensorBoard may lack: later rows flush earlier ones to the disk."""
     unsure = rows[-(1 + queue // _FIGURES) :]
     return int(unsure[0]["round"]) if unsure else 1
 
 
 def _in_folder(folder: str | None, first: int | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the options with which TensorBoard goes on in a folder.
+    """Returns the options with which TensorBoard continues in a folder.
 
     Args:
         first: the round from which on it hides what the folder has; None = the folder is new.

@@ -14,7 +14,7 @@ _BINS = np.linspace(0, 1, 21)
 
 
 def media(view: RoundView, pictures: Mapping[str, Path], with_tables: bool) -> dict[str, Any]:
-    """Makes the objects of wandb that `docs/tracking.md` lists, by name.
+    """Makes the wandb objects listed in `docs/tracking.md`, by name.
 
     Args:
         view: View of the run.

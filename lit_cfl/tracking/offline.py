@@ -1,4 +1,4 @@
-"""The folders that W&B keeps in a run directory: each process of a run writes one of its own, online too."""
+"""W&B's folders in a run directory: each process of a run writes a separate one, also when online."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ _MAX_NAMED = 3
 
 
 def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
-    """Lists the folders of a run in the order in which they were begun: one for each time it was started or resumed.
+    """Lists the W&B folders of a run in order of creation: one for each start or resumption.
 
     Args:
         wandb: the folder `wandb` of a run directory.
@@ -23,13 +23,13 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
 
 
 def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
-    """Marks a folder whose process has ended its W&B run, in which all rounds up to the last one are logged then."""
+    """Marks an offline W&B folder as complete up to the last round."""
     write_text(folder.with_name(f"{_LAST_ROUND}{run_id}"), f"{last_round}\n")
     (folder / _COMPLETE).touch()
 
 
 def rounds_kept(wandb: Path, run_id: str | None) -> int:
-    """Returns the last round that need not be logged again, and sets aside what killed processes have left.
+    """Returns the last round that need not be logged again, and sets folders of killed processes aside.
 
     A killed process leaves a folder that may lack rounds and may end in half an entry. There `wandb sync` (0.31) stops:
     it sends none of the later folders of the run, and exits with 0. So the next process logs again all rounds after
@@ -47,7 +47,7 @@ def rounds_kept(wandb: Path, run_id: str | None) -> int:
 
 
 def set_offline_aside(wandb: Path, run_id: str | None) -> None:
-    """Sets aside what a run has kept offline, where it goes on online and logs these rounds again."""
+    """Sets a run's offline folders aside when it continues online and logs these rounds again."""
     _set_aside(folder for folder in folders_of(wandb, run_id) if folder.name.startswith("offline-"))
 
 
@@ -58,7 +58,7 @@ def _set_aside(folders: Iterable[Path]) -> None:
 
 
 def sync_line(runs: Iterable[Path]) -> str | None:
-    """Says how to upload what runs have kept offline; None where nothing waits.
+    """Describes how to upload the offline folders of runs; None if there are none.
 
     Args:
         runs: run directories; their baselines count, too.
@@ -80,5 +80,5 @@ def _waits(file: Path) -> bool:
 
 
 def _marker_of(file: Path) -> Path:
-    """Names the file with which W&B notes that another one was uploaded."""
+    """Names the file with which W&B marks another file as uploaded."""
     return file.with_suffix(".wandb.synced")

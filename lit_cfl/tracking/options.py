@@ -51,7 +51,7 @@ class Tracking:
             raise InputError(f"tracking.snapshots_every is {self.snapshots_every}; it must be 1 or more")
 
     def asked(self) -> Mode | None:
-        """Returns the mode of W&B that the option or else WANDB_MODE names; None = whichever is possible.
+        """Returns the W&B mode from the option or else from WANDB_MODE; None = whichever is possible.
 
         Raises:
             InputError: WANDB_MODE is not a mode, or wandb is requested but not installed.

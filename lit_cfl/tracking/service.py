@@ -18,7 +18,7 @@ FINISH_SECONDS = 60.0  # for what is left to upload at the end
 
 @cache
 def read_noted_mode() -> str:
-    """Reads the mode that `wandb offline` or `wandb disabled` noted in W&B's own settings, before ours are added."""
+    """Reads the mode set by `wandb offline` or `wandb disabled` in W&B's settings, before ours are added."""
     import wandb
 
     return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)
@@ -28,7 +28,7 @@ _loading: list[Thread] = []  # that may still load wandb
 
 
 def load_early(asked: Callable[[], str | None]) -> None:
-    """Loads wandb and starts its process in a thread: both are there when a run has its data.
+    """Loads wandb and starts its process in a thread, so that both are ready when the run's data are.
 
     Args:
         asked: Returns the mode of W&B that is asked for; if it raises, nothing is loaded.
@@ -45,13 +45,13 @@ def load_early(asked: Callable[[], str | None]) -> None:
 
 
 def wait_until_loaded() -> None:
-    """Waits for what `load_early` started."""
+    """Waits until `load_early` has finished."""
     while _loading:
         _loading.pop().join()
 
 
 def end_service() -> None:
-    """Ends the process of wandb, which the next run starts again."""
+    """Ends wandb's process, which the next run starts again."""
     import wandb
 
     with suppress(Exception, SystemExit):
@@ -60,7 +60,7 @@ def end_service() -> None:
 
 @contextmanager
 def stage_files_in(folder: Path) -> Iterator[None]:
-    """Makes wandb keep the files of tables in a folder until they are uploaded, not in the user's home."""
+    """Makes wandb store the files of tables in a folder until their upload, and not in the user's home."""
     own = "WANDB_DATA_DIR" not in os.environ
     if own:
         os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
@@ -72,7 +72,7 @@ def stage_files_in(folder: Path) -> Iterator[None]:
 
 
 def settings(wandb: Any) -> Any:
-    """Makes settings that are quiet and say nothing about the machine, its user, its folders and its other programs."""
+    """Makes quiet settings that disclose nothing about the machine, its user, folders and other programs."""
     return wandb.Settings(
         reinit="create_new",
         program="lit-cfl",
@@ -93,7 +93,7 @@ def settings(wandb: Any) -> Any:
 
 
 def answers(server: str) -> bool:
-    """Tells whether a server answers at all, even with an error: wandb alone would try for minutes."""
+    """Returns whether a server answers at all, even with an error: wandb alone would try for minutes."""
     try:
         with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
             return True

@@ -1,4 +1,4 @@
-"""All trackers of one run. Their failures do not stop it."""
+"""All trackers of one run. Their failures do not stop the run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,7 +53,7 @@ class Trackers:
         self._background = BackgroundTrackers(folder, None if mode == "disabled" else begin, known)
 
     def log(self, row: Row, view: RoundView | None = None) -> None:
-        """Logs a row of `metrics.csv`; blanks are left out.
+        """Logs a row of `metrics.csv` without its blanks.
 
         Args:
             row: Row of a round.
@@ -64,7 +64,7 @@ class Trackers:
         self._loggers.log(numbers)
 
     def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
-        """Logs what is known at the end: W&B gets the summary, the models, the memberships and the partition.
+        """Logs the final results: W&B gets the summary, the models, the memberships and the partition.
 
         Args:
             summary: content of `summary.json`.
@@ -74,18 +74,18 @@ class Trackers:
         self._background.conclude(_known(summary), view, models)
 
     def finish(self, status: Status) -> bool:
-        """Ends them all. Returns whether the pictures of the end were drawn."""
+        """Ends all trackers. Returns whether the final pictures were drawn."""
         self._loggers.finish(status)
         return self._background.finish(status)
 
 
 def _known(row: Row) -> dict[str, Any]:
-    """Drops blanks."""
+    """Drops blank values."""
     return {name: value for name, value in row.items() if value is not None}
 
 
 def _without_folders(value: Any) -> Any:
-    """Cuts absolute paths down to their last name: folders name the user."""
+    """Shortens absolute paths to their last name, as folders may contain the user's name."""
     if isinstance(value, Mapping):
         return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""One run of Weights & Biases, online where that is possible, else offline. What it sends: `docs/tracking.md`."""
+"""One W&B run, online if possible, else offline. `docs/tracking.md` lists the data it sends."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ _LEAST_FREE = 2**20  # bytes on the disk
 
 
 class WandbRun:
-    """Logs one run. A resumed run goes on under its id; a run ends before the next begins.
+    """Logs one run. A resumed run keeps its id; a run ends before the next one starts.
 
     Args:
         tracking: W&B's options.
@@ -77,7 +77,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _online(self, asked: bool) -> Any:
-        """Begins the run online; None where it has to be offline, with a notice unless that was to be expected."""
+        """Starts the run online; None if it must be offline, with a notice unless that is expected."""
         import wandb
 
         try:
@@ -100,7 +100,7 @@ class WandbRun:
             return None
 
     def log(self, row: Mapping[str, Any], view: RoundView | None, pictures: Mapping[str, Path]) -> None:
-        """Logs a round, unless an earlier process did: numbers and media are one entry of the history."""
+        """Logs a round, unless an earlier process did: numbers and media form one entry of the history."""
         if row["round"] <= self._kept:
             return
         shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
@@ -109,7 +109,7 @@ class WandbRun:
         self._last_round = row["round"]
 
     def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
-        """Logs what is known at the end."""
+        """Logs the final results."""
         self.run.summary.update(dict(summary))
         if not self._takes_artifacts():
             return
@@ -117,7 +117,7 @@ class WandbRun:
         log_artifact(self.run, f"clusters-{self.run.id}", files)
 
     def _takes_artifacts(self) -> bool:
-        """Tells whether tables and artifacts can be logged without waiting: wandb asks the server about each."""
+        """Returns whether tables and artifacts can be logged without waiting: wandb asks the server about each."""
         return self._server is None or answers(self._server)
 
     def finish(self, status: Literal["success", "failed"]) -> None:
@@ -137,7 +137,7 @@ class WandbRun:
             raise
 
     def mark_complete(self) -> None:
-        """Marks the run's folder as complete: it has ended, and nothing of it failed.
+        """Marks the run's folder as complete: the run has ended without a failed upload.
 
         Raises:
             OSError: the disk is full. wandb itself does not notice that.
@@ -150,5 +150,5 @@ class WandbRun:
 
 @cache
 def _tell(reason: str) -> None:
-    """Gives a reason for staying offline once, however many seeds and baselines it holds for."""
+    """Prints a reason for staying offline once, for any number of seeds and baselines."""
     warnings.warn(Notice(f"W&B stays offline: {reason}"), stacklevel=2)

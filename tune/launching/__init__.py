@@ -1,1 +1,1 @@
-"""A run or a study on a cluster, through Ray's Jobs API: `lit-cfl launch`."""
+"""Runs and studies on a cluster through Ray's Jobs API: `lit-cfl launch`."""

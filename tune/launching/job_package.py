@@ -1,4 +1,4 @@
-"""The folder that a job gets: our packages, the configuration, the user's own code, and nothing else."""
+"""The folder sent with a job: our packages, the configuration, the user's own code, and nothing else."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ _LIMIT_MIB = 100  # Ray's dashboard takes no larger request
 
 @contextmanager
 def packed(order: LaunchRequest, folder: str, storage: str | None) -> Iterator[Path]:
-    """Makes the job's folder, for as long as the block lasts.
+    """Makes the job's folder for the duration of the block.
 
     Args:
         folder: where the job writes, on the cluster.
@@ -72,7 +72,7 @@ def _require_small(files: SentFiles) -> None:
 
 
 def _write_version(parcel: Path) -> None:
-    """Writes the version as if it were installed: the command line asks for its own."""
+    """Writes the version as if it were installed, since the command line reads it."""
     number = version("lit-cfl")
     folder = parcel / f"lit_cfl-{number}.dist-info"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Ray's Jobs API, with errors that say what to do."""
+"""Ray's Jobs API, with errors that name a remedy."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.
 
 @dataclass(frozen=True)
 class JobResources:
-    """What a job itself holds on the cluster, apart from its trials and workers.
+    """Resources of the job itself on the cluster, apart from its trials and workers.
 
     Args:
         cpus, gpus: reserved; 0 = it runs on the head node beside everything else.
@@ -79,12 +79,12 @@ class Jobs:
             )
 
     def details(self, job: str) -> JobDetails:
-        """Returns what the cluster knows of a job."""
+        """Returns the cluster's information on a job."""
         with _explained(self.address):
             return self._client.get_job_info(job)
 
     def follow(self, job: str, say: Callable[[str], None]) -> JobDetails:
-        """Hands over a job's log as it grows; returns when the job is over.
+        """Passes on a job's log as it grows; returns when the job has finished.
 
         Raises:
             InputError: there is no such job, or the cluster has not answered for minutes.
@@ -107,7 +107,7 @@ class Jobs:
             time.sleep(_POLL_SECONDS)
 
     async def _tail(self, job: str, shown: int, say: Callable[[str], None]) -> int:
-        """Hands over the log after its first characters; returns how many there are now."""
+        """Passes on the log after its first characters; returns its new length."""
         length = 0
         try:
             async for text in self._client.tail_job_logs(job):
@@ -121,12 +121,12 @@ class Jobs:
         return shown
 
     def stop(self, job: str) -> bool:
-        """Asks a job to end; returns whether it was running."""
+        """Requests a job to stop; returns whether it was running."""
         with _explained(self.address):
             return bool(self._client.stop_job(job))
 
     def output_of(self, command: str, node: str | None) -> str:
-        """Runs a short shell command as a job of its own on one node (None = the head); returns what it prints."""
+        """Runs a short shell command as a separate job on one node (None = the head); returns its output."""
         with _explained(self.address):
             where = None if node is None else {"ray.io/node-id": node}
             job = self._client.submit_job(entrypoint=command, entrypoint_label_selector=where)
@@ -138,7 +138,7 @@ class Jobs:
 
 
 def _require_answer(address: str) -> None:
-    """Checks that a cluster answers: Ray itself would wait for minutes where none does."""
+    """Checks that a cluster answers, as Ray itself would wait for minutes."""
     if not address.startswith(("http://", "https://")):
         raise InputError(f"--address {address}: give the dashboard's, such as http://HOST:8265")
     try:

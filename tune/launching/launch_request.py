@@ -1,4 +1,4 @@
-"""What a job runs: one whole configuration, checked here, and the files that it needs of the user's."""
+"""The content of a job: a complete configuration, checked here, and the user's files that it needs."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ SentFiles = dict[str, Path]  # by their place in the job's folder
 
 
 def own_code(folders: Sequence[str]) -> SentFiles:
-    """Finds the modules of the user's that are loaded from these folders: no other file of them."""
+    """Finds the user's loaded modules in these folders, and no other files."""
     found: SentFiles = {}
     for name in sorted({name.partition(".")[0] for name in sys.modules} - {*OURS, "__main__"}):
         loaded = _places(name)
@@ -38,7 +38,7 @@ def _places(name: str) -> set[str]:
 
 
 def find_files(paths: Sequence[str]) -> SentFiles:
-    """Finds the files that the user names: one by its name, those of a folder below the folder's name.
+    """Finds the files that the user names: single ones by name, files in folders by their path below the folder's name.
 
     Raises:
         InputError: there is none.
@@ -63,7 +63,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def as_in_the_job(value: Any, files: SentFiles) -> Any:
-    """Replaces sent files, and their folders, in a configuration by their places in the job's folder."""
+    """Replaces paths of sent files and folders in a configuration by their paths in the job's folder."""
     return _replaced(value, _moved(files))
 
 
@@ -103,7 +103,7 @@ _HERE_ONLY = ("resume", "new_plan", "dry_run")
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """A run or a study that a job of the cluster runs.
+    """A run or a study to be executed by a job of the cluster.
 
     Args:
         command: Command of `lit-cfl`.
@@ -123,7 +123,7 @@ class LaunchRequest:
 
 
 def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -> LaunchRequest:
-    """Reads `--config FILE` and further options of `lit-cfl run` or `lit-cfl tune`, by what the file holds.
+    """Reads `--config FILE` and further options of `lit-cfl run` or `lit-cfl tune`, depending on the file.
 
     Args:
         include: files and folders of the user's to send.

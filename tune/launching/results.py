@@ -1,4 +1,4 @@
-"""Brings back what a job left: through storage, or through the Jobs API, which needs no other port."""
+"""Fetches the results of a job: through storage, or through the Jobs API, which needs no other port."""
 
 import os
 import re
@@ -22,7 +22,7 @@ LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel
 
 
 def require_storage(url: str) -> str:
-    """Returns the storage path without a slash at its end. Raises InputError where nothing would be left there."""
+    """Returns the storage path without a trailing slash. Raises InputError if nothing would be stored there."""
     protocol = url.partition("://")[0] if "://" in url else "file"
     if protocol == "memory":
         raise InputError(f"--storage_path {url}: memory ends with the job; give a shared folder or a bucket")
@@ -48,7 +48,7 @@ def store(folder: Path, url: str) -> None:
 
 
 def collect(url: str, folder: Path) -> None:
-    """Copies what a job stored into a folder that is there.
+    """Copies a job's stored results into an existing folder.
 
     Raises:
         InputError: nothing is there, or it cannot be read from here.
@@ -73,7 +73,7 @@ LIMIT_MIB = 256  # packed: Ray holds a log whole when it is read
 
 
 def packing_command(folder: str) -> str:
-    """Returns a shell command that prints a folder, packed, between two marks. Its job runs where the folder is."""
+    """Returns a shell command that prints a folder as an archive between two marks, for a job at the folder's node."""
     place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     left_out = " ".join(f"--exclude=./{name}" for name in LEFT_OUT)
     size = LIMIT_MIB * 2**20 + 1
@@ -82,7 +82,7 @@ def packing_command(folder: str) -> str:
 
 
 def unpack(log: str, folder: Path) -> None:
-    """Unpacks what `packing_command` printed.
+    """Unpacks the output of `packing_command`.
 
     Raises:
         InputError: it is not whole, or too large.
@@ -99,7 +99,7 @@ def unpack(log: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Extracts an archive: nothing outside of the folder, no devices, no owners. Raises TarError for such."""
+    """Extracts an archive safely: nothing outside of the folder, no devices, no owners. Raises TarError otherwise."""
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
@@ -114,7 +114,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 @contextmanager
 def renamed_when_complete(folder: Path) -> Iterator[Path]:
-    """Gives a folder to fill, which takes its name when the block ends well: half a result is none.
+    """Provides a temporary folder, renamed when the block succeeds, so that no partial result is left.
 
     Raises:
         InputError: the name is taken.
