@@ -84,7 +84,7 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Finds the number of labels if it is not given, int64 `[N]`: the largest + 1.
+    """Finds the number of classes in labels, int64 `[N]`, if it is not given: the largest label + 1.
 
     Notes labels that never occur.
 

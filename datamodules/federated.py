@@ -46,7 +46,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             batch and a key for each example, by its path such as `my_module.function`. None = none.
     """
 
-    commit: str | None = None  # of the Hub's data set, once it is loaded
+    commit: str | None = None  # commit of the Hub's data set, once it is loaded
 
     def __init__(
         self,

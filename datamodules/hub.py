@@ -10,7 +10,7 @@ from typing import Any
 from lit_cfl.datamodules.loading import quiet
 from lit_cfl.errors import InputError
 
-_SECONDS = 20.0  # for an answer of the Hub
+_SECONDS = 20.0  # time for the Hub to answer
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _differences(expected: Expected) -> tuple[str | None, list[str]]:
         commit = HfApi().dataset_info(source, revision=revision, timeout=_SECONDS).sha
     except HfHubHTTPError as error:  # the Hub answers, but not with this data set
         return None, [str(error).strip().splitlines()[0]]
-    except Exception as error:  # whatever its client raises where there is no network
+    except Exception as error:  # its client may raise anything without a network
         reason = f"{type(error).__name__}: {(str(error).strip() or 'no answer').splitlines()[0]}"
         raise InputError(
             f"the Hugging Face Hub cannot be reached from here ({reason}); "

@@ -76,7 +76,7 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hashes the content: a folder's files, or what `datasets` says of the Hub copy (its commit is in it)."""
+        """Hashes the content: a folder's files, or the fingerprint of the Hub copy, which depends on its commit."""
         if self.folder is not None:
             return _hash_of_files(self.folder)
         return " ".join([self.name, *(str(part._fingerprint) for part in self._splits.values())])

@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta): every client has inputs around a centre of its own, labelled by a linear model of its own.
+"""Synthetic(alpha, beta): each client has its own input distribution and its own linear labelling model.
 
 arXiv:1812.06127, section 5.1. The 100 clients of the clustering papers come from the code released with Li, Sanjabi,
 Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020. arXiv:1905.10497.

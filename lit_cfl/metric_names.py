@@ -7,9 +7,9 @@ from lit_cfl.scores import CLASSIFIER, Scores, SetScore
 
 Row = dict[str, Any]  # of a table of a run: values by the names of its columns, None = blank
 
-_MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
+_MEANS = ("weighted", "mean", "std", "worst10")  # aggregates of a score over clients
 _UNDEFINED = "undefined"  # clients without a score of sets
-_TUNED = ("tuned", "worst10_tuned")  # of a score, after fine-tuning
+_TUNED = ("tuned", "worst10_tuned")  # aggregates of a score after fine-tuning
 _BEFORE = (
     "weighted_",
     "mean_",

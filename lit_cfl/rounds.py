@@ -48,7 +48,7 @@ class Cohorts:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Models, and bytes beside them, sent since the start of the run (w_0 is not counted, as in the papers)."""
+    """Models sent since the start of the run, and further bytes (w_0 is not counted, as in the papers)."""
 
     down: int = 0
     up: int = 0

@@ -19,7 +19,7 @@ from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, tria
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study_directory import STUDY
 
-_checks: list[Callable[[], None]] = []  # of the studies that this process runs, the innermost last
+_checks: list[Callable[[], None]] = []  # checks of this process's studies, the innermost last
 _LEAST_MIB = 20
 
 
@@ -167,7 +167,7 @@ def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
 
 
 class EndOfStudy(Stopper):
-    """Ends a study once a finished trial is good enough, or found the disk full.
+    """Ends a study once a finished trial is good enough, or the disk is full.
 
     Args:
         objective: Objective of the study.

@@ -11,7 +11,7 @@ from lit_cfl.tune.cluster import room_here
 from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.study import Study
 
-_SETTINGS = 2  # that are trained on new seeds at the end: the best and the default
+_SETTINGS = 2  # settings trained on new seeds at the end: the best and the default
 
 
 def show(console: Console, study: Study, path: Path, address: str | None) -> None:

@@ -36,7 +36,7 @@ def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objec
     if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that few trials make it rough: the docs say so
+        warnings.simplefilter("ignore")  # warns that few trials make it imprecise, as the docs say
         found = get_param_importances(study, evaluator=EVALUATOR, normalize=False)
     total = sum(found.values())
     return {key: float(value / total) for key, value in found.items()} if total > 0 else {}

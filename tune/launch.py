@@ -26,7 +26,7 @@ _EPILOG = """\
 every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:
   lit-cfl launch --config quickstart --address http://head:8265 --rounds 50
 """
-_FOLDER, _STORAGE = "lit-cfl folder", "lit-cfl storage"  # in a job's metadata
+_FOLDER, _STORAGE = "lit-cfl folder", "lit-cfl storage"  # keys of a job's metadata
 
 
 def launch(arguments: Sequence[str]) -> int:

@@ -12,16 +12,16 @@ from lit_cfl.storage.digests import read_sealed
 from lit_cfl.tune.study_directory import STUDY
 
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
-DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from
-RECORD, TOO_LONG = "trial.json", "too_long.txt"  # in a trial's directory
-NUMBER = "trial"  # a trial's number, beside its values in what Ray Tune gets
+DEFAULT, POINT, SEARCH = "default", "point", "search"  # origin of a setting
+RECORD, TOO_LONG = "trial.json", "too_long.txt"  # files in a trial's directory
+NUMBER = "trial"  # key of a trial's number in its Ray Tune configuration
 # Names of the figures that a trial reports, and that `told` holds:
-ROUNDS = "rounds"  # what schedulers count: rounds that were run
-FINISHED = "finished"  # whether the trial ran to its own end
+ROUNDS = "rounds"  # completed rounds, which schedulers count
+FINISHED = "finished"  # True if the trial ran to its end
 ERROR = "error"  # why it did not
 FULL_DISK = "full disk"  # why the study has to end, and to be resumed
 SECONDS = "seconds"
-_RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # of a trial's runs
+_RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _require_unchanged(path: Path, record: TrialRecord) -> None:
     changed = [name for name, digest in record.digests.items() if found.get(name) != digest]
     if changed:
         raise _damage_error(path / changed[0], path)
-    if not record.digests:  # the study was killed while the trial ran: its tables are checked when it goes on
+    if not record.digests:  # the study was killed while the trial ran: its tables are checked when it resumes
         for config in _of_runs(path, "config.yaml"):
             read_sealed(config)
 

@@ -27,7 +27,7 @@ from lit_cfl.tune.trial_job import TrialJob
 
 BEST = "best"
 REPEATS = "repeats"  # folder of a study directory
-_WORKER_DEATHS = 3  # of one run, that are survived
+_WORKER_DEATHS = 3  # deaths of one run's worker before it counts as failed
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _trained(
     share = {"CPU": resources.cpus, "GPU": resources.gpus}
     for name, result in run_tasks(_summary, arguments, share, _WORKER_DEATHS, stop_if_asked, most):
         if isinstance(result, RayError):
-            cause: Exception = getattr(result, "cause", result)  # what the run raised
+            cause: Exception = getattr(result, "cause", result)  # the run's own error
             if is_full_disk(cause):
                 raise SaveError(str(cause)) from result
             failed[name] = str(result).strip().splitlines()[-1]

@@ -30,7 +30,7 @@ _SEARCHERS = {
 class Searcher(Protocol):
     """Chooses the next setting to try."""
 
-    learns: bool  # whether that depends on how earlier trials ended
+    learns: bool  # True if the choice depends on earlier results
 
     def ask(self, number: int) -> dict[str, Any] | None:
         """Returns the values of setting number n, from 0; None if there are no more."""

@@ -20,7 +20,7 @@ _NOT_OF_A_TRIAL = {
     "checkpoint": "it changes no result",
 }  # options of an experiment
 _KINDS = ("uniform", "loguniform", "quniform", "randint", "lograndint", "choice", "grid")
-_BESIDE = ("step", "when")  # what may be said beside one of them
+_BESIDE = ("step", "when")  # keys allowed next to one of them
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:

@@ -6,7 +6,7 @@ from pathlib import Path
 from lit_cfl.errors import InputError
 from lit_cfl.storage.given_paths import resolve_directory
 
-STUDY = "study.yaml"  # in the directory of a study
+STUDY = "study.yaml"  # file in the directory of a study
 
 
 def find_resumed_directory(arguments: Sequence[str]) -> Path | None:

@@ -122,7 +122,7 @@ class StudyResult:
 
 
 PICTURES, FRONT = "pictures", "front"  # folders of a study directory
-_SHARE = 0.05  # of the time, that drawing may take while trials run
+_SHARE = 0.05  # maximum share of time for drawing while trials run
 
 
 @dataclass

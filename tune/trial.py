@@ -79,7 +79,7 @@ class TrialReport:
     _first_seed: bool = True
     _rounds: int = 0
     _last: dict[str, Any] = field(default_factory=dict)
-    _told: float = -inf  # when Ray Tune was told of a round
+    _told: float = -inf  # time of the last report to Ray Tune
 
     def begin(self, experiment: Experiment) -> None:
         self._rounds = experiment.rounds
@@ -159,7 +159,7 @@ def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key.startswith(_REPORTED) and value is not None}
 
 
-_PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # for a stopped trial to end, or the next one is lost with it
+_PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # time for a stopped trial to end; otherwise the next one is lost, too
 
 
 def run_trial(config: dict[str, Any], job: TrialJob) -> None:
@@ -173,7 +173,7 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
             job.hold_share()
             experiment = _experiment(config, job, path)
             report.end(_run(experiment, path, report))
-    except Exception as error:  # whatever a user's net or data raise: the other trials go on
+    except Exception as error:  # a user's net or data may raise anything: the other trials continue
         if is_full_disk(error):
             report.full_disk(error)
         else:

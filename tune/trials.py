@@ -26,8 +26,8 @@ from lit_cfl.tune.record import (
 from lit_cfl.tune.searchers import Searcher
 from lit_cfl.tune.spaces import as_word
 
-MOST_REPEATS = 20  # in a row
-_GRACE_SECONDS = 2.0  # in which the process of a trial ends once Ray has ended
+MOST_REPEATS = 20  # repeated settings in a row
+_GRACE_SECONDS = 2.0  # time for a trial's process to end after Ray has ended
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Trials:
     study_id: str = ""
     records: dict[int, TrialRecord] = field(default_factory=dict)
     why_over: str | None = None
-    _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each reported last
+    _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # last report of each trial
     _exhausted: bool = False
     _known: int = 0  # records when the study was resumed: a restarted searcher asks for all of them again
 

@@ -29,7 +29,7 @@ class TrialSource(Searcher):
     def __init__(self, trials: Trials) -> None:
         super().__init__()
         self._trials = trials
-        self._numbers: dict[str, int] = {}  # by Ray's id
+        self._numbers: dict[str, int] = {}  # trial numbers by Ray's id
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
         return Searcher, ()  # in Ray's records, which nobody reads
@@ -63,7 +63,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key in _KEPT or key.startswith(_KEPT_GROUPS)}
 
 
-_WORKER_DEATHS = 3  # of one trial, that are survived
+_WORKER_DEATHS = 3  # deaths of one trial's worker before it counts as failed
 _NO_LIMIT = -1  # Ray's word: as many trials as the source gives
 
 

@@ -46,7 +46,7 @@ class Pool:
 class Partition(ABC):
     """A rule that divides a pool among clients."""
 
-    skew: ClassVar[str] = "other"  # what differs from client to client: feature, label or other
+    skew: ClassVar[str] = "other"  # kind of difference between clients: feature, label or other
 
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
@@ -67,7 +67,7 @@ class SharedOut(Partition):
         only_train: with a share as `test`, leave out the source's test part (StoCFL's Table 2).
     """
 
-    by_label: ClassVar[bool] = True  # whether `shares` looks at the labels
+    by_label: ClassVar[bool] = True  # True if `shares` depends on the labels
 
     num_clients: int = 100
     test: TestRule = None
@@ -177,7 +177,7 @@ def label_counts(index: ClientIndex, labels: Tensor, num_labels: int) -> Tensor:
 
 
 def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Divides each label in proportion to the clients' weights; each example goes to one client.
+    """Divides each label in proportion to the clients' counts of that label; each example goes to one client.
 
     Args:
         counts: examples of each label that a client has, int64 `[clients, labels]`.

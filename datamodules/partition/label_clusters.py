@@ -78,7 +78,7 @@ class DominantClass(SharedOut):
 def share_by_groups(
     labels: Tensor, num_labels: int, groups: Sequence[Sequence[int]], clients_per_group: int, rng: np.random.Generator
 ) -> ClientIndex:
-    """Shares out the examples of each group's labels equally among clients of its own, the first group's first.
+    """Divides the examples of each group's labels equally among the group's clients, the first group first.
 
     Raises:
         InputError: a label of the data is in no group, or in two.

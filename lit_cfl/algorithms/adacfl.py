@@ -31,7 +31,7 @@ from lit_cfl.algorithms.splits import (
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.local_work import LocalWork
 
-_ROUNDING = 1e-5  # of distances scaled to 2
+_ROUNDING = 1e-5  # tolerance for distances scaled to 2
 
 
 @dataclass(frozen=True)

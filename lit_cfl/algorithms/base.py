@@ -150,12 +150,12 @@ class Algorithm(ABC):
     """
 
     state_type: ClassVar[type]
-    paper: ClassVar[str] = ""  # its citation, as `lit-cfl list` prints it
-    score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
+    paper: ClassVar[str] = ""  # citation printed by `lit-cfl list`
+    score_columns: ClassVar[tuple[str, ...]] = ()  # further names in Info.scores
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # columns after `round` of a run's `<name>.csv`, by name
-    closeness: ClassVar[str] = "the algorithm's own measure"  # what Info.closeness is, for a reader of its numbers
-    sees_truth: ClassVar[bool] = False  # whether it reads `LocalWork.true_clusters`, as an upper bound may
-    caveat: ClassVar[str] = ""  # a sentence printed beside its results
+    closeness: ClassVar[str] = "the algorithm's own measure"  # meaning of Info.closeness, in words
+    sees_truth: ClassVar[bool] = False  # True if it reads `LocalWork.true_clusters`, as an upper bound may
+    caveat: ClassVar[str] = ""  # a sentence printed with its results
     mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check

@@ -1,4 +1,4 @@
-"""Ditto: a model for each client, held near the global one that FedAvg trains beside it.
+"""Ditto: a personal model per client, regularised towards the global model that FedAvg trains.
 
 arXiv:2012.04221, Algorithm 1.
 

@@ -48,8 +48,8 @@ class FeSEMState:
     models: Tensor  # C [K, d]
     index: Tensor  # [clients], -1 = never selected
     last: dict[int, Tensor]  # W_i, the columns of what client i trained last that distances are over
-    initial: Tensor  # those columns of w_0
-    reference: Tensor  # what migration compares with [clients, columns]; empty without `migrate`
+    initial: Tensor  # the compared columns of w_0
+    reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 

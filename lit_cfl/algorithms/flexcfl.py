@@ -30,7 +30,7 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FlexCFLState(FedGroupState):
-    reference: Tensor  # what migration compares with [clients, columns]; empty without `migrate`
+    reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 

@@ -1,4 +1,4 @@
-"""FL+HC: FedAvg for some rounds, then clients are clustered once by their updates, and each cluster goes on alone.
+"""FL+HC: FedAvg for some rounds, then one clustering by the clients' updates, then FedAvg in each cluster.
 
 arXiv:2004.11791, Algorithm 1.
 

@@ -66,7 +66,7 @@ class HookedWork:
 
     def __init__(self, work: LocalWork, hook: MeanHook) -> None:
         self._work, self._hook = work, hook
-        self.asked = False  # whether anybody was asked to train
+        self.asked = False  # True once clients were asked to train
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

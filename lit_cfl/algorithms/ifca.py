@@ -39,7 +39,7 @@ from lit_cfl.local_work import Fitted, LocalWork
 class IFCAState:
     models: Tensor  # [k, d]
     index: Tensor  # [clients], -1 = never selected
-    reference: Tensor  # what migration compares with [clients, columns]; empty without `migrate`
+    reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 

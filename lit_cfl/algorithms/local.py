@@ -1,4 +1,4 @@
-"""Local: each client trains a model of its own, and nobody communicates.
+"""Local: each client trains its own model without communication.
 
 The baseline "Local" of arXiv:2108.10252, Table 2; its code is the method `local` of github.com/omarfoq/FedEM.
 

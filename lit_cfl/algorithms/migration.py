@@ -132,7 +132,7 @@ def migrate(
     accepted = torch.isin(tested, placed)
     if metric == "loss":
         now = now.masked_fill(accepted[:, None], torch.nan)  # the next test is under another model
-        info = replace(info, down=info.down + changed)  # which they receive beside the one that they were tested with
+        info = replace(info, down=info.down + changed)  # the new model, in addition to the tested one
         accepted |= ~apart
     accepted |= reference[tested].isnan().any(1)
     reference = reference.index_copy(0, tested[accepted], now[accepted])

@@ -23,7 +23,7 @@ from lit_cfl.local_work import LocalWork
 @dataclass(frozen=True, eq=False)
 class OracleState:
     models: Tensor  # [K, d], one for each true cluster
-    clusters: Tensor  # its number, int64 [K]
+    clusters: Tensor  # true cluster of each model, int64 [K]
     initial: Tensor  # w_0 [d]
     index: Tensor  # row of each client's model [clients], -1 = nobody has asked for it
 

@@ -207,7 +207,7 @@ class _KeepingWork:
         self._work, self._columns, self._initial, self._own = work, columns, initial, own
         self._others, self._find_clusters = _others(columns, work.layout.num_columns), clusters
         self.layout = work.layout.without(columns)
-        self.kept = dict(own)  # by client, with those of this round
+        self.kept = dict(own)  # personal layers by client, including this round's
         self._trained: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:

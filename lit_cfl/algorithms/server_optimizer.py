@@ -25,7 +25,7 @@ from lit_cfl.errors import InputError, in_short
 from lit_cfl.local_work import LocalWork
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
-ServerState = dict[str, Tensor]  # what the optimizer keeps, by its names, float64 [K, ...]
+ServerState = dict[str, Tensor]  # the optimizer's state by its names, float64 [K, ...]
 
 
 def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorithm:
@@ -110,8 +110,8 @@ class _ServerStep:
     def __init__(self, make: OptimizerFactory, state: State, num_parameters: int) -> None:
         self._make, self._num_parameters = make, num_parameters
         self.state: ServerState = state.server
-        self.known: Tensor = state.server_known  # which clusters have a state, bool [K]
-        self.models: Tensor = state.models  # that the state belongs to [K, d]
+        self.known: Tensor = state.server_known  # True for clusters with a state, bool [K]
+        self.models: Tensor = state.models  # the models of the state [K, d]
         self.taken = False
 
     def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:

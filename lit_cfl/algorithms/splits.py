@@ -27,10 +27,10 @@ class SplitState:
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = none
     parent: Tensor  # the cluster that each was split from, int64 [K], -1 = none
-    starts: Tensor  # of each split: the model that its clients trained from [S, d]
-    layers: list[list[str]]  # of each split: the layers that it compared
-    part_split: Tensor  # of each part of a split: the split, int64 [P]
-    part_cluster: Tensor  # of each part: the cluster that it became, int64 [P]
+    starts: Tensor  # start model of each split [S, d]
+    layers: list[list[str]]  # layers compared in each split
+    part_split: Tensor  # split of each part, int64 [P]
+    part_cluster: Tensor  # cluster made from each part, int64 [P]
     part_means: Tensor  # of each part: mean of what was compared, in all layers [P, parameters]
 
 
@@ -70,7 +70,7 @@ class ClientComparison:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-Compare = Callable[[SplitCandidate], ClientComparison | None]  # None where the clients agree
+Compare = Callable[[SplitCandidate], ClientComparison | None]  # None if the clients agree
 Divide = Callable[
     [Tensor], Tensor | None
 ]  # similarity [n, n] -> parts int64 [n], from 0 by lowest member; None: no split

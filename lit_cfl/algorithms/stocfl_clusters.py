@@ -15,7 +15,7 @@ from lit_cfl.clustering import assign, cosine_similarity, direction_cosines
 from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
 
 MergedModel = Literal["larger", "average"]
-_BINS = 40  # of the histogram of cosines
+_BINS = 40  # bins of the histogram of cosines
 _AT_ONCE = 2**22  # cosines of clients with clusters
 _MOST_KEPT = 2**24  # of these cosines, for people: who would read more?
 
@@ -25,10 +25,10 @@ class StoCFLState:
     anchor: Tensor  # psi [d], which is omega_0 and never trained
     omega: Tensor  # [d]
     models: Tensor  # theta [C, d]
-    sums: Tensor  # of the members' Psi [C, s]
-    counts: Tensor  # of Psi in each sum, int64 [C]; 0 = the number is free
+    sums: Tensor  # sum of the members' Psi [C, s]
+    counts: Tensor  # number of Psi in each sum, int64 [C]; 0 = the cluster number is free
     index: Tensor  # [clients], -1 = never observed, which is a cluster by itself
-    psi: dict[int, Tensor]  # of each observed client [s]; empty unless `representation` is `sampled`
+    psi: dict[int, Tensor]  # Psi of each observed client [s]; empty unless `representation` is `sampled`
     sketch_seed: int
 
     def psi_of(self, clients: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # Clusters seldom change from one round to the next, and to score them is a third of an evaluation of 1,000 clients.
-_latest: dict[tuple[bytes, ...], dict[str, float]] = {}  # by the digests of found and true clusters
+_latest: dict[tuple[bytes, ...], dict[str, float]] = {}  # scores by the digests of found and true clusters
 _KEPT = 2
 _DENSE = 2**20  # cells of a matrix of clusters that are matched as a whole
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-NO_MOMENT = -1.0  # in place of the moments of a label with fewer than two examples
-_ROUNDING = 1e-12  # of the largest value: a block whose range is smaller is the same everywhere
+NO_MOMENT = -1.0  # replaces the moments of a label with fewer than two examples
+_ROUNDING = 1e-12  # relative to the largest value: a block with a smaller range is constant
 
 
 def principal_axes(points: Tensor, number: int) -> tuple[Tensor, Tensor]:

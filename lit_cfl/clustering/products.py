@@ -11,7 +11,7 @@ from lit_cfl.memmap_rows import machine_memory
 Rows = Tensor | Sequence[Tensor]
 """Rows `[n, d]`, or their chunks `[c, d]` in order."""
 
-BLOCK_BYTES = 2**28  # of one float64 block of columns
+BLOCK_BYTES = 2**28  # size of one float64 block of columns
 ROWS_AT_ONCE = 64  # compared with a few others
 TILE = 1024  # rows of the Gram matrix found at once: only the upper half is multiplied
 

@@ -94,7 +94,7 @@ def _announce(path: Path, names: Sequence[str]) -> None:
 
 
 def require_unused(path: Path) -> None:
-    """Raises InputError if a directory holds a comparison, a study or a run already."""
+    """Raises InputError if a directory already contains a comparison, a study or a run."""
     for file, what in ((RECORD, "a comparison"), ("study.yaml", "a study"), ("config.yaml", "a run")):
         if (path / file).exists():
             more = f", or go on with --resume {quote(str(path))}" if file == RECORD else ""

@@ -18,7 +18,7 @@ from lit_cfl.storage.digests import damaged
 from lit_cfl.storage.error_file import ERROR_FILE, write_error
 from lit_cfl.storage.lock import wait_until_free
 
-_READ = ("summary.json", "metrics.csv", "clients.csv")  # by a comparison, of each run
+_READ = ("summary.json", "metrics.csv", "clients.csv")  # files of each run that a comparison reads
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,6 @@ def run_job(job: CompareJob, callbacks: RunCallbacks) -> str | None:
         with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
             run(experiment.for_seed(job.seed), job.folder, callbacks, mode="resume")
         (job.folder / ERROR_FILE).unlink(missing_ok=True)
-    except Exception as error:  # whatever a user's net or data raise: the other runs go on
+    except Exception as error:  # a user's net or data may raise anything: the other runs continue
         return write_error(job.folder, error)
     return None

@@ -12,7 +12,7 @@ from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
 
-RECORD = "compare.yaml"  # in the directory of a comparison
+RECORD = "compare.yaml"  # file in the directory of a comparison
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
 (ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm begin with its name, all others are
@@ -30,7 +30,7 @@ _ELSEWHERE = {
     "--baseline": "put it first in --algorithms",
     "--print_config": "see <name>/config.yaml in the comparison's directory",
 }
-_FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # with --resume
+_FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # options allowed with --resume
 
 
 @dataclass(frozen=True)

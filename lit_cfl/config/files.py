@@ -49,7 +49,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
         stored_config(recorded.parent)  # refuses a run of another format before its options are
     if given.config is not None:
         return arguments, resumed
-    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # what is not asked for is chosen by rule
+    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # parts that are not set are chosen by rule
     return ["--config", str(recorded), *fresh, *arguments], resumed
 
 
@@ -85,7 +85,7 @@ def _read_code_folders(file: str) -> list[str]:
     try:
         content = parse_yaml(Path(file).read_text("utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return []  # what is wrong with the file is reported when it is parsed
+        return []  # mistakes in the file are reported when it is parsed
     return read_folders(file, content) if isinstance(content, dict) else []
 
 

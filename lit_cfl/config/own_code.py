@@ -88,7 +88,7 @@ def _defines(file: Path, name: str) -> bool:
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return False  # what is wrong with it is said when it is imported
+        return False  # mistakes are reported when it is imported
     return any(getattr(node, "name", "") == name for node in tree.body)
 
 

@@ -61,6 +61,6 @@ def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
         file.write_text(as_yaml(config), encoding="utf-8")
         try:
             experiment = parse_run(["--config", str(file), *words]).experiment
-        finally:  # the parser expects classes of the user's own beside the file
+        finally:  # the parser expects classes of the user's own next to the file
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
     return experiment.changed(code=list(config.get("code") or []))

@@ -41,7 +41,7 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
-_LARGE_POOL = 8  # a pool of examples is large where it takes more than one part in so many of a GPU's memory
+_LARGE_POOL = 8  # a pool of examples is large if it takes more than 1/8 of a GPU's memory
 # Examples of the clients that a way gets at once: on a CPU less than what the C library keeps (`keep_freed_memory`).
 _PART_MIB = {"cpu": 64, "cuda": 1024}
 Planned = tuple[Tensor, CohortFit, Batch | None]  # positions, what is computed there, and the examples if gathered
@@ -67,7 +67,7 @@ class Engine:
         template: LightningModule | None = None,
     ) -> None:
         self.plan, self.seed, self.local = plan, seed, local
-        self.effort = Effort()  # of stacks so far, a worker's too
+        self.effort = Effort()  # mini-batches of stacks so far, including workers'
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self.report: Report = unreported  # is called with what the engine is doing
         self._task = task
@@ -80,7 +80,7 @@ class Engine:
         self._loop: ClientLoop | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # whether the net cannot train on one example, once it is known
-        self._was_short = False  # of memory
+        self._was_short = False  # True once memory ran out
         self._starts = InitialModels()
         self.noted_not_finite = False  # whether a loss that is not finite was noted in an evaluation
 
@@ -548,7 +548,7 @@ def _finite(rows: Tensor) -> Tensor:
 def _rate(module: LightningModule) -> float:
     """Returns the initial learning rate of a module; NaN if it has none without a Trainer."""
     found: Any = None
-    with suppress(Exception):  # of a user's module, which may ask for its Trainer
+    with suppress(Exception):  # a user's module may ask for its Trainer
         found = module.configure_optimizers()
     found = found.get("optimizer") if isinstance(found, Mapping) else found
     found = found[0] if isinstance(found, (list, tuple)) else found

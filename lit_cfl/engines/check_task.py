@@ -52,7 +52,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         _require_same_scores_again(engine, engine.module(model).eval(), batch)
     except InputError:
         raise
-    except Exception as error:  # a user's module may raise anything; ours goes on
+    except Exception as error:  # a user's module may raise anything; our own errors are re-raised
         if not _is_users(error, RuntimeError, IndexError, ValueError):  # torch's own for shapes that do not fit
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)

@@ -12,7 +12,7 @@ class InitialModels:
     """Compares initial models as they are built, and warns once if two with different numbers are equal."""
 
     def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}  # of the first model with this digest
+        self._numbers: dict[bytes, int] = {}  # number of the first model with this digest
         self._noted = False
 
     def compare(self, number: int, parameters: Tensor) -> None:

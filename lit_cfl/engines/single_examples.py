@@ -16,7 +16,7 @@ from lit_cfl.engines.batches import BatchSize, LastBatch, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.errors import InputError
 
-_SIZES = range(2, 129)  # of mini-batches that a message may name
+_SIZES = range(2, 129)  # batch sizes that a message may suggest
 _NAMED = 5
 
 

@@ -77,7 +77,7 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # whatever a user's module raises; ours goes on
+    except Exception as error:  # a user's module may raise anything; our own errors are re-raised
         if is_out_of_memory(error) or not in_line(error):
             raise
         raise InputError(

@@ -163,5 +163,5 @@ class SattlerCNN(Net):
 
 
 def _pad(inputs: Tensor) -> Tensor:
-    """Pads as TensorFlow's "same" does for a 5 x 5 kernel with stride 2 on even sizes: one in front, two behind."""
+    """Pads as TensorFlow's "same" does for a 5 x 5 kernel with stride 2 on even sizes: one before, two after."""
     return pad(inputs, (1, 2, 1, 2))

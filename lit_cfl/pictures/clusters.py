@@ -11,7 +11,7 @@ from lit_cfl.pictures.panels import BLUE, Bars, Cells, Panel, Style
 from lit_cfl.pictures.sample import describe_sample, sample
 from lit_cfl.scores import ACCURACY, Score
 
-MOST_ROUNDS = 400  # in a figure of memberships
+MOST_ROUNDS = 400  # maximum in a figure of memberships
 _MOST_CLUSTERS = 250
 _MOST_BINS = 30
 _HEAT = (  # viridis

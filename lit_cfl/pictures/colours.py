@@ -16,7 +16,7 @@ CLUSTER_COLOURS = (
 )  # fmt: skip
 MAX_COLOURS = len(CLUSTER_COLOURS)
 NOT_ASSIGNED = "not assigned"
-_NONE = "#dddddd"  # of clients without a cluster
+_NONE = "#dddddd"  # colour of clients without a cluster
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 
 

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure as Drawn
 from lit_cfl.pictures.panels import COLUMN, Panel, Style, draw_panels, plain
 
 Cell = str | int | float | None
-HEIGHT = 2.1  # of a panel in inches
+HEIGHT = 2.1  # height of a panel in inches
 _WHOLE = 1e9  # below it whole numbers are written out
-MOST_ROWS = 60  # of a table over the rounds
+MOST_ROWS = 60  # maximum of a table over the rounds
 _MOST_NOTED = 500  # rows of a table of clients or trials
 
 

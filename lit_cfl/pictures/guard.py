@@ -24,7 +24,7 @@ class DrawingGuard:
 
     def __init__(self, say: Callable[[str], None] = warn_of, passed: tuple[type[Exception], ...] = ()) -> None:
         self._say, self._passed = say, passed
-        self._known: set[str] = set()  # what was said
+        self._known: set[str] = set()  # failures already reported
 
     def __call__(self, name: str, draw: Callable[[], T]) -> T | None:
         """Draws a picture; returns None if that failed.

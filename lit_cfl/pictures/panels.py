@@ -72,10 +72,10 @@ _LOOK: Any = {
 }
 _HEIGHT = 1.55  # of a panel
 _T = TypeVar("_T")
-_MOST_NOTES = 60  # of a curve, about
+_MOST_NOTES = 60  # notes of a curve at most, approximately
 _MOST_GROUPS = 20  # at the side of a matrix
 _LONG = 40  # letters of the names on a horizontal axis, above which they are turned
-_THIN = 0.045  # share of the rows that a mark beside them needs
+_THIN = 0.045  # share of the rows that a mark next to them needs
 LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # of lines, in this order: everywhere the same
 _LEGEND = 0.22  # of a line of the legend
 _LETTER, _HANDLE = 4.0, 45  # of the legend, in points

@@ -16,7 +16,7 @@ from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_share
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
-_MOST_SIZES = 50  # of clusters that are listed
+_MOST_SIZES = 50  # clusters listed at most
 _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 
 

@@ -16,7 +16,7 @@ from lit_cfl.report.options import read_arguments
 from lit_cfl.report.page import as_html
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
-_DPI = 300  # of a figure for a paper
+_DPI = 300  # resolution of a figure for a paper
 
 
 def report(arguments: Sequence[str]) -> int:

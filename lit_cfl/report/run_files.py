@@ -24,7 +24,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
-_READ = (".csv", ".json", ".npz")  # of what is sealed, files that are read here
+_READ = (".csv", ".json", ".npz")  # sealed files that are read here
 _T = TypeVar("_T")
 
 

@@ -19,7 +19,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 Kind = Literal["run", "comparison", "study"]
 _STUDY = "study.yaml"
-_MAY_DIFFER = ("partition_seed", "partition_file", "batch_size")  # of data that are the same
+_MAY_DIFFER = ("partition_seed", "partition_file", "batch_size")  # options that may differ for the same data
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,11 +46,11 @@ class Recorder:
         self._recorded_plan = self.engine.plan
         self.shifting = bool(self.experiment.data.shift)
         self._begun = self._saved = monotonic()
-        self._seconds_before = 0.0  # of the earlier processes of this run
+        self._seconds_before = 0.0  # seconds of earlier processes of this run
         self._after: Round | None = None  # the round of the checkpoint that was restored
         self._latest: tuple[Round, Evaluation] | None = None
-        self._clusters: list[Row] = []  # of clusters.csv, of the latest round
-        self._over = False  # whether the latest round is the last
+        self._clusters: list[Row] = []  # rows of clusters.csv of the latest round
+        self._over = False  # True if the latest round is the last
         self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
         self._totals = RunTotals()
 

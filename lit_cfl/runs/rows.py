@@ -16,7 +16,7 @@ from lit_cfl.rounds import Round
 
 _MAX_SNAPSHOT_CLIENTS = 2000
 _ROWS_AT_ONCE = 10_000
-_NONE = -1  # of a number of a cluster
+_NONE = -1  # stands for no cluster
 
 
 def members(evaluation: Evaluation, num_clients: int) -> Tensor:

@@ -204,7 +204,7 @@ def _restored(
     """Reads the checkpoint. Its memory is freed on return, except for the state, which the next round replaces."""
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
-    if mode == "resume":  # a kill between both files leaves a new plan in config.yaml beside a checkpoint under the old
+    if mode == "resume":  # after a kill, config.yaml may have a newer plan than the checkpoint
         experiment = with_stored_plan(experiment, path, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     require_longer_schedule(path, stored, recorder.prepared)

@@ -83,7 +83,7 @@ class RunDirectory:
         self.own = {name: CsvLog(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
         logs = [self.shifts] if shifting else []
         self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
-        self.rows: list[dict[str, Any]] = []  # of metrics.csv
+        self.rows: list[dict[str, Any]] = []  # rows of metrics.csv
         self.rounds_logged = 0  # the last round in metrics.csv before `reopen`: trackers may have had rows up to it
         self.run_id = ""  # for trackers, the same after every resume
         self.environment: dict[str, Any] = {}  # content of environment.json
@@ -97,7 +97,7 @@ class RunDirectory:
         """
         require_unused(self.path)
         self._require_only_beginnings()
-        self.discard()  # of a run that left no config
+        self.discard()  # removes files of a run that left no config
         self.run_id = secrets.token_hex(4)
         self._start(data)
         write_config(self.path, config, self.run_id)

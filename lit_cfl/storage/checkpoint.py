@@ -29,9 +29,9 @@ from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 from lit_cfl.storage.digests import digest_of
 from lit_cfl.storage.run_format import FORMAT, ONE_ROW_A_FILE, require_format
 
-_READS = 3  # of a checkpoint that another process goes on saving
+_READS = 3  # attempts to read a checkpoint that another process keeps saving
 _ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # field, round and number; in format 3 field, client and round
-_ALONE = -1  # the position of a row whose file holds it as it is, as in format 3
+_ALONE = -1  # position of a row that is alone in its file, as in format 3
 _NOBODY = object()
 _FILE_BYTES = 2**26  # of the models in a file of rows/, unless one alone is more
 
@@ -89,7 +89,7 @@ class Checkpoint:
 
     def __init__(self, directory: Path) -> None:
         self.path, self.rows = directory / "checkpoint.pt", directory / "rows"
-        self._written: dict[str, dict[int, _SavedRow]] = {}  # by field and client
+        self._written: dict[str, dict[int, _SavedRow]] = {}  # saved rows by field and client
 
     @property
     def row_files(self) -> list[str]:

@@ -14,7 +14,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 _MIB = 2**20
-Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
+Mark = list[int | str]  # size in bytes, and the SHA-256 of these bytes
 
 
 class CsvLog:

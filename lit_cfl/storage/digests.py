@@ -14,7 +14,7 @@ from lit_cfl.storage.atomic_writes import write_atomically
 
 SUMS = "SHA256SUMS"
 _SEAL = re.compile(rb"(?:.*\n)?# (?:run ([0-9a-f]{8}), )?SHA-256 of all before the digest: ([0-9a-f]{64})\n", re.DOTALL)
-_DIGEST_LENGTH = 65  # with its line feed
+_DIGEST_LENGTH = 65  # including the line feed
 
 
 def digest_of(path: Path) -> str | None:

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 from lit_cfl.errors import InputError, SaveError
 from lit_cfl.storage.atomic_writes import name_write_errors, remove_unfinished
 
-_FOLDERS = ("rows", "snapshots", "pictures")  # where a killed process may have left unfinished files
+_FOLDERS = ("rows", "snapshots", "pictures")  # folders in which a killed process may have left unfinished files
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
 _LOOK_SECONDS = 0.5  # `wait_until_free`, as of a page that is watched, holds a directory for a moment
 

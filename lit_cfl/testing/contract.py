@@ -227,7 +227,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
         try:
             algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
         except InputError:
-            return  # with these options it refuses
+            return  # refused with these options
     _check_place(algorithm, "place_unlabelled", work)
 
 

@@ -14,7 +14,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.errors import Notice
 
 Models = Mapping[str, Mapping[str, Tensor]]  # a state dict for each cluster, by number, and for `global`
-MAX_MIB = 256  # of models
+MAX_MIB = 256  # maximum size of models in the artifact
 
 
 def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: Tensor) -> Models:

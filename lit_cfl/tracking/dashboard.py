@@ -30,7 +30,7 @@ def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
 
 SECTIONS = sections(CLASSIFIER)
 _OPEN = ("Accuracy", "Scores", "Clusters")
-_PROJECT = "lit-cfl"  # that of tracking.project, unless it is told otherwise
+_PROJECT = "lit-cfl"  # the default of tracking.project
 
 
 def dashboard(arguments: Sequence[str]) -> int:

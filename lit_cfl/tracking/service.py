@@ -11,9 +11,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-_REACH_SECONDS = 3.0  # to see whether the server answers at all
-_INIT_SECONDS = 60.0  # where other programs keep the machine busy, 20 were not enough to begin offline
-FINISH_SECONDS = 60.0  # for what is left to upload at the end
+_REACH_SECONDS = 3.0  # time for the server to answer
+_INIT_SECONDS = 60.0  # 20 were too few to start offline on a busy machine
+FINISH_SECONDS = 60.0  # time for the last uploads
 
 
 @cache
@@ -24,7 +24,7 @@ def read_noted_mode() -> str:
     return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)
 
 
-_loading: list[Thread] = []  # that may still load wandb
+_loading: list[Thread] = []  # threads that may still load wandb
 
 
 def load_early(asked: Callable[[], str | None]) -> None:

@@ -20,8 +20,8 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 from lit_cfl.errors import InputError
 
 _ANSWER_SECONDS, _POLL_SECONDS = 10.0, 1.0
-_SILENT_SECONDS = 300.0  # for which a cluster may not answer while its job is followed
-_STOP_SECONDS = "300"  # that a job has to save itself before Ray kills it
+_SILENT_SECONDS = 300.0  # maximum time without an answer while a job is followed
+_STOP_SECONDS = "300"  # time for a job to save itself before Ray kills it
 _OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray would take these rather than the address it is given
 _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
@@ -116,7 +116,7 @@ class Jobs:
                 if new > 0:
                     say(text[-new:])
                     shown = length
-        except (RuntimeError, aiohttp.ClientError):  # the connection broke: the job may go on
+        except (RuntimeError, aiohttp.ClientError):  # the connection broke: the job may continue
             await asyncio.sleep(_POLL_SECONDS)
         return shown
 

@@ -15,7 +15,7 @@ from lit_cfl.tune.check import check_study
 from lit_cfl.tune.options import parse_study
 
 OURS = ("lit_cfl", "lit_cfl.datamodules", "lit_cfl.tune")  # packages that are sent whole
-SentFiles = dict[str, Path]  # by their place in the job's folder
+SentFiles = dict[str, Path]  # files by their place in the job's folder
 
 
 def own_code(folders: Sequence[str]) -> SentFiles:

@@ -193,7 +193,7 @@ def _train_side_by_side(
             for future in as_completed(waiting):
                 future.result()
                 count(waiting[future])
-        except BaseException:  # of a thread, or one that ends the run
+        except BaseException:  # an error in a thread, or one that ends the run
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

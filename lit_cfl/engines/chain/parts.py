@@ -116,7 +116,7 @@ def _gelu_tanh_slope(x: Tensor, _: Tensor) -> Tensor:
     return 0.5 * (1 + inner) + 0.5 * x * (1 - inner.square()) * sqrt(2 / pi) * (1 + 3 * _CUBIC * x.square())
 
 
-_CUBIC = 0.044715  # of the approximation of GELU
+_CUBIC = 0.044715  # coefficient in the tanh approximation of GELU
 _COMPUTE: dict[ActivationName, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,

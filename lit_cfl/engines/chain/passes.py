@@ -8,7 +8,7 @@ from torch import Tensor
 from lit_cfl.engines.chain.parts import Activation, ChainLayer, Drop
 from lit_cfl.engines.dropout import compute_kept_share
 
-Kept = list[tuple[Tensor, Tensor]]  # of each part: what its derivative needs
+Kept = list[tuple[Tensor, Tensor]]  # values that each part's derivative needs
 TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, and its inputs
 
 

@@ -24,8 +24,8 @@ from lit_cfl.tasks import Classification
 
 __all__ = ["NotAChainError", "recognise_chain"]
 
-_CLOSE = 1e-9  # of the largest number, in float64
-_MOST_LABELS = 1_024  # that the check goes through
+_CLOSE = 1e-9  # tolerance relative to the largest number, in float64
+_MOST_LABELS = 1_024  # labels that are checked at most
 _KNOWN: WeakKeyDictionary[LightningModule, Chain] = WeakKeyDictionary()  # a large net takes half a second
 
 

@@ -25,7 +25,7 @@ Resources = Mapping[str, float]  # "CPU", "GPU" -> how many
 _ANSWER_SECONDS = 5.0
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # RFC 9113, 3.4: the preface of HTTP/2
 _SETTINGS = b"\x04"  # type of the frame that every HTTP/2 server answers with
-_users = 0  # of a connection that was made here
+_users = 0  # users of a connection that was made here
 
 
 def connect(plan: Plan) -> Resources:

@@ -9,7 +9,7 @@ import ray
 from ray import ObjectRef
 
 T = TypeVar("T")
-Ref = ObjectRef[Any]  # to what is in Ray's object store
+Ref = ObjectRef[Any]  # reference to an object in Ray's object store
 _POLL_SECONDS = 0.5
 
 

@@ -61,7 +61,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
         if found := dependence_on_history(module, layout, parts, compute, what):
             return found
     for slot, gradient, other in zip(layout.slots, gradients, others, strict=False):  # parameters come first
-        if gradient is None or other is None:  # an optimizer leaves it as it is, decay and all
+        if gradient is None or other is None:  # an optimizer leaves it unchanged, without decay
             return [f"the parameter {slot.name} takes no part in the losses"]
         if not torch.equal(gradient.nan_to_num(), other.nan_to_num()):
             return ["it draws random numbers, other than by nn.Dropout"]
