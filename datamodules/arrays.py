@@ -174,7 +174,7 @@ def examples_of(
         scale = 1 / 255 if inputs.dtype == torch.uint8 else 1.0
         _say_if_unscaled(inputs)
     elif inputs.dtype in (torch.int32, torch.int64):
-        inputs = inputs.float()  # what is scaled is no token id
+        inputs = inputs.float()  # scaled inputs are not token ids
     return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names)
 
 
@@ -284,7 +284,7 @@ def _numbers(name: str, values: Any) -> np.ndarray:
         raise InputError(f"{name} has dtype {array.dtype}; give integers or floats")
     usual = {"f": np.float64, "b": np.float32}.get(array.dtype.kind, np.int64)
     kept = array.dtype.type in (np.uint8, np.int32, np.float16, np.float32)
-    return np.require(array, array.dtype.type if kept else usual, ["C", "W"])  # what torch can share
+    return np.require(array, array.dtype.type if kept else usual, ["C", "W"])  # a layout that torch can share
 
 
 def _column(name: str, values: Any, *lengths: int) -> np.ndarray:

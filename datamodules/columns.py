@@ -174,7 +174,7 @@ def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         the values by number, str `[n]`, and the number of each, int64 `[N]`.
     """
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
-        values = values.astype(np.int64)  # as pandas holds integers of a column that once had blanks
+        values = values.astype(np.int64)  # pandas stores integers of a column with former blanks as floats
     found, index = np.unique(values, return_inverse=True)
     if found.dtype.kind == "U":
         try:

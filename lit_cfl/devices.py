@@ -12,7 +12,7 @@ _UNKNOWN_GPU = 16  # GiB
 _NO_MEMORY = (
     "out of memory",  # CUDA
     "ALLOC_FAILED",  # cuBLAS
-    "CUBLAS_STATUS_NOT_INITIALIZED",  # its handle found no memory
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # no memory was left for its handle
     "CUDNN_STATUS_INTERNAL_ERROR",
     "unable to find an engine to execute this computation",  # cuDNN, which swallows why each of its plans failed
     "can't allocate memory",  # PyTorch

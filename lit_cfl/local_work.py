@@ -26,7 +26,7 @@ ClientFunction = Callable[..., Statistic]
 if TYPE_CHECKING:
     Length = int | Tensor
 else:
-    Length = int  # of a configuration, whose help would list every subclass of Tensor
+    Length = int  # type in a configuration, whose help would list every subclass of Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 from lit_cfl.scores import CLASSIFIER, Scores, SetScore
 
-Row = dict[str, Any]  # of a table of a run: values by the names of its columns, None = blank
+Row = dict[str, Any]  # row of a run's table: values by column name, None = blank
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # aggregates of a score over clients
 _UNDEFINED = "undefined"  # clients without a score of sets

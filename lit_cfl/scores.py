@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lit_cfl.errors import InputError
 
-if TYPE_CHECKING:  # names of scores are read where nothing is computed
+if TYPE_CHECKING:  # names of scores are also read without PyTorch
     from torch import Tensor
 
     SetFunction = Callable[[Tensor, Tensor], Tensor | float]  # outputs [n, o], labels [n] -> a number, nan = undefined
@@ -138,7 +138,7 @@ class SetScore(Score):
 
 
 ACCURACY = Score("accuracy")  # of a task that names no scores: a share of right answers, always counted
-Scores = tuple[Score, ...]  # of a task; the first is the main one
+Scores = tuple[Score, ...]  # scores of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
 
 

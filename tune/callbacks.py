@@ -116,7 +116,7 @@ class StudyCallback(Callback):
         self._say, self._after_step = say, after_step
 
     def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
-        return Callback, ()  # in Ray's records, which nobody reads: what it calls could not be written there
+        return Callback, ()  # for Ray's records, which nobody reads: its own arguments cannot be pickled
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         stop_if_asked()

@@ -22,7 +22,7 @@ _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours ends Ray, too
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of a setting mean the same as where they were checked
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep the meaning they had when checked
 }
 _FREE_MIB = 200
 

@@ -27,7 +27,7 @@ from lit_cfl.tune.trial_job import TrialJob
 
 BEST = "best"
 REPEATS = "repeats"  # folder of a study directory
-_WORKER_DEATHS = 3  # deaths of one run's worker before it counts as failed
+_WORKER_DEATHS = 3  # worker deaths that one run survives
 
 
 @dataclass(frozen=True)

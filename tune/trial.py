@@ -108,7 +108,7 @@ class TrialReport:
         """Reports the result after all seeds have finished."""
         metric = self.job.objective.metric
         parts = [part.summary for part in finished.seeds or [finished]]
-        mean = finished.summary.get(metric)  # over the seeds; None where one has none
+        mean = finished.summary.get(metric)  # mean over the seeds; None if a seed has none
         if mean is None:
             raise why_blank(self.job.objective, next(part for part in parts if part.get(metric) is None))
         each = {f"seed {part['seed']}": part[metric] for part in parts}

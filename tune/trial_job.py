@@ -35,7 +35,7 @@ class SharedData:
     def give_to(self, experiment: Experiment) -> None:
         """Gives the experiment's module these data as if loaded, without a copy, if it describes the same data."""
         if experiment.described()["data"] == self.config:
-            vars(experiment.data).update(vars(ray.get(self.module)))  # its task asks this very module for examples, too
+            vars(experiment.data).update(vars(ray.get(self.module)))  # the task asks the same module for examples
 
 
 def share(experiment: Experiment) -> SharedData | None:

@@ -141,7 +141,7 @@ class Trials:
             record = self._begun()
         if record is not None:
             self._live[record.number] = dict(record.told)
-            if record.digests:  # its files change from now on
+            if record.digests:  # the files change from now on
                 record = replace(record, digests={})
                 self._keep(record)
         return record

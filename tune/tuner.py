@@ -32,7 +32,7 @@ class TrialSource(Searcher):
         self._numbers: dict[str, int] = {}  # trial numbers by Ray's id
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
-        return Searcher, ()  # in Ray's records, which nobody reads
+        return Searcher, ()  # for Ray's records, which nobody reads
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
@@ -63,7 +63,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key in _KEPT or key.startswith(_KEPT_GROUPS)}
 
 
-_WORKER_DEATHS = 3  # deaths of one trial's worker before it counts as failed
+_WORKER_DEATHS = 3  # worker deaths that one trial survives
 _NO_LIMIT = -1  # Ray's word: as many trials as the source gives
 
 

@@ -143,11 +143,11 @@ def draw_dominated(
     of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
     which = torch.arange(num_labels).expand(len(members), -1)
     starts = in_turn(which, own + others, num_labels)
-    first = pieces(of_label, which, starts, own)  # of each cluster
+    first = pieces(of_label, which, starts, own)  # examples of each cluster's own label
     second = shuffle_lists(pieces(of_label, which, starts, others), rng)
     number = torch.full_like(clusters, round(beta * size))
     parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
-    ranks = clusters.argsort(stable=True).argsort()  # of each client where one cluster comes after the other
+    ranks = clusters.argsort(stable=True).argsort()  # rank of each client when sorted by cluster
     return parts[0].plus(parts[1]).select(ranks).packed()
 
 

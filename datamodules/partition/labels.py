@@ -178,7 +178,7 @@ def granted(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
         if not more.any():
             break
         counts += more
-    for client in need.nonzero().flatten().tolist():  # what rounding down left over: the most wanted first
+    for client in need.nonzero().flatten().tolist():  # remainders of rounding down: the most wanted labels first
         for _ in range(int(need[client])):
             label = int(wanted[client].where(left > 0, -torch.inf).argmax())
             counts[client, label] += 1

@@ -47,7 +47,7 @@ _APART = 1e30  # distance of clusters with a loss that is not finite
 class FedDriftState:
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
-    losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = new
+    losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unseen
     sizes: Tensor  # examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the number is free
     used: Tensor  # round in which somebody last chose each cluster, int64 [K]
     new: Tensor  # bool [K]: made at the start of this time step

@@ -93,7 +93,7 @@ def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:
     Raises:
         InputError: fewer different points than clusters.
     """
-    from sklearn.cluster import KMeans  # a second of import, wanted only where clusters are made
+    from sklearn.cluster import KMeans  # takes a second to import, needed only for clustering
 
     different = len(points.unique(dim=0))
     if different < num_clusters:

@@ -52,7 +52,7 @@ def prediction_strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
     Returns:
         In [0, 1]; a cluster of one point counts as 1. 0 if a half has fewer different points than clusters.
     """
-    from sklearn.cluster import KMeans  # a second of import, wanted only where clusters are made
+    from sklearn.cluster import KMeans  # takes a second to import, needed only for clustering
 
     if min(len(np.unique(half, axis=0)) for half in (one, other)) < k:
         return 0.0

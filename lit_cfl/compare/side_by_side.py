@@ -24,7 +24,7 @@ from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage.csv_log import read_table
 
 _NOTE_SECONDS = 0.5  # between two notes of a worker
-_WORKER_DEATHS = 2  # deaths of one run's worker before it counts as failed
+_WORKER_DEATHS = 2  # worker deaths that one run survives
 JobResult = tuple[str | None, list[str]]  # why a run failed, and its notices
 
 

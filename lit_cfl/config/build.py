@@ -34,7 +34,7 @@ SHORT_NAMES = (
     lit_cfl.tasks,
 )  # imported, so that their classes are found by name
 OPTIONS = tuple(option.name for option in fields(Experiment))
-_ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # as `config.yaml` has them
+_ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # in the order of `config.yaml`
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     config = dict(config) | {"data": with_absolute_paths(config["data"])}
     kept = {} if like is None else {k: vars(like)[k] for k in OPTIONS if k in config and config[k] == like.config[k]}
     if "data" not in kept:
-        kept.pop("task", None)  # which asks its data module for examples
+        kept.pop("task", None)  # the task asks its data module for examples
     parser = option_parser(frozenset(kept))
     read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
@@ -139,7 +139,7 @@ def _default_of(class_path: str, name: str) -> Any:
 
 def _shape(examples: Examples) -> dict[str, object]:
     """Returns the shape of the data, as our nets may need it."""
-    vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see an id
+    vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see token ids
     shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}
 

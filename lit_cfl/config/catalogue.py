@@ -17,7 +17,7 @@ _KINDS = {
     "tasks": (_HERE / "tasks", "LightningModule"),
 }
 KINDS = (*_KINDS, "configs")
-_Classes = dict[str, ast.ClassDef]  # of a folder, by name
+_Classes = dict[str, ast.ClassDef]  # classes of a folder by name
 
 
 @dataclass(frozen=True)

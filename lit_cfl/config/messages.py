@@ -15,7 +15,7 @@ from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
 from lit_cfl.errors import nearest, users_line
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-_PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # where bases are to be imported from
+_PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
 
 
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:

@@ -135,7 +135,7 @@ class IndexedClass:
 @dataclass(frozen=True)
 class _Module:
     classes: Mapping[str, ast.ClassDef]
-    imported: Mapping[str, tuple[str, str]]  # by name here: the module and the name there
+    imported: Mapping[str, tuple[str, str]]  # module and name of each imported name
     assigned: Mapping[str, str]  # such as `Format = Literal["png", "pdf"]`
 
 

@@ -64,7 +64,7 @@ _MODULES = {
     "shifts": "lit_cfl.datamodules.shift",
     "nets": "lit_cfl.nets",
     "tasks": "lit_cfl.tasks",
-}  # where classes are found by their names alone
+}  # modules in which classes are found by short names
 _ELSEWHERE = {
     "clients_per_round": "cohort_size",
     "participation": "cohort_size",
@@ -85,14 +85,14 @@ _ELSEWHERE = {
     "output_dir": "run_dir",
     "out_dir": "run_dir",
     "save_dir": "run_dir",
-}  # what other programs call it
+}  # names in other programs
 _CHANGED_VALUES = {
     ("global_update", "sequential"): "up to 0.1.0 it was the order of the clients' ids, and later that of a draw; "
     "give sequential_by_id or sequential_by_draw",
     ("weights", "first"): "up to 0.1.0 the client with the lowest id counted, and later one that is drawn; "
     "give drawn_first for that",
 }  # values that meant something else in an earlier version
-_FIRST = ("algorithm", "task", "local", "data")  # where an option is looked for that several parts have
+_FIRST = ("algorithm", "task", "local", "data")  # parts searched first for an option that several have
 _HIDDEN, _GIVEN = ("params",), "Optimizer"  # arguments that no configuration gives, and the type of another one
 _PARTS = re.compile(r"[^.]+")
 

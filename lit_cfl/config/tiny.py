@@ -22,7 +22,7 @@ def shrink(experiment: E) -> E:
     """Shrinks an experiment to 4 clients (or one per requested cluster), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     numbers = [number for number in asked if isinstance(number, int)]  # `auto` finds as many as there can be
-    data = experiment.data  # of an experiment that was shrunk and changed, the clients are chosen
+    data = experiment.data  # if a shrunk experiment was changed, its clients are already chosen
     return replace(
         experiment,
         data=data if isinstance(data, _FirstClients) else _FirstClients(data, max([_CLIENTS, *numbers])),
@@ -60,7 +60,7 @@ class _FirstClients(FederatedDataModule):
 
     @cached_property
     def examples(self) -> Examples:
-        return self.whole.examples  # with the views that its shifts need already
+        return self.whole.examples  # already includes the views that its shifts need
 
     def load(self) -> Examples:
         return self.whole.load()

@@ -19,7 +19,7 @@ Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels
 if TYPE_CHECKING:  # a function of a mini-batch and keys int64 [n], that returns the changed mini-batch
     AugmentFunction = Callable[[Batch, Tensor], Batch]
 else:
-    AugmentFunction = str  # of a configuration, which names it by its path
+    AugmentFunction = str  # in a configuration: the function's path
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     c, s = cos(radians(degrees)), sin(radians(degrees))
     y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
     x = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2
-    row, column = s * x + c * y + (height - 1) / 2, c * x - s * y + (width - 1) / 2  # where each pixel comes from
+    row, column = s * x + c * y + (height - 1) / 2, c * x - s * y + (width - 1) / 2  # source position of each pixel
     top, left = row.floor(), column.floor()
     found, flat = torch.zeros_like(images), images.flatten(-2)
     for down in (0, 1):

@@ -20,7 +20,7 @@ from lit_cfl.storage.atomic_writes import write_atomically
 
 FORMAT = 2
 _READ = (1, FORMAT)  # formats; the first has the true clusters under the name of the run's lists
-TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # as in all files of a run, and in its lists
+TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # names in all files of a run, and in its lists
 
 
 def partition_hash(data: FederatedData) -> str:

@@ -27,7 +27,7 @@ def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> Cohort
         raise TypeError("the work has no keys to change its examples by")
     device, counts = work.inputs.device, work.batches.counts
     begins, firsts = counts.cumsum(0) - counts, work.sizes.cumsum(0) - work.sizes
-    steps = torch.arange(len(counts)).repeat_interleave(counts)  # of each example
+    steps = torch.arange(len(counts)).repeat_interleave(counts)  # step of each example
     owners = torch.arange(len(work)).repeat_interleave(work.steps)[steps]
     drawn = work.batches.begins[steps] + torch.arange(len(steps)) - begins[steps]
     places = work.batches.drawn[sent(drawn, device)]

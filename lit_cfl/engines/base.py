@@ -79,10 +79,10 @@ class Engine:
         self._describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
         self._loop: ClientLoop | None = None
         self._resident: tuple[Examples, Examples] | None = None
-        self._single: bool | None = None  # whether the net cannot train on one example, once it is known
+        self._single: bool | None = None  # True if the net cannot train on one example; None = unknown
         self._was_short = False  # True once memory ran out
         self._starts = InitialModels()
-        self.noted_not_finite = False  # whether a loss that is not finite was noted in an evaluation
+        self.noted_not_finite = False  # True once an evaluation warned of a non-finite loss
 
     def rates(self, round: int) -> Rates | None:
         """Returns the learning rates of a round, one per parameter group; None without a schedule.

@@ -129,7 +129,7 @@ def draw_batches(
     in_epoch = steps_of_epoch(sizes, batch_size, last)
     epochs = -(-steps // in_epoch)
     owners = torch.arange(len(steps)).repeat_interleave(steps)
-    numbers = torch.arange(len(owners)) - (steps.cumsum(0) - steps)[owners]  # of the step, within its client
+    numbers = torch.arange(len(owners)) - (steps.cumsum(0) - steps)[owners]  # number of each step within its client
     size, of_epoch = sizes[owners], in_epoch[owners]
     full = size if batch_size == "full" else size.clamp(max=batch_size)
     first = numbers % of_epoch * full

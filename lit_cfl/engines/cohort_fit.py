@@ -153,10 +153,10 @@ class ClientLoop(ABC):
 
     name: ClassVar[str]
     is_collective: ClassVar[bool] = (
-        False  # whether several clients train at once, so that none can be named in an error
+        False  # True if several clients train at once, so that none can be named in an error
     )
-    seeds_global_generators: ClassVar[bool] = False  # whether modules may draw random numbers of their own
-    reads_bytes: ClassVar[bool] = False  # whether `fit` takes inputs as bytes on a CPU, where they are stored so
+    seeds_global_generators: ClassVar[bool] = False  # True if modules may draw random numbers themselves
+    reads_bytes: ClassVar[bool] = False  # True if `fit` reads inputs as bytes on a CPU if they are stored as bytes
     reports_every_loss: ClassVar[bool] = True  # False = NaN may mean that a module reported none
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:

@@ -47,7 +47,7 @@ class Permutations:
         self._sizes, self._counts = sizes, counts
         ends = (sizes * counts).cumsum(0)
         self._starts, total = ends - sizes * counts, int(ends[-1]) if len(ends) else 0
-        self._drawn = torch.empty(total + 1, dtype=torch.int64)  # one more, for what is written nowhere
+        self._drawn = torch.empty(total + 1, dtype=torch.int64)  # one more place, for discarded values
         self._shuffles: list[_Shuffle] = []
         rng = torch.Generator()
         if not (together and _shuffles_as_expected()):
@@ -83,7 +83,7 @@ class Permutations:
         drawn = sent(self._drawn, device)
         for one in self._shuffles:
             sizes, counts = self._sizes[one.clients], self._counts[one.clients]
-            rows = torch.arange(len(one.clients)).repeat_interleave(counts)  # of each permutation, its client
+            rows = torch.arange(len(one.clients)).repeat_interleave(counts)  # client of each permutation
             numbers = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
             pairs = self._pairs(one.clients)
             firsts = 2 * (pairs.cumsum(0) - pairs)[rows] + numbers * (sizes[rows] - 1)
@@ -116,7 +116,7 @@ def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: 
     at = (firsts + steps).clamp_(max=2 * len(bits) - 1)
     found = (bits[at >> 1] >> (32 * (1 - (at & 1)))) & 0xFFFFFFFF
     columns = torch.arange(len(sizes), device=device)
-    others = (steps + found % (sizes - steps).clamp_(min=1)).mul_(len(sizes)).add_(columns)  # behind the end: itself
+    others = (steps + found % (sizes - steps).clamp_(min=1)).mul_(len(sizes)).add_(columns)  # after the end: itself
     left = torch.arange(longest, device=device)[:, None].repeat(1, len(sizes))
     order, flat = left.clone(), left.view(-1)
     for mine, other, into in zip(left, others, order, strict=False):

@@ -50,7 +50,7 @@ class TrainerLoop(ClientLoop):
                 try:
                     rows[client], loss = self._fit_client(work, client)
                 except SIGTERMException:
-                    ended(client)  # raises where the run handles the signal
+                    ended(client)  # raises if the run handles a signal
                     raise
                 except MisconfigurationException as error:
                     raise ValueError(str(error)) from error

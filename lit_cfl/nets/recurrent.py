@@ -47,7 +47,7 @@ class _Bidirectional(Net):
     def forward(self, inputs: Tensor) -> Tensor:
         sequence, _ = self.rnn1(self.embedding(inputs))
         states, _ = self.rnn2(sequence)
-        ends = torch.cat([states[:, -1, :32], states[:, 0, 32:]], 1)  # where each direction ends
+        ends = torch.cat([states[:, -1, :32], states[:, 0, 32:]], 1)  # last state of each direction
         outputs: Tensor = self.fc2(self.dropout(relu(self.fc1(ends))))
         return outputs
 
@@ -138,7 +138,7 @@ def _started(layer: Recurrent) -> Recurrent:
         else:
             nn.init.zeros_(weight)
         if one_bias and name.startswith("bias_ih"):
-            nn.init.ones_(weight[layer.hidden_size : 2 * layer.hidden_size])  # of the gates input, forget, cell, output
+            nn.init.ones_(weight[layer.hidden_size : 2 * layer.hidden_size])  # the forget gate, the second of four
         if one_bias and name.startswith("bias_hh"):
             weight.requires_grad_(False)
     return layer

@@ -24,7 +24,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
         match: the number whose colour each cluster takes.
     """
     parents: dict[int, int] = {}
-    sizes: dict[int, dict[int, int]] = {}  # by cluster and round
+    sizes: dict[int, dict[int, int]] = {}  # sizes by cluster and round
     for row in rows:
         cluster, parent, size = (known(row.get(key)) for key in ("cluster", "parent", "size"))
         if cluster is None:

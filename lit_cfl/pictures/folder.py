@@ -31,7 +31,7 @@ class PictureFolder:
 
     def __init__(self, path: Path, formats: Sequence[Format]) -> None:
         self.path, self.formats = path, formats
-        self.ended = not formats  # whether the pictures of the run's end are drawn
+        self.ended = not formats  # True once the final pictures are drawn
         self._guard = DrawingGuard()
         self._compared: int | None = None  # the snapshot that was drawn
         self._layers = 0  # rows that were drawn

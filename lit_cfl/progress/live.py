@@ -259,7 +259,7 @@ class LogDisplay(Display):
     """
 
     printed_row = printed = float("-inf")  # when a round, and when anything was printed
-    silent = True  # as long as nothing was printed
+    silent = True  # True until something is printed
     held: Row | None = None  # the latest row of a single run, if it was not printed
 
     def __enter__(self) -> Self:

@@ -23,7 +23,7 @@ class Screen:
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
         self.quiet, self.json = quiet, json
         self.out = new_console()
-        self.aside = new_console(stderr=True) if quiet or json else self.out  # for words that no program reads
+        self.aside = new_console(stderr=True) if quiet or json else self.out  # for output to people, not programs
 
     @property
     def live(self) -> bool:

@@ -18,7 +18,7 @@ from lit_cfl.runs.client_rounds import FOLDER, read_parts
 from lit_cfl.scores import Score
 
 _MOST_FRAMES = 8  # matrices, all runs of a page together; one at least of each
-_CLIENTS, _FEWEST = 1500, 60  # clients in matrices and in maps, all runs of a page together; so many at least of each
+_CLIENTS, _FEWEST = 1500, 60  # clients in matrices and maps over all runs of a page, and the minimum per run
 
 
 def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure]:
@@ -49,7 +49,7 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
 
 
 def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
-    """Returns the rows of a table for one client."""
+    """Returns the rows of a table that name a client."""
     return [row for row in run.table(table) if known(row.get("client")) is not None]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lit_cfl.evaluation import Evaluation  # a page that reads the files needs no engine
 
-FOLDER = "client_rounds.parquet"  # what pandas and others read as one table
+FOLDER = "client_rounds.parquet"  # folder that pandas and others read as one table
 
 
 def require_parquet() -> None:

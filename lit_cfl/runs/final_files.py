@@ -39,7 +39,7 @@ def write_end(
     summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
     summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
     known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
-    summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
+    summary["clusters/silhouette"] = known[-1] if known else None  # known only if clients were compared
     if newcomers and "test" in newcomers.scores:
         weighted = newcomers.scores["test"].weighted()
         summary |= {f"test/newcomers_{name}": value for name, value in weighted.items()}

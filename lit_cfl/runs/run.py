@@ -244,7 +244,7 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     algorithm, rounds = recorder.experiment.algorithm, recorder.experiment.rounds
     callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
-        release_freed_memory()  # what the data were made with
+        release_freed_memory()  # memory used to make the data
         reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
         release_freed_memory()
         summary = recorder.finish(reason)

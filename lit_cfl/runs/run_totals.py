@@ -71,7 +71,7 @@ class RunTotals:
             self._keep_best(test)
         self.members = members(evaluation, r.data.num_clients)
         if is_due(r.number, max(self.memberships, default=None), every):
-            self.memberships[r.number] = self.members.int()  # one for each stretch of rounds: they add up
+            self.memberships[r.number] = self.members.int()  # one per period of rounds, to limit the size
 
     def _keep_best(self, test: SplitScores) -> None:
         weighted = test.weighted()

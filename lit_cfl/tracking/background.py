@@ -18,7 +18,7 @@ from lit_cfl.tracking.weights_and_biases import WandbRun
 
 Status = Literal["success", "failed"]
 T = TypeVar("T")
-SHARE = 0.02  # of a run's time that may go into pictures and tables before the last round
+SHARE = 0.02  # maximum share of a run's time for pictures and tables before the last round
 _FIRST_SECONDS = 0.6  # what the first ones take, roughly: runs of half a minute have them at their end alone
 
 

@@ -13,7 +13,7 @@ from lit_cfl.tracking.background import Guard, Status
 
 Build = Callable[[], Logger]
 _QUEUE = 10  # figures that TensorBoard's writer may still hold after it has been flushed, by default
-_FIGURES = 20  # minimum number of figures in a row
+_FIGURES = 20  # minimum number of metrics in a row
 
 
 @dataclass(frozen=True)

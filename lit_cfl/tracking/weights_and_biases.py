@@ -47,9 +47,9 @@ class WandbRun:
         import wandb
 
         self._path, self._kept = path, rounds_kept(path / "wandb", run_id)
-        (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
+        (path / "wandb").mkdir(exist_ok=True)  # otherwise wandb falls back to a temporary folder
         offline = mode == "offline" or (mode is None and read_noted_mode() != "online")
-        wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
+        wandb.setup(wandb.Settings(silent=True, mode="online"))  # makes wandb look for the key
         self._options: dict[str, Any] = {
             "id": run_id,
             "resume": "allow",

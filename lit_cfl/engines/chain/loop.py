@@ -34,7 +34,7 @@ from lit_cfl.parameters import ParameterLayout
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
 _CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
 _CHECKED = 8  # examples that a chain is checked with
-_RUNGS = 1  # of sizes in dual form, an octave: with more, clients of many sizes would train in many small stacks
+_RUNGS = 1  # padded sizes per octave in dual form: with more, many sizes would make many small stacks
 
 
 class ChainLoop(ClientLoop):

@@ -145,7 +145,7 @@ class RayEngine(Engine):
             constants = digest_of_constants(self.template, self.layout)
             spec = EngineSpec(self._task, plan, self.seed, self.local, deterministic, constants)
             self._pool = WorkerPool(spec, self.plan)
-            self._close_pool = weakref.finalize(self, self._pool.close)  # also where `close` was never called
+            self._close_pool = weakref.finalize(self, self._pool.close)  # even if `close` was never called
         return self._pool
 
     def outcomes_of_each(

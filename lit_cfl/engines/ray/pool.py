@@ -117,7 +117,7 @@ class WorkerPool:
                 else:
                     yield task, done
         finally:
-            for number in busy.values():  # what is left when it is given up
+            for number in busy.values():  # shares still running when the pool is abandoned
                 self._kill(number)
 
     def close(self) -> None:

@@ -67,13 +67,13 @@ class CapturedSteps:
         """Captures the step as PyTorch's CUDA graph notes advise: fixed tensors, and warm-ups on a side stream."""
         changed = [*lanes.tensors, work.at]
         before = [tensor.clone() for tensor in changed]
-        self._stream = stream = self._stream or torch.cuda.Stream()  # one for all: they share memory
+        self._stream = stream = self._stream or torch.cuda.Stream()  # one stream for all captures, which share memory
         graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with (
             _fastest_convolutions(),
             torch.cuda.stream(stream),
-        ):  # and back to this one where a capture breaks off, which torch 2.11 forgets
+        ):  # restores the stream after a failed capture, which torch 2.11 does not
             for number in range(_WARM_UPS):
                 work.at.copy_(before[-1])  # the losses of other steps are known already
                 with _refuse_waits() if number else nullcontext():

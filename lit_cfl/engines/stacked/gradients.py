@@ -12,7 +12,7 @@ from lit_cfl.engines.steps import Steps
 from lit_cfl.parameters import ParameterLayout
 
 LARGEST = 2048  # examples of a client whose gradient is taken at once
-STACK_EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among them
+STACK_EXAMPLES = 4 * LARGEST  # examples of a stack, including padding
 
 
 def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Module) -> tuple[Tensor, Tensor]:

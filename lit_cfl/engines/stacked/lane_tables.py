@@ -12,7 +12,7 @@ from lit_cfl.devices import sent
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.stacked.schedule import LaneSlot, schedule_by_cost
 
-Changes = dict[int, Tensor]  # of a step: a table of the clients that begin or end there, a column each
+Changes = dict[int, Tensor]  # by step: a table with one column per client that begins or ends there
 
 
 @dataclass(frozen=True, eq=False)

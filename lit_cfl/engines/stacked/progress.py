@@ -21,7 +21,7 @@ from lit_cfl.engines.module_state import Leaf, copied_state, same_value
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout
 
-Compute = Callable[[LightningModule, Batch, int], Tensor | None]  # of a module, a batch and its number: its loss
+Compute = Callable[[LightningModule, Batch, int], Tensor | None]  # loss of a module on a batch with this number
 _PROGRESS = ("current_epoch", "global_step", "trainer")
 _USED_BY_PYTHON = frozenset(
     f"__{name}__"

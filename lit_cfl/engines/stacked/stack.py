@@ -78,7 +78,7 @@ class StackLoop(ClientLoop):
                 Notice,
                 stacklevel=2,
             )
-        return self._fit(work, ended)  # from the start: some clients may have trained already
+        return self._fit(work, ended)  # starts over: some clients may have trained already
 
     def _fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
         lanes, width = self._shape_for(work)
