@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.report import over_rounds, overview, settings
+from lit_cfl.report import data_sets, over_rounds, overview, settings
 from lit_cfl.report.blocks import Page, Section
 from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.run_figures import figures_of
@@ -17,13 +17,15 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
     """Builds the page of some directories.
 
     Args:
-        paths: Paths of runs, comparisons and studies.
+        paths: Paths of runs, comparisons and studies. Comparisons on different data are ranked over the data sets.
         command: Command that regenerates the page.
 
     Raises:
         InputError: a directory holds nothing of ours, or runs cannot be compared.
     """
     sources = [read_source(path) for path in dict.fromkeys(paths)]
+    if data_sets.are_data_sets(sources):
+        return _page_over_data_sets(sources, command)
     groups = list_groups(sources)
     require_comparable(groups)
     score = main_score_of(groups)
@@ -44,6 +46,13 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             problems += [*([] if run.over else [f"{group.name}, {run.path}: {run.status}."]), *run.problems]
     shown = [section for section in sections if section.blocks or section.parts]
     return Page(_title(sources), lines, list(dict.fromkeys(problems)), shown)
+
+
+def _page_over_data_sets(sources: Sequence[ReportSource], command: Sequence[str]) -> Page:
+    problems = [f"{source.path.name}: {problem}" for source in sources for problem in source.problems]
+    lines, sections = data_sets.list_sections(sources, problems)
+    shown = [section for section in sections if section.blocks]
+    return Page(_title(sources), lines, problems, [*shown, settings.section([], command)])
 
 
 def _clusters(groups: Sequence[Group], score: Score) -> Section:

@@ -168,6 +168,12 @@ def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
     ]
 
 
+def have_same_data(groups: Sequence[Group]) -> bool:
+    """Says whether all groups of which it is known have the same data."""
+    known = [_data_of(group) for group in groups if group.first.config.get("data")]
+    return not any(differences(known[0], data) for data in known[1:])
+
+
 def require_comparable(groups: Sequence[Group]) -> None:
     """Checks that groups have the same data and the same score.
 

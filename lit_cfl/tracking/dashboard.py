@@ -24,7 +24,10 @@ def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
         "Local work": tuple(name for name in metrics if name.startswith("local/")),
         "Time": tuple(name for name in metrics if name.startswith("time/")),
         "Shift": tuple(name for name in metrics if name.startswith("shift/")),
-        "Of single algorithms": ("clusters/inertia", "clusters/objective", "shift/detected", "shift/migrated"),
+        "Of single algorithms": (
+            *("clusters/inertia", "clusters/objective", "clusters/entropy"),
+            *("shift/detected", "shift/migrated"),
+        ),
     }
 
 

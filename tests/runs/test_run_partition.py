@@ -11,6 +11,7 @@ from hub import fresh_caches, write_images
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.config.files import valid_anywhere, with_absolute_paths
+from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.errors import InputError
 from lit_cfl.storage.csv_log import read_table
@@ -106,10 +107,15 @@ def test_other_clients_are_scored_whatever_partition_the_run_had(monkeypatch: py
     run("first")
     again = run("again", "--data.partition_file", "first")
     seen: list[int] = []
-    from lit_cfl.runs.load_run import SavedRun
+    from lit_cfl.runs.load_run import PlacedNewcomers, SavedRun
 
     assign = SavedRun.assign
-    monkeypatch.setattr(SavedRun, "assign", lambda run, data: seen.append(data.num_clients) or assign(run, data))
+
+    def seen_assign(run: SavedRun, data: FederatedData, **options: bool) -> PlacedNewcomers:
+        seen.append(data.num_clients)
+        return assign(run, data, **options)
+
+    monkeypatch.setattr(SavedRun, "assign", seen_assign)
     lit_cfl("evaluate", again, "--data.num_clients", "9")
     lit_cfl("assign", again, "--data.num_clients", "4")
     lit_cfl("evaluate", again, "--data.partition_file", "first", "--data.num_clients", "4")

@@ -1,0 +1,100 @@
+"""The page of comparisons on different data: methods by their mean rank over the data sets."""
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean
+
+from lit_cfl.errors import InputError
+from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.ranks import rank_diagram
+from lit_cfl.report.blocks import Block, Section, Table
+from lit_cfl.report.comparison import read_comparison
+from lit_cfl.report.overview import last_value
+from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
+from lit_cfl.scores import Score
+from lit_cfl.statistics import Ranking, friedman
+
+_FEWEST = 3  # methods that Friedman's test ranks
+
+
+def are_data_sets(sources: Sequence[ReportSource]) -> bool:
+    """Says whether these are comparisons on different data."""
+    groups = [group for source in sources for group in source.groups]
+    return len(sources) > 1 and all(source.kind == "comparison" for source in sources) and not have_same_data(groups)
+
+
+def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple[list[str], list[Section]]:
+    """Makes the line that sums the page up, the section of the ranks, and one of the table of each comparison.
+
+    Args:
+        sources: comparisons, one of each data set.
+        problems: receives what is missing, damaged or left out.
+
+    Raises:
+        InputError: they are scored differently, or have fewer than three methods in common.
+    """
+    score = _common_score(sources)
+    names = _names(sources)
+    scores = {name: _scores(source, score) for name, source in zip(names, sources, strict=True)}
+    ranking = friedman(_of_common_methods(scores, problems), score.higher_is_better)
+    order = list(ranking.mean_ranks)
+    rows = [
+        [method, *(f"{scores[name][method]:.3f}" for name in names), f"{ranking.mean_ranks[method]:.2f}"]
+        for method in order
+    ]
+    note = f"Test {score.title} after the last round, weighted by examples: mean over the seeds."
+    blocks: list[Block] = [Table("By data set", ["method", *names, "mean rank"], rows, note=note)]
+    figure = DrawingGuard(lambda line: problems.append(f"{line}."))("mean ranks", partial(rank_diagram, ranking))
+    sections = [Section("Methods over the data sets", blocks if figure is None else [*blocks, figure])]
+    for name, source in zip(names, sources, strict=True):
+        tables, found = read_comparison(source.path, score)
+        problems += [f"{name}: {problem}" for problem in found]
+        sections.append(Section(name, tables))
+    return [_headline(ranking)], sections
+
+
+def _headline(ranking: Ranking) -> str:
+    told = ", ".join(f"{method} {rank:.2f}" for method, rank in ranking.mean_ranks.items())
+    return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {told}."
+
+
+def _common_score(sources: Sequence[ReportSource]) -> Score:
+    found = [main_score_of(source.groups) for source in sources]
+    for source, score in zip(sources, found, strict=True):
+        if score.name != found[0].name:
+            raise InputError(
+                f"{sources[0].path} is scored by {found[0].name}, {source.path} by {score.name}: they cannot be ranked "
+                "together; make a page for each"
+            )
+    return found[0]
+
+
+def _names(sources: Sequence[ReportSource]) -> list[str]:
+    names = [source.path.resolve().name for source in sources]
+    return names if len(set(names)) == len(names) else [str(source.path) for source in sources]
+
+
+def _scores(source: ReportSource, score: Score) -> dict[str, float]:
+    """Computes the mean of each method over the seeds; a method of which no run is over has none."""
+    found = {}
+    for group in source.groups:
+        values = [last_value(run, f"test/weighted_{score.name}") for run in group.runs if run.over]
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(values):
+            found[group.name] = fmean(known)
+    return found
+
+
+def _of_common_methods(scores: dict[str, dict[str, float]], problems: list[str]) -> dict[str, dict[str, float]]:
+    every = list(dict.fromkeys(method for row in scores.values() for method in row))
+    common = [method for method in every if all(method in row for row in scores.values())]
+    if len(common) < _FEWEST:
+        raise InputError(
+            f"{', '.join(scores)} are comparisons on different data, with {len(common)} finished methods in common "
+            f"({', '.join(common) or 'none'}); to rank methods over data sets give three or more, or make a page for "
+            "each"
+        )
+    left = [method for method in every if method not in common]
+    if left:
+        problems.append(f"Not in every comparison, and left out of the ranks: {', '.join(left)}.")
+    return {name: {method: row[method] for method in common} for name, row in scores.items()}

@@ -1,0 +1,86 @@
+"""A page of comparisons on different data: methods by their mean rank over the data sets."""
+
+from pathlib import Path
+
+import pytest
+from made_runs import made_run, metric_row
+
+from lit_cfl.errors import InputError
+from lit_cfl.pictures.figure import Figure
+from lit_cfl.report.assemble import make_page
+from lit_cfl.report.blocks import Page, Table
+from lit_cfl.report.page import as_html
+from lit_cfl.storage.digests import write_sealed
+
+SCORES = {  # accuracy after the last round of both seeds
+    "digits": {"FedAvg": (0.4, 0.6), "IFCA": (0.8, 0.9), "CFL": (0.7, 0.9)},
+    "letters": {"FedAvg": (0.5, 0.5), "IFCA": (0.6, 0.8), "CFL": (0.8, 0.8)},
+    "faces": {"FedAvg": (0.6, 0.6), "IFCA": (0.7, 0.7), "CFL": (0.5, 0.5)},
+}
+
+
+def comparison(path: Path, clients: int, scores: dict[str, tuple[float, ...]], over: bool = True) -> Path:
+    data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": clients}}
+    for name, values in scores.items():
+        for seed, value in enumerate(values):
+            rows = [
+                metric_row(1, **{"test/weighted_accuracy": 0.99}),
+                metric_row(2, **{"test/weighted_accuracy": value}),
+            ]
+            made_run(path / name / f"seed-{seed}", rows, over=over, data=data, snapshots=0)
+    seeds = list(range(max(map(len, scores.values()))))
+    write_sealed(path / "compare.yaml", f"name: x\nalgorithms: {list(scores)}\nseeds: {seeds}\ntarget: null\n")
+    return path
+
+
+def page_of(*paths: Path) -> Page:
+    return make_page(paths, ["lit-cfl", "report"])
+
+
+def comparisons(folder: Path) -> list[Path]:
+    return [comparison(folder / name, 8 + k, SCORES[name]) for k, name in enumerate(SCORES)]
+
+
+def test_methods_are_ranked_by_the_means_of_their_last_rounds(tmp_path: Path):
+    page = page_of(*comparisons(tmp_path))
+    table, figure = page.sections[0].blocks
+    assert isinstance(table, Table)
+    assert table.head == ["method", "digits", "letters", "faces", "mean rank"]
+    assert table.rows == [  # ranks 1 2 1, 2 1 3, 3 3 2
+        ["IFCA", "0.850", "0.700", "0.700", "1.33"],
+        ["CFL", "0.800", "0.800", "0.500", "2.00"],
+        ["FedAvg", "0.500", "0.500", "0.600", "2.67"],
+    ]
+    assert page.lines == ["Mean ranks over 3 data sets (1 = best on each): IFCA 1.33, CFL 2.00, FedAvg 2.67."]
+    assert isinstance(figure, Figure)
+    assert figure.name == "ranks"
+    assert page.problems == []
+    assert b"Mean ranks over 3 data sets" in as_html(page)
+
+
+def test_a_method_that_is_not_everywhere_is_left_out_and_named(tmp_path: Path):
+    first, *others = comparisons(tmp_path)
+    more = comparison(tmp_path / "more", 20, SCORES["digits"] | {"Ditto": (0.1, 0.1)})
+    page = page_of(first, *others, more)
+    assert [row[0] for row in page.sections[0].blocks[0].rows] == ["IFCA", "CFL", "FedAvg"]
+    assert page.problems == ["Not in every comparison, and left out of the ranks: Ditto."]
+
+
+def test_fewer_than_three_methods_are_not_ranked(tmp_path: Path):
+    first = comparison(tmp_path / "first", 8, {"IFCA": (0.5,), "CFL": (0.5,)})
+    other = comparison(tmp_path / "other", 9, {"IFCA": (0.5,), "CFL": (0.5,), "Ditto": (0.5,)})
+    with pytest.raises(InputError, match=r"with 2 finished methods in common \(IFCA, CFL\); to rank"):
+        page_of(first, other)
+
+
+def test_runs_that_are_not_over_do_not_count(tmp_path: Path):
+    first = comparison(tmp_path / "first", 8, SCORES["digits"])
+    other = comparison(tmp_path / "other", 9, SCORES["digits"], over=False)
+    with pytest.raises(InputError, match="with 0 finished methods in common"):
+        page_of(first, other)
+
+
+def test_comparisons_on_the_same_data_stay_one_table(tmp_path: Path):
+    first = comparison(tmp_path / "first", 8, SCORES["digits"])
+    page = page_of(first, comparison(tmp_path / "other", 8, SCORES["letters"]))
+    assert page.sections[0].title == "Results"
