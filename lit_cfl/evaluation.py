@@ -60,7 +60,7 @@ class EvaluationPlan:
             )
 
     def require_reported(self, metric: str, scores: Scores, option: str) -> None:
-        """Raises InputError if an option names a score after fine-tuning, but no fine-tuning is requested."""
+        """Raises InputError if an option names a score after fine-tuning, but evaluation does not fine-tune."""
         if self.fine_tune is None and metric in tuned_columns(scores):
             raise InputError(
                 f"{option} is {metric!r}, but evaluation.fine_tune is null, so that no run reports it; set it to "

@@ -238,7 +238,7 @@ class FedDrift(Algorithm):
 
 
 def cluster_distances(losses: Tensor) -> Tensor:
-    """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0): the loss increase when models are exchanged.
+    """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0): the larger loss increase on swapping models.
 
     Args:
         losses: mean loss of each cluster's clients (rows) under each cluster's model (columns) `[K, K]`: L(i, j), of

@@ -234,7 +234,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Returns whether this is a folder of a checkout, possibly not the installed one, linked from `lit_cfl`."""
+    """Returns whether a folder is one that a checkout (perhaps not the installed one) links from `lit_cfl`."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 

@@ -275,7 +275,7 @@ class LogDisplay(Display):
             self.beat()
 
     def beat(self, at_once: bool = False) -> None:
-        """Prints the activity of each run, at once or if nothing was printed for ten seconds."""
+        """Prints the current activity of each run, at once or after ten seconds of silence."""
         now = self.clock()
         if not at_once and now - self.printed < PATIENCE:
             return

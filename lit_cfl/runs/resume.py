@@ -171,7 +171,7 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Checks that data, initial model and frozen weights match the checkpoint, as a configuration may not show it.
+    """Checks that data, initial model and frozen weights match the checkpoint, beyond the configuration.
 
     Raises:
         InputError: naming what differs, with both digests.

@@ -71,7 +71,7 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Returns whether a process has locked a directory now; False for other users' directories, which it cannot see."""
+    """Returns whether a process has locked a directory now; False if this user cannot read the lock."""
     try:
         return not wait_until_free(path, 0)
     except SaveError:

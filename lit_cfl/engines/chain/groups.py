@@ -93,7 +93,7 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
 
 
 def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
-    """Pads the widest mini-batch of each client, int64 `[n]`, to at most the run's batch size if it fits into it."""
+    """Pads the widest mini-batch of each client, int64 `[n]`, to at most the run's batch size unless it is wider."""
     owners = torch.arange(len(work)).repeat_interleave(work.steps)
     widths = torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, work.batches.counts, "amax")
     fine = pad(widths, 8)

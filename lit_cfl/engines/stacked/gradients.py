@@ -34,7 +34,7 @@ def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Modu
 
 
 def next_stack(sizes: Tensor, start: int, most: int) -> slice:
-    """Selects the clients from `start` on that form the next stack, which is as wide as its largest client.
+    """Selects the clients from `start` on that form the next stack; the largest one sets its width.
 
     Args:
         sizes: examples of each client, int64 `[n]`, the largest first.
