@@ -42,8 +42,8 @@ class FederatedDataModule(LightningDataModule, ABC):
             otherwise.
         batch_size: Batch size of the centralised loaders.
         augment: Random changes of the examples in local training, and nowhere else: `{crop: 4, flip: true}` pads images
-            by so many pixels, cuts a window of their size, and mirrors half of them; or a function of one's own of a
-            batch and a key for each example, by its path such as `my_module.function`. None = none.
+            by 4 pixels, cuts a window of their size, and mirrors half of them; or your own function of a batch
+            and a key for each example, by its path such as `my_module.function`. None = none.
     """
 
     commit: str | None = None  # commit of the Hub's data set, once it is loaded

@@ -18,8 +18,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         columns: Names of the columns `y` (labels, required), `client` and `cluster`, where they have other names.
 
     Returns:
-        x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` as they are in
-        the file, as far as it has them.
+        x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` with the
+        values of the file, if it has them.
 
     Raises:
         InputError: the file is no table, lacks a column, or a cell that is used is empty or no number.

@@ -38,7 +38,7 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
     """Copies rows `[d]` (at least one) into one tensor `[n, d]`; uses `stored` above 1 GiB.
 
     Raises:
-        InputError: there is no room for so many.
+        InputError: the disk has no room for them.
     """
     if sum(row.numel() * row.element_size() for row in rows) <= _IN_MEMORY:
         return torch.stack([*rows])
@@ -53,7 +53,7 @@ def collected(parts: Iterator[Tensor], at_most: int) -> Tensor:
         at_most: how many rows there may be in all.
 
     Raises:
-        InputError: there is no room for so many.
+        InputError: the disk has no room for them.
     """
     first = next(parts)
     together = chain([first], parts)
@@ -72,7 +72,7 @@ def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:
         at_most: how many rows there may be in all.
 
     Raises:
-        InputError: there is no room for so many.
+        InputError: the disk has no room for them.
     """
     first = next(parts)
     size = max(at_most, 1) * first.shape[1]

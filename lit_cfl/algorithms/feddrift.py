@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -35,6 +35,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
+from lit_cfl.algorithms.cluster_averaging import average_in_clusters
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES
 from lit_cfl.clustering import agglomerate, assign, clusters_of
 from lit_cfl.errors import InputError
@@ -134,11 +135,7 @@ class FedDrift(Algorithm):
         cohort = torch.cat([cohort, _clients_of_new_models(state, work)]).unique()
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        fitted = work.fit(state.models, cohort, labels)
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
         return replace(state, models=models), info.plus(replace(placed, skipped=0)).plus(step)
 
     def begin_time_step(self, state: FedDriftState, work: LocalWork) -> tuple[FedDriftState, Info]:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights, mean_by_cluster
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
@@ -31,6 +31,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
 )
 from lit_cfl.algorithms.closest_cluster import closest_by_update
+from lit_cfl.algorithms.cluster_averaging import average_in_clusters
 from lit_cfl.algorithms.splits import into_updates
 from lit_cfl.clustering import (
     agglomerate,
@@ -61,7 +62,7 @@ class FLHC(ClusterNumberOptions, Algorithm):
         warmup_rounds: rounds of FedAvg before the round that clusters, in which every client takes part; 0 or more.
         distance: Distance of two updates: `l1`, `l2` or `cosine`.
         linkage: distance of two clusters: `single`, `complete`, `average`, or `ward` (with `l2` only).
-        num_clusters: cut the tree at so many clusters, 1 or more, or `auto`: decided from the updates that are
+        num_clusters: cut the tree at this number of clusters, 1 or more, or `auto`: decided from the updates that are
             clustered; none with `threshold`.
         threshold: cut it at this distance instead, 0 or more: clusters at or above it stay apart.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
@@ -113,12 +114,8 @@ class FLHC(ClusterNumberOptions, Algorithm):
         state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        fitted = work.fit(state.models, cohort, labels)
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores).plus(placed)
-        return replace(state, models=models), info
+        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
+        return replace(state, models=models), info.plus(placed)
 
     def _cluster(
         self, state: FLHCState, cohort: Tensor, work: LocalWork, rng: torch.Generator

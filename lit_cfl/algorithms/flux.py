@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -36,6 +36,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
+from lit_cfl.algorithms.cluster_averaging import average_in_clusters
 from lit_cfl.clustering import assign, clusters_of, cosine_similarity, cross_distances, kmeans
 from lit_cfl.clustering.density import cluster_by_density
 from lit_cfl.clustering.descriptors import block_range, describe, principal_axes
@@ -118,12 +119,9 @@ class FLUX(Algorithm):
         state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        fitted = work.fit(state.models, cohort, labels)
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
+        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
         down = 0 if clustered.down else len(cohort)  # clusters start from the model that everyone has just received
-        info = Info(fitted.loss, down, int(fitted.trained.sum()), fitted.skipped, scores).plus(placed).plus(clustered)
+        info = replace(info, down=down).plus(placed).plus(clustered)
         return replace(state, models=models), info
 
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:

@@ -118,7 +118,7 @@ def migrate(
     warm = work.population[clusters_of(state.index, work.population) >= 0]
     tested, now, reference, distances = _measured(state, warm, cohort, work, metric)
     if distances is None:
-        apart = drifted(now, reference[tested], sizes[tested], threshold, metric)  # type: ignore[arg-type]  # of labels
+        apart = drifted(now, reference[tested], sizes[tested], threshold, metric)  # type: ignore[arg-type]  # no distances: a metric of labels
     else:
         apart = distances > threshold
     fired = tested[apart]

@@ -13,8 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.algorithms.cluster_averaging import average_in_clusters
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
@@ -58,11 +59,7 @@ class Oracle(Algorithm):
     ) -> tuple[OracleState, Info]:
         state = _placed(state, work.population, work)  # again: data shift may have changed the truth
         labels = clusters_of(state.index, cohort)
-        fitted = work.fit(state.models, cohort, labels)
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
         return replace(state, models=models), info
 
     def place(

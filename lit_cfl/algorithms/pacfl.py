@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -37,6 +37,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
+from lit_cfl.algorithms.cluster_averaging import average_in_clusters
 from lit_cfl.clustering import agglomerate, assign, clusters_of
 from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, padded, subspace_angles
 from lit_cfl.errors import InputError
@@ -117,11 +118,7 @@ class PACFL(Algorithm):
         state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        fitted = work.fit(state.models, cohort, labels)  # lines 13-14
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 16
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)  # lines 13-16
         return replace(state, models=models), info.plus(placed)
 
     def place(

@@ -16,7 +16,7 @@ IMAGES = np.arange(7 * 4, dtype=np.uint8).reshape(7, 1, 2, 2)
 
 
 def write_tables(folder: Path, labels: dict[str, list[int]] = LABELS) -> None:
-    """QMNIST's tables, of which that of the test images goes on behind MNIST's."""
+    """Builds QMNIST's tables; the one of test images has more rows than MNIST has."""
     for split, extra in {"train": [], "test": [9, 9]}.items():
         mine = [*labels[split], *extra]
         table = np.zeros((len(mine), 8), ">i4")

@@ -10,7 +10,7 @@ from lit_cfl.errors import InputError
 
 
 def bundles(sizes: list[int], noise: float = 0.1, seed: int = 0) -> Tensor:
-    """Updates around orthogonal directions, so many around each."""
+    """Updates around orthogonal directions, the same number around each."""
     rng = torch.Generator().manual_seed(seed)
     centres = torch.eye(20, dtype=torch.float64)[torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))]
     return centres + noise * torch.randn(centres.shape, generator=rng, dtype=torch.float64)

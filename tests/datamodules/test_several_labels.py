@@ -232,7 +232,7 @@ def test_table_and_pictures_show_several_labels(tmp_path: Path, capsys: pytest.C
     shares = figure.axes[0].images[0].get_array()
     counts = data.label_counts.double()
     assert np.allclose(shares, (counts / counts.sum(1, keepdim=True)).T)
-    titles = [axes.get_title() for axes in example_images(data).axes if axes.get_title()]  # type: ignore[union-attr]
+    titles = [axes.get_title() for axes in example_images(data).axes if axes.get_title()]  # type: ignore[union-attr]  # examples are images, so there is a figure
     first = [data.examples.targets(data.train[k][:1])[0].nonzero().flatten().tolist() for k in (0, 1)]
     assert titles == [f"cluster {k}\nlabel {', '.join(map(str, own)) or 'none'}" for k, own in enumerate(first)]
 
