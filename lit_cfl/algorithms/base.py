@@ -202,6 +202,11 @@ class Algorithm(ABC):
         """Explains in one line why clients cannot keep personal layers (`personal`); None if they can."""
         return "a client mixes several models, and keeps one set of layers" if self.mixes_models else None
 
+    @property
+    def models_per_client(self) -> int:
+        """Counts the models that a client trains in a round, from which `--dry-run` estimates the time."""
+        return 1
+
     def sent_columns(self, layout: ParameterLayout) -> int:
         """Counts the numbers that are sent for a model with this layout."""
         return layout.num_columns

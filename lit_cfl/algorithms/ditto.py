@@ -56,6 +56,10 @@ class Ditto(Algorithm):
     def reason_without_personal(self) -> str:
         return "each client has a whole model of its own"
 
+    @property
+    def models_per_client(self) -> int:
+        return 2  # the global and the personal one
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[DittoState, Info]:
         w0 = work.initial(0)
         return DittoState(w0[None], w0, {}), Info()

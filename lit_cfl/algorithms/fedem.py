@@ -57,6 +57,10 @@ class FedEM(Algorithm):
     def reason_without_personal(self) -> str:
         return "a client trains several models, and keeps one set of layers"
 
+    @property
+    def models_per_client(self) -> int:
+        return self.num_clusters
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedEMState, Info]:
         models = torch.stack([work.initial(number) for number in range(self.num_clusters)])
         return FedEMState(models, torch.zeros(len(work.num_examples), len(models), dtype=torch.float64)), Info()

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_cfl.aggregation import Weights, mean_by_cluster
+from lit_cfl.algorithms.automatic_clusters import NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -59,7 +60,7 @@ class FLUXState:
 
 @dataclass(frozen=True)
 class FLUX(Algorithm):
-    """One clustering by moments of latent features, for each label; the number of clusters is found.
+    """One clustering by moments of latent features, for each label; finds the number of clusters.
 
     Args:
         warmup_rounds: rounds of FedAvg before the round in which clients are clustered; 0 or more.
@@ -67,8 +68,7 @@ class FLUX(Algorithm):
             if there are no classes).
         radius_scale: factor of DBSCAN's radius, which the nearest distances of the clients' descriptors give, above 0:
             larger = fewer clusters.
-        known_clusters: make this number of clusters, 1 or more, by K-means instead of DBSCAN; null = their number is
-            found.
+        num_clusters: `auto`: DBSCAN finds the number of clusters; or a number, 1 or more, which K-means makes instead.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
@@ -79,7 +79,7 @@ class FLUX(Algorithm):
     warmup_rounds: int = 3
     components: int | None = None
     radius_scale: float = 1.0
-    known_clusters: int | None = None
+    num_clusters: NumClusters = "auto"
     weights: Weights = "examples"
     state_type = FLUXState
     closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
@@ -88,21 +88,16 @@ class FLUX(Algorithm):
         require_not_negative(warmup_rounds=self.warmup_rounds)
         if self.components is not None:
             require_positive(components=self.components)
-        if self.known_clusters is not None:
-            require_positive(known_clusters=self.known_clusters)
+        require_positive(num_clusters=self._least_clusters)
         if not 0 < self.radius_scale < float("inf"):
             raise InputError(f"radius_scale is {self.radius_scale}; give a number above 0")
 
-    def check(self, work: LocalWork) -> None:
-        self._require_clients(len(clients_with_data(work)))
+    @property
+    def _least_clusters(self) -> int:
+        return self.num_clusters if isinstance(self.num_clusters, int) else 1
 
-    def _require_clients(self, clients: int) -> None:
-        require_clients(1, clients)
-        if self.known_clusters is not None and clients < self.known_clusters:
-            raise InputError(
-                f"known_clusters is {self.known_clusters}, but only {clients} clients have data; lower it, or use more "
-                "clients"
-            )
+    def check(self, work: LocalWork) -> None:
+        require_clients(self._least_clusters, len(clients_with_data(work)))
 
     def first_clustering_round(self) -> int:
         return self.warmup_rounds
@@ -127,7 +122,7 @@ class FLUX(Algorithm):
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
         """Asks all clients for descriptors of their data, and clusters them."""
         joint, clients = state.models[0], clients_with_data(work)
-        self._require_clients(len(clients))
+        require_clients(self._least_clusters, len(clients))
         ranges = torch.stack([row for row in work.map(feature_range, clients, joint) if isinstance(row, Tensor)])
         _require_finite(ranges, clients)
         num_labels = work.label_counts.shape[1]
@@ -138,10 +133,10 @@ class FLUX(Algorithm):
         rows = self._descriptors(state, clients, work, num_labels)[0]
         low, width = block_range(rows)
         points = ((rows - low) / width).flatten(1)
-        if self.known_clusters is None:
-            labels = cluster_by_density(points, self.radius_scale)
+        if isinstance(self.num_clusters, int):
+            labels = kmeans(points, self.num_clusters, rng)
         else:
-            labels = kmeans(points, self.known_clusters, rng)
+            labels = cluster_by_density(points, self.radius_scale)
         centroids = mean_by_cluster(points, labels)
         state = replace(
             state,

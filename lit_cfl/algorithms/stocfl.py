@@ -91,6 +91,10 @@ class StoCFL(Algorithm):
     def check(self, work: LocalWork) -> None:
         self._sketch(work, seed=0)
 
+    @property
+    def models_per_client(self) -> int:
+        return 2  # theta and omega
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[StoCFLState, Info]:
         w0 = work.initial(0)
         state = StoCFLState(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.entries import ComparedAlgorithm, read_entries, require_names, section, with_options
 from lit_cfl.compare.options import CompareArguments
@@ -59,8 +60,8 @@ def _experiment(
     config = dict(base) | {"algorithm": dict(entry.section)}
     try:
         experiment = build(config, [*rest, *entry.words])
-        if hasattr(experiment.algorithm, _CLUSTERS) and not entry.given(_CLUSTERS):
-            number = _number_of_clusters(entry, own)
+        number = None if entry.given(_CLUSTERS) else _number_of_clusters(entry, experiment.algorithm, own)
+        if number is not None:
             notices.append(f"{entry.name} runs with {_CLUSTERS} {number}, as the file's algorithm")
             experiment = build(config, [*rest, *entry.words, f"--algorithm.{_CLUSTERS}", str(number)])
     except InputError as error:
@@ -74,11 +75,19 @@ def _about(name: str, message: str) -> str:
     return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
 
 
-def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None) -> int | str:
-    """Returns the file's number of clusters, as a default number would make the comparison unfair."""
+def _number_of_clusters(
+    entry: ComparedAlgorithm, algorithm: Algorithm, own: Mapping[str, Any] | None
+) -> int | str | None:
+    """Returns the file's number of clusters; None if the algorithm has no such option, or finds the number by default.
+
+    Raises:
+        InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair.
+    """
     number = (own or {}).get("init_args", {}).get(_CLUSTERS)
-    if number is None:
+    if number is None and isinstance(getattr(algorithm, _CLUSTERS, None), int):
         raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
+    if number is None or not hasattr(algorithm, _CLUSTERS):
+        return None
     return "auto" if number == "auto" else int(number)
 
 

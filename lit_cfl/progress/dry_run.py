@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.engines.batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_traits import TaskTraits
@@ -54,8 +55,8 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
         "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} a client",
         "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB{less}",
-        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {_runs(experiment)} run(s)",
-        "local steps": f"about {client_steps(prepared) * _runs(experiment):,}, pre-training and evaluation not counted",
+        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {len(experiment.seeds) * len(_algorithms(experiment))} run(s)",
+        "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
         "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, beside PyTorch itself",
@@ -63,13 +64,18 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
 
 
 def client_steps(prepared: PreparedRun) -> int:
-    """Estimates the mini-batches over all rounds."""
-    experiment = prepared.experiment
-    return round(experiment.rounds * experiment.cohort_size * mean_steps(experiment.local, prepared.data))
+    """Estimates the mini-batches over all rounds of all runs."""
+    experiment, everyone = prepared.experiment, len(prepared.data.population)
+    fits = sum(
+        algorithm.models_per_client * (everyone if algorithm.needs_all(number) else experiment.cohort_size)
+        for algorithm in _algorithms(experiment)
+        for number in range(experiment.rounds)
+    )
+    return round(len(experiment.seeds) * fits * mean_steps(experiment.local, prepared.data))
 
 
-def _runs(experiment: Experiment) -> int:
-    return len(experiment.seeds) * (2 if experiment.baseline else 1)
+def _algorithms(experiment: Experiment) -> list[Algorithm]:
+    return [experiment.algorithm, *([experiment.baseline] if experiment.baseline else [])]
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[floa
 
 
 def _total(prepared: PreparedRun, timing: Timing) -> float:
-    return timing.seconds * client_steps(prepared) * _runs(prepared.experiment) / timing.steps
+    return timing.seconds * client_steps(prepared) / timing.steps
 
 
 def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:

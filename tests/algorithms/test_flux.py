@@ -199,12 +199,12 @@ def test_newcomers_before_the_clustering_have_the_joint_model():
         assert (info.down, work.bytes_up) == (0, 0)
 
 
-def test_known_number_of_clusters_is_made_by_k_means():
-    state, _ = clustered(FLUX(known_clusters=3), two_sides())
+def test_given_number_of_clusters_is_made_by_k_means():
+    state, _ = clustered(FLUX(num_clusters=3), two_sides())
     assert len(state.models) == 3
     assert state.index.unique().tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match="known_clusters is 7, but only 6 clients have data; lower it"):
-        FLUX(known_clusters=7).check(two_sides())
+    with pytest.raises(InputError, match="num_clusters is 7, but only 6 clients can be clustered; lower it to 6"):
+        FLUX(num_clusters=7).check(two_sides())
 
 
 def test_larger_radius_joins_what_a_smaller_one_leaves_apart():
@@ -234,7 +234,7 @@ def test_labels_that_are_no_classes_are_left_out():
     [
         ({"warmup_rounds": -1}, "warmup_rounds is -1"),
         ({"components": 0}, "components is 0"),
-        ({"known_clusters": 0}, "known_clusters is 0"),
+        ({"num_clusters": 0}, "num_clusters is 0"),
         ({"radius_scale": 0.0}, r"radius_scale is 0\.0; give a number above 0"),
     ],
 )

@@ -17,6 +17,8 @@ from small_comparison import SMALL
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob, processes
+from lit_cfl.compare.options import read_arguments
+from lit_cfl.compare.planning import plan_comparison
 from lit_cfl.compare.results import _difference
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
@@ -211,15 +213,22 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
 
 
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given(capsys: pytest.CaptureFixture[str]):
-    names, own = ("IFCA", "two", "l2"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
-    assert main([*SMALL, "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", *own, "--compare_dir", "c"]) == 0
+    names, own = ("IFCA", "two", "l2", "FLUX"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
+    assert main([*SMALL, "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", "FLUX", *own, "--compare_dir", "c"]) == 0
     out = capsys.readouterr().out
-    for name, given in zip(names, (True, False, True), strict=True):  # another option of its own changes nothing
+    for name, given in zip(names, (True, False, True, True), strict=True):  # another option of its own changes nothing
         assert (f"Note: {name} runs with num_clusters 4, as the file's algorithm." in out) is given
     configs = [yaml.safe_load(Path("c", name, "config.yaml").read_text()) for name in names]
-    assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4]
-    assert [config["name"] for config in configs] == ["quickstart-IFCA", "quickstart-two", "quickstart-l2"]
+    assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4, 4]
+    assert [config["name"] for config in configs] == [f"quickstart-{name}" for name in names]
     assert {config["plan"]["threads"] for config in configs} == {1}
+
+
+def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
+    given = read_arguments(["--config", "fedavg/digits", "--algorithms", "FLUX"])
+    plan, notices = plan_comparison(given)
+    assert plan.experiments["FLUX"].algorithm.num_clusters == "auto"
+    assert not notices
 
 
 def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):

@@ -116,6 +116,22 @@ def test_time_is_that_of_all_rounds_of_all_runs(monkeypatch: pytest.MonkeyPatch)
     assert lines["time"].startswith("about 2 min 0 s of local training")
 
 
+@pytest.mark.parametrize(
+    ("words", "minutes"),
+    [
+        (("FedEM", "--algorithm.num_clusters", "4"), 4),  # each client trains all models
+        (("Ditto", "--baseline", "FedAvg"), 3),
+        (("CFL", "--cohort_size", "4"), 1),  # a cohort of 4, but all 8 clients train
+        (("FedAvg", "--cohort_size", "4"), 0.5),
+    ],
+)
+def test_time_counts_all_models_and_clients_of_a_round(
+    words: tuple[str, ...], minutes: float, monkeypatch: pytest.MonkeyPatch
+):
+    lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 20,) * 2, *TEN, "--algorithm", *words)
+    assert f"about {dry_run.duration(60 * minutes)} of local training" in lines["time"]
+
+
 def test_a_busy_machine_is_told_and_not_counted(monkeypatch: pytest.MonkeyPatch):
     lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 5, float(steps.sum()) / 20), *TEN)
     assert lines["time"].startswith("about 1 min 0 s of local training")
