@@ -50,12 +50,13 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     row = engine.layout.num_columns * plan.dtype.itemsize
     sent = experiment.algorithm.sent_columns(engine.layout) * plan.dtype.itemsize
     less = "" if sent == row else f", of which {sent / 2**20:.2f} MiB are sent"
+    runs = len(experiment.seeds) * len(_algorithms(experiment))
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
         "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} a client",
         "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB{less}",
-        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {len(experiment.seeds) * len(_algorithms(experiment))} run(s)",
+        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
         "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
