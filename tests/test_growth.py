@@ -19,8 +19,8 @@ from lit_cfl.clustering.cluster_scores import churn
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines import check_task, client_work
-from lit_cfl.engines.client_work import ClientWork
+from lit_cfl.engines import check_task, round_work
+from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
 from lit_cfl.parameters import ParameterLayout
@@ -218,11 +218,11 @@ def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatc
     lists = ClientIndex.from_sizes(torch.arange(17), sizes)
     pool = Examples(torch.zeros(17, 1), torch.zeros(17, dtype=torch.int64), 2)
     data = FederatedData(pool, lists, ClientIndex.empty(4), lists, ids(-1, -1, -1, -1))
-    work = ClientWork(Losses(), 0, data)
-    monkeypatch.setattr(client_work, "EVALUATION_BATCH", 4)
+    work = RoundWork(Losses(), 0, data)
+    monkeypatch.setattr(round_work, "EVALUATION_BATCH", 4)
     for at_once, parts in ((24, [8, 8, 1]), (1, [4, 4, 4, 4, 1]), (2**20, [17])):
         Losses.asked.clear()
-        monkeypatch.setattr(client_work, "_LOSSES_AT_ONCE", at_once)
+        monkeypatch.setattr(round_work, "_LOSSES_AT_ONCE", at_once)
         found = work.losses(torch.arange(3.0)[:, None], ids(2, 1, 0, 3))
         assert [len(part) for part in Losses.asked] == parts
         assert found[ids(0, 2, 3)].tolist() == [[mean + 1000 * m for m in range(3)] for mean in (9.0, 2.0, 15.0)]

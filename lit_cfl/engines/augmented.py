@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lit_cfl.data.augment import AugmentFunction
 from lit_cfl.devices import sent
-from lit_cfl.engines.batches import MiniBatches
 from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.mini_batches import MiniBatches
 
 _BLOCK = 2**22  # numbers that are changed together
 

@@ -21,16 +21,16 @@ from lit_cfl.engines.augmented import with_augmented_examples
 from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_statistics import statistics_of
-from lit_cfl.engines.client_work import ClientWork, PositionedRows
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
-from lit_cfl.engines.describe_fit import FitDescriber, parts_of
 from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names
+from lit_cfl.engines.fit_request import FitDescriber, parts_of
 from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
 from lit_cfl.engines.initial_models import InitialModels
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, Rates, TaskFactory, note_client
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.round_work import PositionedRows, RoundWork
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.single_examples import refuses_single, require_no_single
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
@@ -107,9 +107,9 @@ class Engine:
         """The device on which this process computes."""
         return self.plan.device
 
-    def at(self, round: int, data: FederatedData) -> ClientWork:
+    def at(self, round: int, data: FederatedData) -> RoundWork:
         """Returns the clients as the algorithm sees them in this round: a cheap view."""
-        return ClientWork(self, round, data)
+        return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
         """Builds the run's initial model of that number `[d]`.

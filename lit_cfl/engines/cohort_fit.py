@@ -12,10 +12,10 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.engines.batches import MiniBatches
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
+from lit_cfl.engines.mini_batches import MiniBatches
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of

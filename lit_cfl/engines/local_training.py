@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lit_cfl.engines.batches import LastBatch
+from lit_cfl.engines.mini_batches import LastBatch
 from lit_cfl.errors import InputError, join_ids, note_on_error
 from lit_cfl.local_work import Budget
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_cfl.data import Examples
 from lit_cfl.engines.batch_norm import has_batch_norm
-from lit_cfl.engines.batches import BatchSize, LastBatch, steps_of_epoch
+from lit_cfl.engines.mini_batches import BatchSize, LastBatch, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.errors import InputError
 

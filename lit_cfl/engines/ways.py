@@ -2,7 +2,7 @@
 
 from lit_cfl.engines.chain.loop import ChainLoop
 from lit_cfl.engines.cohort_fit import ClientLoop
-from lit_cfl.engines.loop import PlainLoop
+from lit_cfl.engines.plain_loop import PlainLoop
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.trainer import TrainerLoop
 

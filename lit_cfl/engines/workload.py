@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.batches import count_steps
 from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.local_work import per_client
 

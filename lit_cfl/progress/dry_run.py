@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
-from lit_cfl.engines.batches import count_steps
+from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.workload import mean_steps

@@ -18,7 +18,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.steps import Steps
+from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 

@@ -20,7 +20,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import stack
 from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.steps import Steps
+from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 

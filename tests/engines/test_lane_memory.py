@@ -11,12 +11,12 @@ from torch.optim import SGD, Adam
 
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.dropout import with_keyed_dropout
-from lit_cfl.engines.lane_memory import make_work
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.stacked.lane_memory import make_work
 from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.steps import Lanes
+from lit_cfl.engines.stacked.steps import Lanes
 from lit_cfl.engines.task_traits import TaskTraits
 
 MOMENTUM = partial(SGD, momentum=0.9)

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines import needs_trainer
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import hooks
 from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, with_plain_cells
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
@@ -302,7 +302,7 @@ def test_training_step_that_fast_engines_would_pass_over_is_named(kind: type[Cla
 
 def test_training_step_of_our_own_tasks_is_not_tried(monkeypatch: pytest.MonkeyPatch):
     module = Classification(Reader(nn.GRU(4, 3, batch_first=True)))
-    monkeypatch.setattr(hooks, "_without_a_trace", lambda *_: 1 / 0)
+    monkeypatch.setattr(needs_trainer, "_without_a_trace", lambda *_: 1 / 0)
     assert reasons_against(lambda: module, text_data(tokens=False)) == []
 
 

@@ -19,7 +19,7 @@ from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import IFCA, Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import Digits
-from lit_cfl.engines.stacked.hooks import needs_trainer
+from lit_cfl.engines.needs_trainer import needs_trainer
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR

@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.engines.chain.parts import Chain, ChainLayer
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.steps import clipped
+from lit_cfl.engines.stacked.steps import clipped
 
 Tensors = Mapping[str, Tensor]
 

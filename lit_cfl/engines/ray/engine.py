@@ -39,7 +39,7 @@ from lit_cfl.engines.ray.shares import (
 from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.engines.ray.worker import EngineSpec, Share, parts_of
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
-from lit_cfl.engines.stacked.schedule import schedule_lanes
+from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
 # Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, fewer where the model has over 200,000 parameters.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from lit_cfl.devices import is_out_of_memory
-from lit_cfl.engines.steps import Lanes, LaneWork
+from lit_cfl.engines.stacked.steps import Lanes, LaneWork
 
 _WARM_UPS = 3  # before a capture, so that libraries have made their workspaces
 

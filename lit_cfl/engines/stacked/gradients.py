@@ -8,7 +8,7 @@ from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH
-from lit_cfl.engines.steps import Steps
+from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.parameters import ParameterLayout
 
 LARGEST = 2048  # examples of a client whose gradient is taken at once

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.devices import sent
 from lit_cfl.engines.cohort_fit import CohortFit
-from lit_cfl.engines.stacked.schedule import LaneSlot, schedule_by_cost
+from lit_cfl.engines.stacked.lane_schedule import LaneSlot, schedule_by_cost
 
 Changes = dict[int, Tensor]  # by step: a table with one column per client that begins or ends there
 

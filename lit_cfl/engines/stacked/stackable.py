@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 from lit_cfl.engines.batch_norm import BatchNorm, has_batch_norm
 from lit_cfl.engines.dropout import set_key
+from lit_cfl.engines.needs_trainer import has_own_step, loss_of_step, needs_trainer, other_training_step
 from lit_cfl.engines.optimizers import FunctionalOptimizer, unsupported
-from lit_cfl.engines.stacked.hooks import has_own_step, loss_of_step, needs_trainer, other_training_step
-from lit_cfl.engines.stacked.progress import Compute, dependence_on_history, reads_of_progress
 from lit_cfl.engines.stacked.stackable_layers import keeps_count, why_not_stacked, with_plain_cells
-from lit_cfl.engines.steps import Steps
+from lit_cfl.engines.stacked.steps import Steps
+from lit_cfl.engines.step_dependence import Compute, dependence_on_history, reads_of_progress
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import in_short
 from lit_cfl.parameters import ParameterLayout

@@ -12,10 +12,10 @@ from ragged import LOCAL, SHAPE, SIZES, fitted, task
 from torch.testing import assert_close
 
 from lit_cfl.cli.main import main
-from lit_cfl.engines.batches import count_steps
+from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import stack
-from lit_cfl.engines.stacked.schedule import (
+from lit_cfl.engines.stacked.lane_schedule import (
     busy_lanes,
     schedule_by_cost,
     schedule_lanes,

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lit_cfl.config.variants import build
+from lit_cfl.engines import step_dependence
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import progress
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
@@ -393,8 +393,8 @@ def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypat
     """It lives until it is collected, and configurations name classes without their modules."""
     from lit_cfl.tasks import Classification
 
-    kept, watched = [], progress._make_watched_class
-    monkeypatch.setattr(progress, "_make_watched_class", lambda *args: kept.append(watched(*args)) or kept[-1])
+    kept, watched = [], step_dependence._make_watched_class
+    monkeypatch.setattr(step_dependence, "_make_watched_class", lambda *args: kept.append(watched(*args)) or kept[-1])
     build(base()).prepare(0)
     assert {kind.__name__ for kind in kept} == {"Classification"}
     assert type(build(base()).prepare(0).engine.template) is Classification
@@ -473,7 +473,7 @@ def test_an_error_of_ours_in_gradients_is_not_blamed_on_the_module(monkeypatch: 
     def broken(*given):
         raise KeyError("ours")
 
-    broken.__code__ = broken.__code__.replace(co_filename=progress.__file__)
+    broken.__code__ = broken.__code__.replace(co_filename=step_dependence.__file__)
     monkeypatch.setattr(type(engine.loop), "_gradient", broken)
     with pytest.raises(KeyError):
         engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([2]))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report
 from lit_cfl.data import ClientIndex, FederatedData
-from lit_cfl.engines.batches import count_examples, count_steps
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, Rates
+from lit_cfl.engines.mini_batches import count_examples, count_steps
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
@@ -49,7 +49,7 @@ class ClientEngine(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ClientWork:
+class RoundWork:
     """Implements `LocalWork` with an engine, for one round and its data."""
 
     engine: ClientEngine

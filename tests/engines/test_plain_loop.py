@@ -10,7 +10,7 @@ from test_engines import NETS
 from torch import Tensor
 from torch.testing import assert_close
 
-from lit_cfl.engines import loop
+from lit_cfl.engines import plain_loop
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
@@ -28,8 +28,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(batch[1]))
         return weighted_losses_of(module, batch, weights)
 
-    monkeypatch.setattr(loop, "weighted_losses_of", counted)
-    monkeypatch.setattr(loop, "_PART", 8)
+    monkeypatch.setattr(plain_loop, "weighted_losses_of", counted)
+    monkeypatch.setattr(plain_loop, "_PART", 8)
     return sizes
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_cfl.engines.batches import (
+from lit_cfl.engines.mini_batches import (
     BatchSize,
     LastBatch,
     MiniBatches,

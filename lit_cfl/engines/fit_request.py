@@ -7,10 +7,17 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.batches import BatchSize, MiniBatches, count_examples, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.dropout import keys_of_steps
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
+from lit_cfl.engines.mini_batches import (
+    BatchSize,
+    MiniBatches,
+    count_examples,
+    count_steps,
+    draw_batches,
+    steps_of_epoch,
+)
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive_each
 
