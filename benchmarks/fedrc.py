@@ -1,0 +1,119 @@
+"""FedRC: FedEM whose responsibilities divide by the share that each label has in a model's data.
+
+Two models that differ in their labels only explain an example equally well after that division, so that clusters form
+where the same inputs have different labels (concept shift), and not where labels or inputs differ.
+
+arXiv:2301.12379, Algorithm 1: gamma of example (x, y) and model k is proportional to omega_ik exp(-loss_k) / P_k(y);
+omega_ik is the client's mean of gamma, P_k(y) the share of label y among all examples, weighted by gamma.
+
+Where this differs from the paper and from its published code (`FedRC` in client.py, github.com/LINs-lab/FedRC):
+* P_k(y) is that of the last round in which each client took part. The published code counts all clients; with all of
+  them in every round, as in docs/flux_table.md, that is the same.
+* before the first round P_k(y) is the same for all, as in the code: the first E-step is FedEM's.
+* the published code removes models that explain little only where a line of it is uncommented; ours never does.
+* a mini-batch divides its weighted losses by its number of examples, as in the code and in our FedEM.
+* a client trains its models on the same mini-batches; the code draws others for each model.
+* the code's SGD has weight decay 0.0005 and keeps its momentum from round to round.
+* the labels are read by `work.map`, whose bytes count as traffic: n_i numbers, where a client would send M x L sums.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Info
+from lit_cfl.algorithms.fedem import FedEM, FedEMState, mean_shares, responsibilities
+from lit_cfl.local_work import LocalWork
+
+_SMALLEST = 1e-8  # of a label's sum of responsibilities, as in the published code
+
+
+@dataclass(frozen=True, eq=False)
+class FedRCState(FedEMState):
+    counts: Tensor  # sum of responsibilities of each client, model and label, float64 [clients, M, L]
+
+
+@dataclass(frozen=True)
+class FedRC(FedEM):
+    """Robust clustering: a client uses a mixture of M models, which are to differ in P(y | x) alone."""
+
+    paper: ClassVar[str] = (
+        "Guo, Tang, Lin. FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
+        "Clustering. ICML 2024. arXiv:2301.12379"
+    )
+    state_type = FedRCState
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedRCState, Info]:
+        state, info = super().init(work, rng)
+        counts = torch.zeros(*state.weights.shape, work.label_counts.shape[1], dtype=torch.float64)
+        return FedRCState(state.models, state.weights, counts), info
+
+    def round(
+        self, state: FedRCState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedRCState, Info]:
+        able, count = cohort[work.num_examples[cohort] > 0], len(state.models)
+        owners, labels = _owners_and_labels(able, work)
+        losses = work.example_losses(state.models, able) + label_shares(state.counts).log()[:, labels]
+        shares = responsibilities(_or_equal(state.weights[able]), losses, owners)  # E-step
+        weights = mean_shares(shares, owners, len(able))  # M-step: omega
+        sums = label_sums(shares, owners, labels, state.counts.new_zeros(len(able), *state.counts.shape[1:]))
+        index, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
+        fitted = work.fit(state.models, everyone, index, weights=shares.flatten())  # M-step: theta
+        examples = client_weights(work.num_examples[everyone], "examples")
+        models = mean_by_cluster(fitted, index, examples, into=state.models)
+        info = Info(
+            count * fitted.loss,
+            down=count * len(cohort),
+            up=int(fitted.trained.sum()),
+            skipped=len(cohort) - int(fitted.trained.view(count, -1).all(0).sum()),
+            scores={"train/discrepancy": discrepancy(fitted, models, index, work.layout.num_parameters)},
+        )
+        table, counts = state.weights.index_copy(0, able, weights), state.counts.index_copy(0, able, sums)
+        return FedRCState(models, table, counts), info
+
+    def place(
+        self, state: FedRCState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedRCState, Info]:
+        """Estimates the clients' weights under fixed models and label shares."""
+        able = clients[work.num_examples[clients] > 0]
+        owners, labels = _owners_and_labels(able, work)
+        losses = work.example_losses(state.models, able) + label_shares(state.counts).log()[:, labels]
+        weights = _or_equal(state.weights.new_zeros(len(able), len(state.models)))
+        for _ in range(self.newcomer_steps):
+            weights = mean_shares(responsibilities(weights, losses, owners), owners, len(able))
+        info = Info(down=len(clients) * len(state.models), skipped=len(clients) - len(able))
+        missing = max(0, int(clients.max()) + 1 - len(state.weights)) if len(clients) else 0
+        table = torch.cat([state.weights, state.weights.new_zeros(missing, len(state.models))])
+        counts = torch.cat([state.counts, state.counts.new_zeros(missing, *state.counts.shape[1:])])
+        return replace(state, weights=table.index_copy(0, able, weights), counts=counts), info
+
+
+def label_shares(counts: Tensor) -> Tensor:
+    """Computes P_k(y) `[M, L]` from sums `[clients, M, L]`; the same for all labels while there are none."""
+    sums = counts.sum(0).clamp(min=_SMALLEST)
+    return sums / sums.sum(1, keepdim=True)
+
+
+def label_sums(shares: Tensor, owners: Tensor, labels: Tensor, into: Tensor) -> Tensor:
+    """Adds the responsibilities `[M, N]` of each client's examples by model and label `[clients, M, L]`."""
+    flat = into.transpose(1, 2).reshape(-1, len(shares))  # [clients * L, M]
+    flat = flat.index_add(0, owners * into.shape[2] + labels, shares.T)
+    return flat.view(len(into), into.shape[2], -1).transpose(1, 2).contiguous()
+
+
+def _owners_and_labels(clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
+    """Returns owner and label of each example `[N]`, in the order of `example_losses`."""
+    owners = torch.arange(len(clients)).repeat_interleave(work.num_examples[clients])
+    labels = [found for found in work.map(_labels, clients) if isinstance(found, Tensor)]
+    return owners, torch.cat(labels) if labels else torch.empty(0, dtype=torch.int64)
+
+
+def _labels(inputs: Tensor, labels: Tensor) -> Tensor:
+    return labels
+
+
+def _or_equal(weights: Tensor) -> Tensor:
+    return torch.where(weights.sum(1, keepdim=True) > 0, weights, 1 / weights.shape[1])

@@ -1,0 +1,241 @@
+"""The table of FLUX's figure on MNIST, by the authors' generator: ours beside theirs in docs/flux_table.md.
+
+    LITCFL_DATA=DIR python benchmarks/flux_table.py --anda ANDA --out benchmarks/results/flux_table.csv
+        [--levels 8 1] [--folds 0 1 2 3 4] [--shifts x y y-given-x x-given-y] [--systems FedAvg ...] [--net MLP]
+
+ANDA is a checkout of github.com/alfredoLimo/ANDA (at 05d0dfb), which needs torchvision, SciPy and Matplotlib. A row is
+a run; rows that are in the file are not run again. `--tables` prints the tables of the rows.
+
+Protocol, written before anything was run:
+
+* Setting of FLUX (public/config.py and run.sh of github.com/dariofenoglio98/FLUX at 43aadbe): MNIST divided among 10
+  clients, a fifth of whose training part is set aside; all take part in 10 rounds of 2 epochs of batches of 64; SGD at
+  rate 0.005 with momentum 0.9. Folds are ANDA's seeds 42 to 46, and ours 0 to 4.
+* Shifts of levels L = 1 to 8, with run.sh's arguments. x: rotations and colours (2, 1) (3, 1) (4, 1) (5, 1) (2, 3)
+  (3, 3) (4, 3) (5, 3), `feature_skew_strict`. y: 11 - L of ten classes, 5 sets of them, `label_skew_strict`. y-given-x:
+  L labels in an order of each client's own. x-given-y: L labels, each turned by one of 4 angles of each client's own.
+  For these two run.sh names `label_condition_skew` and `feature_condition_skew`, with the arguments that ANDA's other
+  function of the two takes at 05d0dfb; FLUX's own commit of ANDA (4bf0f3d) is not public. The function that takes the
+  arguments is called.
+* True clusters: the key `cluster` of the generator; where it is -1 (the two last shifts), clients with the same printed
+  mapping of labels are one cluster.
+* Net: an MLP of 128 units; `--net LeNet5` is FLUX's. It has ReLU, average pooling, a border of 2, 120 and 84 units.
+* Systems: K = 3 for IFCA, FeSEM, FedEM and FedRC (K_model in config.py of github.com/alfredoLimo/baselines_fedrc);
+  FeSEM with both first partitions; FLUX with 3 rounds of warm-up, and with the true number of clusters given; FedDrift with
+  time steps of 5 rounds and delta 1, our defaults; CFL that may split from round 4 on: `CFL` with eps1 0.7 and eps2
+  1.5, chosen by the norms of a run that is not in the table (level 8, shift x, fold 5: u 0.6 and v 2.3 in round 4, 0.4
+  and 2.1 in round 6), and `CFL 0.4 0.6` with the thresholds of FedRC's code.
+* accuracy: mean over the clients of the accuracy on the client's test part of the model that it has after round 10
+  (FLUX's "known association"). Nothing is chosen by it. Order: levels 8 and 1, fold by fold, then the others.
+
+FLUX's figure has one number a level, which we take for the mean of its four shifts, as its standard deviations suggest.
+"""
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from cells import run_cells
+from engines import processor
+from fedrc import FedRC
+from torch import Tensor, nn
+
+import lit_cfl
+from lit_cfl.algorithms import CFL, FLUX, IFCA, Algorithm, FedAvg, FedDrift, FedEM, FeSEM
+from lit_cfl.data import Division
+from lit_cfl.datamodules import MNIST, ArrayData
+from lit_cfl.datamodules.partition import Partition, Pool
+from lit_cfl.datamodules.partition.natural import by_owner
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.evaluation import EvaluationPlan, evaluate
+from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
+from lit_cfl.nets import MLP
+from lit_cfl.tasks import Classification
+
+CLIENTS, ROUNDS, CLUSTERS = 10, 10, 3
+KEY = ("shift", "level", "fold", "system", "net")
+COLUMNS = ("accuracy", "ari", "clusters", "true_clusters", "seconds", "processor", "version")
+SHIFTS = ("x", "y", "y-given-x", "x-given-y")
+SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # of the true number of clusters
+    "FedAvg": lambda true: FedAvg(),
+    "IFCA": lambda true: IFCA(CLUSTERS),
+    "FeSEM random": lambda true: FeSEM(CLUSTERS, start_partition="random"),
+    "FeSEM loss": lambda true: FeSEM(CLUSTERS, start_partition="loss"),
+    "FLUX": lambda true: FLUX(),
+    "FLUX K given": lambda true: FLUX(known_clusters=true),
+    "FedDrift": lambda true: FedDrift(),
+    "CFL": lambda true: CFL(0.7, 1.5, warmup_rounds=3),
+    "FedRC": lambda true: FedRC(CLUSTERS),
+    "FedEM": lambda true: FedEM(CLUSTERS),
+    "CFL 0.4 0.6": lambda true: CFL(0.4, 0.6, warmup_rounds=3),
+}
+
+
+class LeNet5(nn.Module):
+    """FLUX's LeNet-5 for images `[N, channels, 28, 28]`."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+        self.pool = nn.AvgPool2d(2)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.pool(self.conv2(self.pool(self.conv1(inputs).relu())).relu())
+        outputs: Tensor = self.fc3(self.fc2(self.fc1(hidden.flatten(1)).relu()).relu())
+        return outputs
+
+
+def arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
+    """Returns ANDA's name of the shift, and its arguments."""
+    turned: dict[str, Any] = {"set_rotation": True, "set_color": True}
+    if shift == "x":
+        return "feature_skew_strict", turned | {"rotations": (level - 1) % 4 + 2, "colors": 1 if level < 5 else 3}
+    if shift == "y":
+        return "label_skew_strict", {"client_n_class": 11 - level, "py_bank": 5}
+    if shift == "y-given-x":
+        some = {"mixing_label_number": level, "scaling_label_low": 1.0, "scaling_label_high": 1.0}
+        return "feature_condition_skew", {"random_mode": True} | some
+    some = {"rotations": 4, "colors": 1, "rotated_label_number": level, "colored_label_number": level}
+    return "label_condition_skew", turned | {"random_mode": True} | some
+
+
+@dataclass(frozen=True)
+class OwnTest(Partition):
+    """Each client's own examples: the first `num_train` of the pool are for training, the others for testing."""
+
+    num_train: int
+
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        train, test = by_owner(pool.owner, self.num_train)
+        return Division(train, test, torch.full((len(train),), -1), self.skew)
+
+
+@lru_cache(maxsize=1)
+def data(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
+    sys.path.insert(0, str(anda_folder.resolve().parent))
+    anda = import_module(f"{anda_folder.resolve().name}.anda")
+    name, options = arguments(shift, level)
+    anda.load_full_datasets = lambda _: mnist()
+    with redirect_stdout(printed := io.StringIO()):
+        parts = anda.load_split_datasets(
+            "MNIST", CLIENTS, name, "manual", random_seed=42 + fold, count_labels=False, **options
+        )
+    clusters = [part["cluster"] for part in parts]
+    if -1 in clusters:
+        lines = [line.partition("apping: ")[2] for line in printed.getvalue().splitlines()]
+        mappings = [line for line in lines if line.startswith("{")][:CLIENTS]
+        clusters = [sorted(set(mappings)).index(mapping) for mapping in mappings]
+    kinds = ("train", "test")
+    x = np.concatenate([as_bytes(part[f"{kind}_features"]) for kind in kinds for part in parts])
+    y = torch.cat([part[f"{kind}_labels"] for kind in kinds for part in parts])
+    owner = np.concatenate([np.full(len(p[f"{kind}_labels"]), i) for kind in kinds for i, p in enumerate(parts)])
+    num_train = sum(len(part["train_labels"]) for part in parts)
+    return ArrayData(x, y, owner, clusters, num_labels=10, partition=OwnTest(num_train), validation=0.2)
+
+
+def mnist() -> list[Tensor]:
+    """Returns what ANDA loads: images of 0 to 1 `[N, 28, 28]` and labels, of the training and the test part."""
+    examples = MNIST().examples
+    images, labels = examples.inputs[:, 0] / 255, examples.labels
+    return [images[:60_000], labels[:60_000], images[60_000:], labels[60_000:]]
+
+
+def as_bytes(images: Tensor) -> np.ndarray:
+    """Converts images of k / 255 to k: the pixels stay the same, in a quarter of the memory."""
+    return (images * 255).round().byte().numpy()
+
+
+def cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -> Iterator[Row]:
+    module = data(anda, shift, level, fold)
+    true = len(set(module.arrays["cluster"]))
+    channels = module.examples.inputs.shape[1]
+
+    def task() -> Classification:
+        built = LeNet5(channels) if net == "LeNet5" else MLP(128, [channels, 28, 28], 10)
+        return Classification(built, partial(torch.optim.SGD, lr=0.005, momentum=0.9))
+
+    experiment = Experiment(
+        module, task, SYSTEMS[system](true), rounds=ROUNDS, cohort_size=CLIENTS, local=LocalTraining(2, 64)
+    )
+    begun, prepared = perf_counter(), experiment.prepare(fold)
+    *_, last = prepared.rounds()
+    seconds = perf_counter() - begun
+    found = evaluate(
+        experiment.algorithm, last.state, prepared.engine, last.data, EvaluationPlan(), round=last.index
+    ).metrics
+    yield {
+        "accuracy": round(100 * found["test/mean_accuracy"], 3),
+        "ari": round(found["clusters/ari"], 4),
+        "clusters": found["clusters/count"],
+        "true_clusters": true,
+        "seconds": round(seconds, 1),
+        "processor": processor().partition(",")[0],
+        "version": lit_cfl.__version__,
+    }
+
+
+def tables(path: Path) -> str:
+    """Makes a table for each net and level: accuracy by system and shift, means over the folds with all four shifts."""
+    with path.open(newline="") as file:
+        found = {
+            tuple(row[name] for name in ("net", "level", "system", "fold", "shift")): row
+            for row in csv.DictReader(file)
+        }
+    lines = []
+    for net, level in sorted({key[:2] for key in found}):
+        lines += [f"{net}, level {level}:", ""]
+        lines += [f"| system | {' | '.join(SHIFTS)} | mean | over folds | ARI | clusters | folds |", "|" + "---|" * 10]
+        for system in SYSTEMS:
+            folds = [f for f in map(str, range(5)) if all((net, level, system, f, shift) in found for shift in SHIFTS)]
+            if not folds:
+                continue
+            cells = [[found[net, level, system, fold, shift] for fold in folds] for shift in SHIFTS]
+            means = [fmean(float(row["accuracy"]) for row in some) for some in cells]
+            by_fold = [fmean(float(row["accuracy"]) for row in some) for some in zip(*cells, strict=True)]
+            spread = f"{stdev(by_fold):.1f}" if len(folds) > 1 else ""
+            ari, count = (fmean(float(row[name]) for some in cells for row in some) for name in ("ari", "clusters"))
+            scores = " | ".join(f"{mean:.1f}" for mean in means)
+            lines.append(
+                f"| {system} | {scores} | {fmean(means):.1f} | {spread} | {ari:.2f} | {count:.1f} | {len(folds)} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--anda", type=Path, default=Path("ANDA"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--levels", type=int, nargs="+", default=[8, 1])
+    parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--shifts", nargs="+", default=SHIFTS, choices=SHIFTS)
+    parser.add_argument("--systems", nargs="+", default=[*SYSTEMS], choices=[*SYSTEMS])
+    parser.add_argument("--net", default="MLP", choices=["MLP", "LeNet5"])
+    parser.add_argument("--tables", action="store_true")
+    given = parser.parse_args()
+    if given.tables:
+        print(tables(given.out))
+        return
+    order = product(given.folds, given.levels, given.shifts, given.systems)
+    wanted = ((shift, level, fold, system, given.net) for fold, level, shift, system in order)
+    for rows in run_cells(given.out, KEY, COLUMNS, wanted, partial(cell, given.anda)):
+        print(", ".join(str(value) for value in rows[0].values()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
