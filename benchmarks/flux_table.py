@@ -21,10 +21,10 @@ Protocol, written before anything was run:
   mapping of labels are one cluster.
 * Net: an MLP of 128 units; `--net LeNet5` is FLUX's. It has ReLU, average pooling, a border of 2, 120 and 84 units.
 * Systems: K = 3 for IFCA, FeSEM, FedEM and FedRC (K_model in config.py of github.com/alfredoLimo/baselines_fedrc);
-  FeSEM with both first partitions; FLUX with 3 rounds of warm-up, and with the true number of clusters given; FedDrift with
-  time steps of 5 rounds and delta 1, our defaults; CFL that may split from round 4 on: `CFL` with eps1 0.7 and eps2
-  1.5, chosen by the norms of a run that is not in the table (level 8, shift x, fold 5: u 0.6 and v 2.3 in round 4, 0.4
-  and 2.1 in round 6), and `CFL 0.4 0.6` with the thresholds of FedRC's code.
+  FeSEM with both first partitions; FLUX with 3 rounds of warm-up, and with the true number of clusters given; FedDrift
+  with time steps of 5 rounds and delta 1, our defaults; CFL that may split from round 4 on: `CFL` with eps1 0.7 and
+  eps2 1.5, chosen by the norms of a run that is not in the table (level 8, shift x, fold 5: u 0.6 and v 2.3 in round 4,
+  0.4 and 2.1 in round 6), and `CFL 0.4 0.6` with the thresholds of FedRC's code.
 * accuracy: mean over the clients of the accuracy on the client's test part of the model that it has after round 10
   (FLUX's "known association"). Nothing is chosen by it. Order: levels 8 and 1, fold by fold, then the others.
 
