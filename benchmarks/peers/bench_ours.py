@@ -1,0 +1,60 @@
+"""FedAvg with Lit-CFL on the arrays and the torch model of bench_common.py.
+
+    python bench_ours.py --preset flexcfl-mnist --model mlp --clients 100 --rounds 30 --eval-every 0 [--threads 2]
+
+A round is everything that the round loop does: the draw of the cohort, mini-batches, training, the weighted mean and
+the server's step. The plan is the rule's; `--threads` and `--workers` set a part of it by hand.
+"""
+
+import argparse
+from functools import partial
+from importlib.metadata import version
+
+import bench_common as bc
+import numpy as np
+import torch
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.datamodules import ArrayData
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import PlanOptions
+from lit_cfl.experiment import Experiment
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks import Classification
+
+
+def experiment(args: argparse.Namespace, data: bc.ClientData) -> Experiment:
+    return Experiment(
+        ArrayData(data.x, data.y, np.repeat(np.arange(data.clients), np.diff(data.offsets)), test=0.0),
+        lambda: Classification(bc.make_model(args), partial(torch.optim.SGD, lr=args.lr)),
+        FedAvg(),
+        rounds=args.rounds,
+        cohort_size=args.per_round,
+        local=LocalTraining(args.epochs, args.batch),
+        device="cuda" if args.device.startswith("cuda") else "cpu",
+        plan=PlanOptions(threads=args.threads or None, workers=args.workers or None),
+    )
+
+
+def main() -> None:
+    parser = bc.parser(__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=0, help="processes of Ray that train (0: the rule chooses)")
+    args = bc.parse(parser)
+    clock, data, net = bc.Clock(args), bc.make_data(args), bc.make_model(args)
+    evaluator = bc.Evaluator(data, args.device)
+    prepared = experiment(args, data).prepare(args.seed)
+    layout = ParameterLayout.of(net)
+    rounds = prepared.rounds()
+    clock.resume()
+    for r in rounds:
+        clock.lap()
+        if clock.due(r.number):
+            served = prepared.experiment.algorithm.serve(r.state, r.data.population)
+            layout.write(served.models[0], net)
+            clock.accuracy[r.number] = evaluator(net)
+        clock.resume()
+    bc.report("lit-cfl", version("lit-cfl"), args, clock, net, {"plan": str(prepared.engine.plan)})
+
+
+if __name__ == "__main__":
+    main()
