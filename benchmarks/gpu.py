@@ -44,7 +44,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 

@@ -18,7 +18,7 @@ from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, prepare_ahead, rows_on, sent
 from lit_cfl.engines.augmented import with_augmented_examples
-from lit_cfl.engines.build_module import build_module
+from lit_cfl.engines.batch_norm import refuses_single, require_no_single
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_statistics import statistics_of
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
@@ -26,13 +26,12 @@ from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.fit_request import FitDescriber, parts_of
 from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
-from lit_cfl.engines.initial_models import InitialModels
+from lit_cfl.engines.initial_models import InitialModels, build_module
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, Rates, TaskFactory, note_client
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import PositionedRows, RoundWork
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
-from lit_cfl.engines.single_examples import refuses_single, require_no_single
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
 from lit_cfl.engines.ways import way_named
 from lit_cfl.errors import DivergedError, InputError, Notice

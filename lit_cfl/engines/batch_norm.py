@@ -1,12 +1,23 @@
-"""BatchNorm layers of a stack: each client has a separate batch, which may contain empty places."""
+"""Finds clients that BatchNorm cannot train: those with a mini-batch of a single example.
 
-from typing import cast
+A channel has no variance if it has one value. After a convolution it has one value for each place of an image, so a
+single example may do.
+"""
+
+import copy
 
 import torch
+from lightning import LightningModule
 from torch import Tensor, nn
 
-PRESENT = "present"  # name of the buffer
+from lit_cfl.data import Examples
+from lit_cfl.engines.mini_batches import BatchSize, LastBatch, steps_of_epoch
+from lit_cfl.engines.task_protocol import losses_of
+from lit_cfl.errors import InputError
+
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+_SIZES = range(2, 129)  # batch sizes that a message may suggest
+_NAMED = 5
 
 
 def has_batch_norm(module: nn.Module) -> bool:
@@ -14,58 +25,57 @@ def has_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 
-class StackedBatchNorm(nn.Module):
-    """Replaces a BatchNorm layer, with the same parameters and statistics under their names.
+def refuses_single(module: LightningModule, examples: Examples) -> bool:
+    """Returns whether a BatchNorm layer of the module fails on a batch of one example; tries it on a copy."""
+    if not has_batch_norm(module):
+        return False
+    copied = copy.deepcopy(module).cpu().double()
+    try:
+        with torch.no_grad():
+            losses_of(copied, examples.batch(torch.zeros(1, dtype=torch.int64), torch.float64, "cpu"))
+    except Exception as error:  # any other reason is found by what trains or scores the module
+        return "more than 1 value per channel" in str(error)
+    return False
 
-    The statistics of a batch count the examples that are there. A function of tensors cannot change the running ones,
-    so they are left in `updated`.
+
+def meet_single(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch) -> Tensor:
+    """Returns which clients have a mini-batch of a single example among their first steps, bool `[n]`.
 
     Args:
-        layer: a BatchNorm layer, see `why_not_stacked`.
+        sizes: examples of each client, int64 `[n]`.
+        steps: mini-batches that each trains on, int64 `[n]`.
+        batch_size, last: see `steps_of_epoch`.
     """
-
-    present: Tensor
-    updated: tuple[Tensor, Tensor] | None
-
-    def __init__(self, layer: BatchNorm) -> None:
-        super().__init__()
-        self.eps, self.momentum = layer.eps, cast(float, layer.momentum)
-        self.weight, self.bias = layer.weight, layer.bias
-        self.register_buffer("running_mean", layer.running_mean)
-        self.register_buffer("running_var", layer.running_var)
-        self.register_buffer(PRESENT, torch.ones(1), persistent=False)
-        self.updated = None
-        self.train(layer.training)
-
-    def forward(self, input: Tensor) -> Tensor:
-        wide = input.to(torch.promote_types(input.dtype, torch.float32))
-        shape = (1, -1, *[1] * (input.dim() - 2))
-        mean, var = self._statistics(wide) if self.training or self.running_mean is None else self._running()
-        outputs = (wide - mean.view(shape)) * (var + self.eps).rsqrt().view(shape)
-        if self.weight is not None:
-            outputs = outputs * self.weight.view(shape) + self.bias.view(shape)
-        return outputs.to(input.dtype)
-
-    def _running(self) -> tuple[Tensor, Tensor]:
-        return cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
-
-    def _statistics(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes mean and variance of each channel over the batch; stores the new running statistics in `updated`."""
-        places = [0, *range(2, inputs.dim())]
-        present = self.present.to(inputs.dtype)
-        mask = present.view(-1, *[1] * (inputs.dim() - 1))
-        count = present.sum().clamp(min=1) * inputs[0, 0].numel()
-        mean = (inputs * mask).sum(places) / count
-        centered = inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))
-        var = (centered.square() * mask).sum(places) / count
-        if self.running_mean is not None:
-            before, unbiased = self._running(), var * (count / (count - 1))
-            new = zip(before, (mean.detach(), unbiased.detach()), strict=True)
-            first, second = (old + self.momentum * (now.to(old.dtype) - old) for old, now in new)
-            self.updated = first, second
-        return mean, var
+    full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
+    rest = (sizes % full.clamp(min=1) == 1) & (steps >= steps_of_epoch(sizes, batch_size, last))
+    return (steps > 0) & ((full == 1) | (rest if last == "keep" else torch.zeros_like(rest)))
 
 
-def find_stacked_norms(module: nn.Module) -> dict[str, StackedBatchNorm]:
-    """Returns the stacked BatchNorm layers of a module, by their full names."""
-    return {name: layer for name, layer in module.named_modules() if isinstance(layer, StackedBatchNorm)}
+def require_no_single(clients: Tensor, steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> None:
+    """Raises InputError for the first client with a mini-batch of one example.
+
+    Args:
+        clients: ids, int64 `[n]`.
+        steps, sizes, batch_size, last: see `meet_single`.
+    """
+    alone = meet_single(sizes, steps, batch_size, last)
+    if not alone.any():
+        return
+    first = int(alone.nonzero()[0])
+    raise InputError(
+        f"client {int(clients[first])} cannot be trained: with batch size {batch_size}, one of its {int(sizes[first])} "
+        f"example(s) is alone in a mini-batch, where BatchNorm has no variance; {_remedies(sizes, batch_size, last)}"
+    )
+
+
+def _remedies(sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> str:
+    sizes, found = sizes[sizes > 0].unique(), []
+    if not meet_single(sizes, sizes, batch_size, "join").any():
+        found.append("set local.last_batch to join")
+    good = [size for size in _SIZES if not meet_single(sizes, sizes, size, last).any()]
+    if good:
+        near = sorted(good, key=lambda size: abs(size - batch_size) if isinstance(batch_size, int) else size)
+        found.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")
+    if not found:
+        found.append("give each client two examples or more")
+    return f"{', or '.join(found)}, or take GroupNorm"

@@ -1,5 +1,6 @@
 """Checks that a module can be trained and scored on the data, before anything is written."""
 
+import copy
 import warnings
 from contextlib import suppress
 from math import isfinite
@@ -13,10 +14,9 @@ from torch.optim import Optimizer
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.check_copies import require_faithful_copy, require_same_build
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.local_training import CHECK, LocalTraining
-from lit_cfl.engines.module_state import copied_state, same_value
+from lit_cfl.engines.module_state import copied_state, module_state, same_value
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError, Notice, in_line, in_short
@@ -33,6 +33,7 @@ _REMEDIES = {
     "numbers": "give classes as integers from 0, or take the task Regression, or one with labels = ('numbers',)",
     "none": "give labels, or take a task that needs none, with labels = ('none',), such as NextToken",
 }
+_MOVED = 0.01  # standard deviation of the changes to each weight
 _SOME, _BLOCK = 8, 2**16  # examples
 
 
@@ -44,7 +45,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
             optimizer refuses its options.
     """
     _require_labels(engine, data.examples)
-    require_same_build(engine.template, engine.build(0))
+    _require_same_build(engine.template, engine.build(0))
     model = engine.initial(0)
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
     shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.labels_in_words}"
@@ -59,7 +60,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
         raised = f"{in_short(error)}{in_line(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
-    require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
+    _require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
     _require_fixed_constants(engine, engine.module(model), batch)
     if data.examples.augment is not None:
         _require_augmentation(data.examples.augment, batch)
@@ -78,6 +79,71 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         if not _is_users(error, RuntimeError, TypeError, MisconfigurationException):
             raise
         raise InputError(f"client {int(largest)} cannot be trained: {in_short(error)}{in_line(error)}") from error
+
+
+def _require_same_build(first: LightningModule, second: LightningModule) -> None:
+    """Checks that a task builds the same module twice from the same seed.
+
+    Raises:
+        InputError: naming what differs.
+    """
+    one, other = module_state(first), module_state(second)
+    for name, value in one.items():
+        if isinstance(value, Tensor) and not (name in other and same_value(value, other[name])):
+            raise InputError(
+                f"{name} of {type(first).__name__} differs when it is made again from the same seed, so that no other "
+                "process could make this module; draw from the generators of torch, numpy or random, which are seeded, "
+                "and not from one without a seed (numpy.random.default_rng()), and fill what torch.empty leaves unset"
+            )
+
+
+def _require_faithful_copy(engine: Engine, batch: Batch) -> None:
+    """Checks that a copy of the module computes the same as the module itself, under different weights.
+
+    Args:
+        batch: examples on the CPU, floats as float32.
+
+    Raises:
+        InputError: a copy gives other losses or gradients.
+    """
+    itself, copied = engine.build(0), copy.deepcopy(engine.template)
+    rng = torch.Generator().manual_seed(0)
+    row = engine.layout.read(itself, torch.float32)
+    columns = engine.layout.num_parameters
+    row[:columns] += _MOVED * torch.randn(columns, generator=rng, dtype=torch.float32)
+    try:
+        expected = _loss_and_gradients(engine, row, itself, batch)
+    except Exception:  # such as a net that knows no float32: who trains it says what is wrong
+        return
+    try:
+        found = _loss_and_gradients(engine, row, copied, batch)
+        faithful = all(map(_same_tensor, expected, found))
+    except Exception:  # the original, whose layers it still has, may have another dtype
+        faithful = False
+    if not faithful:
+        raise InputError(
+            f"a copy of {type(itself).__name__} computes something else than the module itself, and every client "
+            "trains a copy: a function in it (a lambda, a hook) refers to the original's layers; use methods of "
+            "the module instead, or the layer that a hook is given"
+        )
+
+
+def _same_tensor(expected: Tensor | None, found: Tensor | None) -> bool:
+    if expected is None or found is None:
+        return expected is found
+    return torch.allclose(expected, found, equal_nan=True)
+
+
+def _loss_and_gradients(
+    engine: Engine, row: Tensor, module: LightningModule, batch: Batch
+) -> tuple[Tensor | None, ...]:
+    module = module.cpu().float().eval()
+    engine.layout.write(row, module)
+    parameters = [module.get_parameter(slot.name) for slot in engine.layout.slots if not slot.is_buffer]
+    with warnings.catch_warnings(), engine.own_stream("copy"):
+        warnings.simplefilter("ignore")
+        loss = losses_of(module, batch).mean()
+        return loss.detach(), *torch.autograd.grad(loss, parameters, allow_unused=True)
 
 
 def _require_same_scores_again(engine: Engine, module: LightningModule, batch: Batch) -> None:

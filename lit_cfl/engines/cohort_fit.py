@@ -19,7 +19,7 @@ from lit_cfl.engines.mini_batches import MiniBatches
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
 Ended = Callable[[int], None]  # is called with how many clients are through; may raise, to end the run

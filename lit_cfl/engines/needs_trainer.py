@@ -1,9 +1,12 @@
-"""Finds behaviour of a LightningModule beyond `losses` and one plain optimizer, which only `trainer` supports."""
+"""Finds behaviour of a LightningModule beyond `losses` and one plain optimizer, which only `trainer` supports.
+
+Modules are tried out on temporary copies.
+"""
 
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -11,9 +14,14 @@ from lightning import LightningModule
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from lit_cfl.engines.batch_norm import BatchNorm, has_batch_norm
 from lit_cfl.engines.check_module import schedulers_in
+from lit_cfl.engines.dropout import set_key
+from lit_cfl.engines.optimizers import unsupported
+from lit_cfl.engines.step_dependence import Compute, dependence_on_history, reads_of_progress
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import InputError
+from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks.base import Task
 
 T = TypeVar("T")
@@ -28,12 +36,29 @@ _STEP_HOOKS = (
 )
 
 
-def needs_trainer(module: LightningModule) -> list[str]:
-    """Lists why only `trainer` can fit this module; empty if a fast engine could.
+def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
+    """Lists why only `trainer` can fit this module; empty if its losses and one plain optimizer suffice.
 
-    Fast engines train from `losses(batch)` and the optimizer of `configure_optimizers` alone, so any other training
-    hook, a scheduler, several optimizers or optimisation by hand would be lost on them.
+    Args:
+        batch: a few examples on the CPU.
     """
+    found = find_unsupported(module)
+    if found:
+        return found
+    optimizer = module.configure_optimizers()
+    if isinstance(optimizer, Optimizer) and (options := unsupported(optimizer)):
+        return [f"the optimizer's option {name}" for name in options]
+    for name, layer in module.named_modules():
+        if isinstance(layer, BatchNorm) and layer.momentum is None:  # one module trains all clients
+            found.append(f"{type(layer).__name__} with momentum None, which counts batches ({name})")
+    if found:
+        return found
+    with torch.random.fork_rng(devices=[]):  # a module may draw random numbers
+        return _compare_with_trainer(*to_double(module, batch), layout)
+
+
+def find_unsupported(module: LightningModule) -> list[str]:
+    """Lists training hooks, schedulers, several optimizers and manual optimisation, which other ways would ignore."""
     names = [name for name in dir(LightningModule) if _is_training_hook(name)]
     reasons = [f"hook {name}" for name in names if getattr(type(module), name) is not getattr(LightningModule, name)]
     if not module.automatic_optimization:
@@ -54,29 +79,61 @@ def needs_trainer(module: LightningModule) -> list[str]:
     return reasons
 
 
-def other_training_step(module: LightningModule, batch: Batch) -> list[str]:
-    """Lists why `training_step` needs `trainer`; empty if it returns the mean of `losses`, or is missing.
+def _is_training_hook(name: str) -> bool:
+    others = ("validation", "test", "predict", "checkpoint", "gpu")
+    return name in _STEP_HOOKS or (name.startswith("on_") and not any(other in name for other in others))
 
-    Args:
-        module: whose `losses` can take the batch.
-    """
-    if not has_own_step(module):
+
+def _compare_with_trainer(module: LightningModule, batch: Batch, layout: ParameterLayout) -> list[str]:
+    """Compares steps of copies: lists what a loop of `losses` would omit or do differently from a Trainer."""
+    inputs, labels = batch
+    parts = [batch, (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
+    losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
+    losses |= {"training_step": _loss_of_step} if _has_own_step(module) else {}
+    for what, compute in losses.items():
+        if found := reads_of_progress(module, batch, compute, what):
+            return found
+    try:
+        gradients, after = run_step(module, layout, batch)
+        torch.manual_seed(1)
+        others, _ = run_step(module, layout, batch)
+    except Exception:  # it cannot take the data at all: `require_trainable` reports it
+        return []
+    if found := _compare_training_step(module, batch):
+        return found
+    for what, compute in losses.items():
+        if found := dependence_on_history(module, layout, parts, compute, what):
+            return found
+    for slot, gradient, other in zip(layout.slots, gradients, others, strict=False):  # parameters come first
+        if gradient is None or other is None:  # an optimizer leaves it unchanged, without decay
+            return [f"the parameter {slot.name} takes no part in the losses"]
+        if not torch.equal(gradient.nan_to_num(), other.nan_to_num()):
+            return ["it draws random numbers, other than by nn.Dropout"]
+    normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, BatchNorm))
+    changed = [name for name, tensor in after.items() if not torch.equal(tensor, module.get_buffer(name))]
+    found = [name for name in changed if not name.startswith(normalised)]
+    return [f"the buffer {name} changes in training" for name in found[:1]] or _find_coupling(module, batch)
+
+
+def _compare_training_step(module: LightningModule, batch: Batch) -> list[str]:
+    """Returns the reason why a `training_step` needs `trainer`, in a list; empty if it is the mean of `losses`."""
+    if not _has_own_step(module):
         return []
     expected = _without_a_trace(module, lambda own: losses_of(own, batch).mean())
     try:
-        loss = _without_a_trace(module, lambda own: loss_of_step(own, batch, 0))
-    except Exception as error:  # whatever a user's own module raises
+        loss = _without_a_trace(module, lambda own: _loss_of_step(own, batch, 0))
+    except Exception as error:  # whatever a user's module raises
         return [f"training_step raises {type(error).__name__} without a Trainer"]
     same = loss is not None and loss.shape == () and torch.allclose(loss.double(), expected, rtol=1e-5)
     return [] if same else ["training_step gives another loss than the mean of losses"]
 
 
-def has_own_step(module: LightningModule) -> bool:
+def _has_own_step(module: LightningModule) -> bool:
     """Returns whether a module overrides `training_step`."""
     return type(module).training_step not in (LightningModule.training_step, Task.training_step)
 
 
-def loss_of_step(module: LightningModule, batch: Batch, number: int) -> Tensor | None:
+def _loss_of_step(module: LightningModule, batch: Batch, number: int) -> Tensor | None:
     """Computes the loss that `training_step` returns for this batch; None if it returns none."""
     several = len(inspect.signature(module.training_step).parameters) > 1
     returned = module.training_step(batch, number) if several else module.training_step(batch)
@@ -92,6 +149,33 @@ def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule
         return compute(copy.deepcopy(module))
 
 
-def _is_training_hook(name: str) -> bool:
-    others = ("validation", "test", "predict", "checkpoint", "gpu")
-    return name in _STEP_HOOKS or (name.startswith("on_") and not any(other in name for other in others))
+def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
+    """Returns the reason why an example's loss depends on others in its mini-batch (except by BatchNorm), in a list."""
+    if len(batch[1]) < 2 or has_batch_norm(module):
+        return []
+    module = copy.deepcopy(module)
+    set_key(module, 0)
+    with torch.no_grad():
+        alone = losses_of(module, (batch[0][:1], batch[1][:1]))
+        together = losses_of(module, batch)[:1]
+    same = torch.allclose(alone, together, rtol=1e-6, atol=1e-9, equal_nan=True)
+    return [] if same else ["the loss of an example depends on the others of its mini-batch"]
+
+
+def to_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:
+    """Copies a module in double precision, with its examples; layers in evaluation mode stay so."""
+    inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
+    return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
+
+
+def run_step(
+    module: LightningModule, layout: ParameterLayout, batch: Batch
+) -> tuple[Sequence[Tensor | None], dict[str, Tensor]]:
+    """Computes the gradients of the mean loss with a copy of the module, and the copy's buffers after the step.
+
+    A gradient is None if the loss does not depend on its parameter.
+    """
+    module = copy.deepcopy(module)
+    parameters = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
+    gradients = torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
+    return gradients, {slot.name: module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer}

@@ -44,7 +44,7 @@ class FunctionalOptimizer:
         """Reads the only optimizer that a module configures for these parameters."""
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
-            raise TypeError("a module that `needs_trainer` refuses")
+            raise TypeError("a module that only `trainer` can fit")
         return cls.of(optimizer, parameters)
 
     def with_rates(self, rates: Sequence[float | Tensor] | None) -> "FunctionalOptimizer":

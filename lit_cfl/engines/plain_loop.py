@@ -16,7 +16,7 @@ from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
 from lit_cfl.engines.stacked.steps import clipped, pulled_to
 from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
 _PART = 1_024  # examples, at most

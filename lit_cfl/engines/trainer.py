@@ -23,10 +23,10 @@ from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
+from lit_cfl.engines.needs_trainer import reasons_for_trainer
 from lit_cfl.engines.plan import Precision
-from lit_cfl.engines.stacked.stackable import reasons_for_trainer
 from lit_cfl.engines.task_protocol import weighted_losses_of
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 
 _CHECKED = 8  # examples that a module is checked with

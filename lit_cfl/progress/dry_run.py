@@ -13,8 +13,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.workload import mean_steps
+from lit_cfl.engines.workload import TaskTraits, mean_steps
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 

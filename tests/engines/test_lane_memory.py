@@ -17,7 +17,7 @@ from lit_cfl.engines.stacked import stack
 from lit_cfl.engines.stacked.lane_memory import make_work
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.stacked.steps import Lanes
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 
 MOMENTUM = partial(SGD, momentum=0.9)
 PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # of the linear net, numbers

@@ -9,8 +9,7 @@ from lightning import LightningModule
 from torch import nn
 
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.workload import Workload
+from lit_cfl.engines.workload import TaskTraits, Workload
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 

@@ -19,7 +19,7 @@ from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import IFCA, Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import Digits
-from lit_cfl.engines.needs_trainer import needs_trainer
+from lit_cfl.engines.needs_trainer import find_unsupported
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
@@ -349,9 +349,9 @@ def test_what_only_the_trainer_can_fit_is_named():
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
     plain = partial(Classification, MCLR([5], 3))
-    assert needs_trainer(plain()) == []
-    assert needs_trainer(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
-    assert needs_trainer(Hooked(MCLR([5], 3))) == [
+    assert find_unsupported(plain()) == []
+    assert find_unsupported(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
+    assert find_unsupported(Hooked(MCLR([5], 3))) == [
         "hook on_train_epoch_end",
         "the scheduler StepLR",
     ]

@@ -21,8 +21,8 @@ from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import way_named
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget

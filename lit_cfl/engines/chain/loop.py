@@ -27,7 +27,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import Scorer
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
 

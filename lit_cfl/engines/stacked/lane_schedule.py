@@ -1,4 +1,4 @@
-"""Schedules clients in the lanes of a stack.
+"""Schedules clients in the lanes of a stack, and arranges their mini-batches in tables.
 
 Clients take different numbers of steps. In a padded stack all wait for the longest one; here a lane that is free loads
 the next client. Longest first to the emptiest lane keeps the lanes' ends close together.
@@ -6,11 +6,17 @@ the next client. Longest first to the emptiest lane keeps the lanes' ends close 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from heapq import heapify, heapreplace
+from itertools import groupby
 
 import torch
 from torch import Tensor
+
+from lit_cfl.devices import sent
+from lit_cfl.engines.cohort_fit import CohortFit
+
+Changes = dict[int, Tensor]  # by step: a table with one column per client that begins or ends there
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,86 @@ def busy_lanes(lane_slots: Sequence[LaneSlot]) -> list[int]:
     ended = torch.bincount(torch.tensor(list(ends.values()), dtype=torch.int64)).cumsum(0)
     busy: list[int] = (len(ends) - ended[:-1]).tolist()
     return busy
+
+
+@dataclass(frozen=True, eq=False)
+class LaneTables:
+    """The lane, steps and mini-batches of each client of a fit.
+
+    Args:
+        slots: Lane and steps of each client, in the clients' order.
+        index: positions in the fit's examples, int64 `[steps, lanes, B]`, on the device, -1 = no example.
+        keys: Keys of the dropout masks, int64 `[steps, lanes]`.
+        numbers: Number of the client's step, from 1, int64 `[steps, lanes]`; 1 where a lane is idle.
+        owners: the client of each row of the fit's table of mini-batches, int64.
+        rows: the step of the stack in which it is done, int64.
+        lanes: the lane in which it is done, int64.
+    """
+
+    slots: Sequence[LaneSlot]
+    index: Tensor
+    keys: Tensor
+    numbers: Tensor
+    owners: Tensor
+    rows: Tensor
+    lanes: Tensor
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.index)
+
+    def sum_losses(self, losses: Tensor) -> Tensor:
+        """Sums the losses of each step of each lane `[steps, lanes]` over the steps of each client `[n]`."""
+        return losses.new_zeros(len(self.slots)).index_add_(0, self.owners, losses[self.rows, self.lanes])
+
+    def begins(self, work: CohortFit, device: str) -> Changes:
+        """Groups the clients by the step before which they are loaded: indices of lanes, models, and centres."""
+        table = torch.stack([self._lane_of_each, work.start, work.center])
+        return _grouped([slot.start for slot in self.slots], table, device)
+
+    def ends(self, device: str) -> Changes:
+        """Groups the clients by the step before which they are saved: indices of lanes and clients."""
+        table = torch.stack([self._lane_of_each, torch.arange(len(self.slots))])
+        return _grouped([slot.stop for slot in self.slots], table, device)
+
+    @cached_property
+    def _lane_of_each(self) -> Tensor:
+        return torch.tensor([slot.lane for slot in self.slots])
+
+
+def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_size: int) -> LaneTables:
+    """Schedules the clients of a fit, and arranges their mini-batches in tables.
+
+    Args:
+        widths, call_cost: see `schedule_by_cost`.
+        batch_size: B, as many places as a mini-batch of a lane has, no fewer than the widest one of the fit.
+    """
+    slots = sorted(schedule_by_cost(work.steps, widths, call_cost), key=lambda slot: slot.fit)
+    owners = torch.arange(len(work)).repeat_interleave(work.steps)
+    numbers = torch.arange(len(owners)) - (work.steps.cumsum(0) - work.steps)[owners]
+    rows = torch.tensor([slot.start for slot in slots])[owners] + numbers
+    lanes = torch.tensor([slot.lane for slot in slots])[owners]
+    shape = max(slot.stop for slot in slots), widths[0]
+    device = work.inputs.device
+    index = torch.full((*shape, batch_size), -1, device=device)
+    offsets = (work.sizes.cumsum(0) - work.sizes)[owners]
+    *places, offsets = sent(torch.stack([rows, lanes, offsets]), device)
+    positions, present = work.batches.table(torch.arange(len(owners)), batch_size)
+    index[tuple(places)] = torch.where(present, positions + offsets[:, None], -1)
+    keys, at = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)
+    at[rows, lanes] = numbers + 1
+    if work.keys is not None:
+        keys[rows, lanes] = work.keys
+    return LaneTables(slots, index, keys, at, owners, rows, lanes)
+
+
+def _grouped(steps: Sequence[int], table: Tensor, device: str) -> Changes:
+    """Groups the columns of a table by step; all are copied to the device at once."""
+    order = sorted(range(len(steps)), key=steps.__getitem__)
+    table = sent(table[:, order], device)
+    found, start = {}, 0
+    for step, group in groupby(steps[k] for k in order):
+        part = slice(start, start + len(list(group)))
+        found[step] = table[:, part]
+        start = part.stop
+    return found

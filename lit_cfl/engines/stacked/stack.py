@@ -16,11 +16,10 @@ from lit_cfl.engines.plan import Plan, Precision, compute_dtype
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
 from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, compute_stacked_gradients, next_stack, order_for_stacks
 from lit_cfl.engines.stacked.lane_memory import lane_bytes
-from lit_cfl.engines.stacked.lane_schedule import busy_lanes, width_for, widths_of
-from lit_cfl.engines.stacked.lane_tables import LaneTables, make_tables
+from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
 from lit_cfl.engines.stacked.steps import Lanes, LaneWork, Steps
-from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout
 

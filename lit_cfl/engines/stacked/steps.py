@@ -12,10 +12,10 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from lit_cfl.engines.batch_norm import PRESENT, find_stacked_norms
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.stacked.convolutions import UnfoldedConvolutions
+from lit_cfl.engines.stacked.stackable_layers import PRESENT, find_stacked_norms
 from lit_cfl.engines.task_protocol import Batch, weighted
 from lit_cfl.parameters import ParameterLayout
 

@@ -7,8 +7,7 @@ from torch import nn
 
 from lit_cfl.data import Examples
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.operations import count_multiply_adds
-from lit_cfl.engines.workload import measure_workload
+from lit_cfl.engines.workload import count_multiply_adds, measure_workload
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
