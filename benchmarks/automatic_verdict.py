@@ -96,7 +96,7 @@ def number(data: str, rate: str, seed: int) -> Iterator[Row]:
     experiment.data.examples = pool(data)
     prepared = experiment.prepare(seed)
     work = prepared.engine.at(0, prepared.data)
-    decided, _ = experiment.algorithm.decided(work, generator(seed, "init", 0))
+    decided, _ = experiment.algorithm.decide_number(work, generator(seed, "init", 0))
     yield {"found": decided.num_clusters}
 
 

@@ -30,7 +30,7 @@ from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition.base import shuffle_lists
-from lit_cfl.datamodules.shift.drift import drifting
+from lit_cfl.datamodules.shift.drift import draw_drifting
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.local_work import LocalWork
@@ -63,7 +63,7 @@ class Turn(Shift):
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round != START:
             return data, None
-        clients = drifting(data.num_clients, self.share, at.rng("who")).nonzero().flatten()
+        clients = draw_drifting(data.num_clients, self.share, at.rng("who")).nonzero().flatten()
         number = len(data.examples)
         lists: dict[str, Any] = {}
         for name in ("train", "validation", "test", "withheld"):
@@ -71,7 +71,7 @@ class Turn(Shift):
             if index is not None:
                 own = index.select(clients).packed()
                 turned = ClientIndex.from_sizes((own.entries + number) % (TURNS * number), own.sizes)
-                lists[name] = index.replaced(clients, turned)
+                lists[name] = index.replace_lists(clients, turned)
         before = data.true_clusters[clients]
         after = (before + 1) % TURNS
         log = ShiftLog("turn", clients, torch.full_like(clients, -1), data.num_examples[clients], before, after)

@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.checks import require_several
 from lit_cfl.data.npz import read_npz
-from lit_cfl.datamodules.columns import as_array, clients, label_space, labels_of, pad_names, scalars
+from lit_cfl.datamodules.columns import as_array, label_space, labels_of, number_clients, pad_names, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -85,7 +85,7 @@ class ArrayData(PooledDataModule):
             raise InputError(f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1")
         if vocabulary is not None and vocabulary < 1:
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
-        super().__init__(_AsTold(partition, test, skew_kind), skew, **options)
+        super().__init__(_WithGivenClusters(partition, test, skew_kind), skew, **options)
         arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
         if self.arrays if source is not None else "x" not in self.arrays:
@@ -105,23 +105,23 @@ class ArrayData(PooledDataModule):
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )
         if "client" in arrays:
-            owner, names = clients(_column("client", arrays["client"], len(examples)), "client")
-            clusters = clusters_of(arrays["cluster"], owner, names) if "cluster" in arrays else None
-            return _ToldPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), clusters)
+            owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
+            clusters = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else None
+            return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), clusters)
         if "cluster" in arrays:
             raise InputError("cluster is given without client, but it is clients that have clusters; give both")
         return Pool(examples, len(examples))
 
 
 @dataclass(frozen=True, eq=False)
-class _ToldPool(Pool):
+class _ClusteredPool(Pool):
     """A pool in which the true cluster of each example may be known, int64 `[N]`."""
 
     clusters: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class _AsTold(Partition):
+class _WithGivenClusters(Partition):
     """The chosen partition, natural clients, or equal shares, with the true clusters given by the user."""
 
     chosen: Partition | None
@@ -138,10 +138,10 @@ class _AsTold(Partition):
         usual = IID(10, self.test) if pool.owner is None else Natural(test=self.test)
         division = (self.chosen or usual).divide(pool, rng)
         division = replace(division, skew=skew_name(division.skew, self.kind))
-        if not isinstance(pool, _ToldPool) or pool.clusters is None:
+        if not isinstance(pool, _ClusteredPool) or pool.clusters is None:
             return division
         train = division.train  # by its examples, as a partition may leave out clients, or relabel them
-        clusters = one_each(pool.clusters[train.entries], train.owners, range(len(train)))
+        clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)))
         return replace(division, true_clusters=clusters)
 
 
@@ -172,13 +172,13 @@ def examples_of(
         return Examples(inputs, labels, num_labels, vocabulary=vocabulary, label_names=names)
     if scale is None:
         scale = 1 / 255 if inputs.dtype == torch.uint8 else 1.0
-        _say_if_unscaled(inputs)
+        _warn_if_unscaled(inputs)
     elif inputs.dtype in (torch.int32, torch.int64):
         inputs = inputs.float()  # scaled inputs are not token ids
     return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names)
 
 
-def _say_if_unscaled(inputs: Tensor) -> None:
+def _warn_if_unscaled(inputs: Tensor) -> None:
     if inputs.ndim == 4 and inputs.dtype in (torch.int32, torch.int64) and (most := int(inputs.max())) > 255:
         warnings.warn(
             f"x holds images of integers up to {most}, which are not scaled; set scale: {1 / most:.3g} for 0 to 1",
@@ -242,7 +242,7 @@ def _images(x: Tensor, channels: str | None) -> Tensor:
     return x.permute(0, 3, 1, 2).contiguous() if is_last else x
 
 
-def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray) -> Tensor:
+def cluster_per_example(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray) -> Tensor:
     """Finds the true cluster of each example, int64 `[N]`, from clusters per example or per client.
 
     Args:
@@ -254,11 +254,11 @@ def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.nd
         raise InputError(f"cluster holds {values.min()}; true clusters are integers from 0, or words")
     if len(values) != len(owner):
         return torch.from_numpy(values[owner])
-    one_each(torch.from_numpy(values), torch.from_numpy(owner), names)
+    cluster_per_client(torch.from_numpy(values), torch.from_numpy(owner), names)
     return torch.from_numpy(values)
 
 
-def one_each(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray) -> Tensor:
+def cluster_per_client(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray) -> Tensor:
     """Finds the true cluster of each client, int64 `[clients]`; -1 for one without examples.
 
     Args:
@@ -308,7 +308,7 @@ def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.nda
         raise InputError(f"{source} holds no file .npz; give one for each client, with x, and y if you have it")
     parts = [_read(file) for file in files]
     for file, part in zip(files, parts, strict=True):
-        _require_of_one_client(file, part, parts[0])
+        _require_one_client(file, part, parts[0])
     sizes = [len(part["x"]) for part in parts]
     names = [name for name in ("x", "y") if name in parts[0]]
     joined: dict[str, np.ndarray] = {name: np.concatenate([part[name] for part in parts]) for name in names}
@@ -329,7 +329,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{error}; save it with np.savez") from error
 
 
-def _require_of_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
+def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
     if "client" in part:
         raise InputError(f"{file} holds client, but in a folder each file is one; give the file itself as source")
     if ("cluster" in part) != ("cluster" in first) or ("cluster" in part and part["cluster"].size != 1):

@@ -45,18 +45,18 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
         for text in arrays.pop(_NOTICES, np.array([], np.str_)).tolist():
             warnings.warn(text, Notice, stacklevel=2)
         return arrays
-    with _errors_named(folder):  # before the work is done: what cannot be kept is said at once
+    with _named_errors(folder):  # before the work is done: what cannot be kept is said at once
         folder.mkdir(parents=True, exist_ok=True)
-    with _making(folder) as temporary:
-        with _errors_named(folder), suppress(FileNotFoundError):
+    with _temporary_folder(folder) as temporary:
+        with _named_errors(folder), suppress(FileNotFoundError):
             entry.rename(temporary / "damaged")
-        arrays, notices = _noted(make)
-        with _errors_named(folder):
+        arrays, notices = _collect_notices(make)
+        with _named_errors(folder):
             _write(temporary / "new", entry, arrays | ({_NOTICES: np.array(notices)} if notices else {}))
     return arrays
 
 
-def _noted(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
+def _collect_notices(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
     """Computes arrays; returns them with the notices raised meanwhile, which later readers get, too."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
@@ -67,9 +67,9 @@ def _noted(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
 
 
 @contextmanager
-def _making(folder: Path) -> Iterator[Path]:
+def _temporary_folder(folder: Path) -> Iterator[Path]:
     """Creates a folder for a new entry. Removes those left by killed processes."""
-    with _errors_named(folder):
+    with _named_errors(folder):
         temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
     with ExitStack() as held:
         try:
@@ -132,7 +132,7 @@ def _digest(entry: Path) -> str:
 
 
 @contextmanager
-def _errors_named(folder: Path) -> Iterator[None]:
+def _named_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -28,8 +28,8 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     """
     array = scalars(values, what)
     if array.dtype.kind == "U":
-        names, labels = numbered(array)
-        say_what_looks_alike(names.tolist(), what)
+        names, labels = number_values(array)
+        warn_of_similar_names(names.tolist(), what)
         return labels, tuple(names.tolist())
     if array.dtype.kind == "M":
         raise InputError(f"{what} holds {array[0]} in row 0; give a column of integers or strings")
@@ -62,7 +62,7 @@ def several_labels(
     """
     for row, value in enumerate(values):
         if not isinstance(value, list) or None in value:
-            raise _missing(what, value, row)
+            raise _missing_value(what, value, row)
     sizes = np.array([len(value) for value in values])
     flat = scalars([entry for value in values for entry in value], f"{what} (its entries, counted over all rows)")
     if not len(flat):
@@ -93,7 +93,7 @@ def label_space(labels: np.ndarray, what: str) -> int:
     """
     found = np.unique(labels)
     size = int(found[-1]) + 1
-    known = found[found >= 0]  # `in_range` names the others
+    known = found[found >= 0]  # `require_in_range` names the others
     if size > 10 * len(known):
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "
@@ -116,7 +116,7 @@ def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
-def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
+def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
     """Returns these labels, int64 `[N]`. Raises InputError if one is not in 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
@@ -131,18 +131,18 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
     return labels
 
 
-def clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Numbers client ids, which are numbers, words or dates.
 
     Returns:
         the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
     """
-    names, owner = numbered(scalars(values, what))
-    say_what_looks_alike(names.tolist(), what)
+    names, owner = number_values(scalars(values, what))
+    warn_of_similar_names(names.tolist(), what)
     return owner, names
 
 
-def say_what_looks_alike(names: Sequence[str], what: str) -> None:
+def warn_of_similar_names(names: Sequence[str], what: str) -> None:
     """Warns of empty names, and of names that differ only by blanks or in Unicode.
 
     Args:
@@ -167,7 +167,7 @@ def _note(text: str) -> None:
     warnings.warn(text, Notice, stacklevel=4)
 
 
-def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def number_values(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers the distinct values of a column `[N]` from 0 in ascending order; numeric words by their value.
 
     Returns:
@@ -200,11 +200,11 @@ def scalars(values: Any, what: str) -> np.ndarray:
     if array.ndim != 1:
         raise InputError(f"{what} has shape {array.shape}; give one number or word in each row")
     if array.dtype.kind in "SO":
-        array = _of_one_kind(array.tolist(), what)
+        array = _convert_objects(array.tolist(), what)
     if array.dtype.kind not in "iufbUM":
         raise InputError(f"{what} has dtype {array.dtype}; give integers or strings")
     if array.dtype.kind in "fM" and (missing := np.isnat(array) if array.dtype.kind == "M" else np.isnan(array)).any():
-        raise _missing(what, array[missing.argmax()], int(missing.argmax()))
+        raise _missing_value(what, array[missing.argmax()], int(missing.argmax()))
     return array
 
 
@@ -221,13 +221,13 @@ def as_array(values: Any, what: str) -> np.ndarray:
         raise InputError(f"{what} is no array: {error}") from error
 
 
-def _of_one_kind(values: Sequence[Any], what: str) -> np.ndarray:
+def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
     """Converts Python objects to an array of words, numbers or dates."""
     first: tuple[str, int] | None = None
     for row, value in enumerate(values):
         kind = _kind(value)
         if kind == "nothing":
-            raise _missing(what, value, row)
+            raise _missing_value(what, value, row)
         if kind == "lists":
             raise InputError(f"{what} holds {value!r} in row {row}; give one number or word in each row")
         first = first or (kind, row)
@@ -259,7 +259,7 @@ def _kind(value: Any) -> str:
     return "numbers" if isinstance(value, Number) else "dates" if hasattr(value, "isoformat") else "lists"
 
 
-def _missing(what: str, value: Any, row: int) -> InputError:
+def _missing_value(what: str, value: Any, row: int) -> InputError:
     return InputError(f"{what} holds {value} in row {row} (from 0); fix the data or drop the row")
 
 

@@ -36,8 +36,8 @@ class Digits(PooledDataModule):
         skew: Skew | Sequence[Skew] | None = None,
         **options: Any,
     ) -> None:
-        _one_of("partition", partition, num_clients=num_clients, test=test)
-        _one_of("skew", skew, rotations=rotations)
+        _require_one_of("partition", partition, num_clients=num_clients, test=test)
+        _require_one_of("skew", skew, rotations=rotations)
         if partition is None:
             partition = IID(40 if num_clients is None else num_clients, 0.2 if test is None else test)
         if skew is None:
@@ -52,7 +52,7 @@ class Digits(PooledDataModule):
         return Pool(Examples(images, torch.from_numpy(bunch.target).long(), 10, 1 / 16), len(images))
 
 
-def _one_of(name: str, value: object, **short: object) -> None:
+def _require_one_of(name: str, value: object, **short: object) -> None:
     """Raises InputError if an option is given together with its short form."""
     for other, given in short.items():
         if value is not None and given is not None:

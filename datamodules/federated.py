@@ -102,12 +102,12 @@ class FederatedDataModule(LightningDataModule, ABC):
         train, validation = split_each(division.train, self.validation, _rng(seed, "validation"), "validation")
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
         data = replace(data, partition_seed=seed, names=division.names)
-        data = replace(data, newcomers=self._held_out(data.num_clients, seed)) if self.newcomers else data
+        data = replace(data, newcomers=self._draw_newcomers(data.num_clients, seed)) if self.newcomers else data
         if not self.allow_unseen_labels:
             _require_seen_labels(data)
         return with_concepts(data, self.shift)
 
-    def _held_out(self, clients: int, seed: int) -> Tensor:
+    def _draw_newcomers(self, clients: int, seed: int) -> Tensor:
         held_out = min(round(self.newcomers * clients), clients - 1)
         if not held_out:
             raise InputError(f"newcomers is {self.newcomers}, which is nobody of {clients} clients; raise it")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lit_cfl.datamodules.columns import in_range
+from lit_cfl.datamodules.columns import require_in_range
 from lit_cfl.datamodules.image_sets import ImageSet
 from lit_cfl.datamodules.partition import Partition
 from lit_cfl.datamodules.partition.natural import Natural
@@ -58,5 +58,5 @@ class FEMNIST(ImageSet):
             raise InputError(f"{self.source} has the characters {' '.join(characters)}; FEMNIST has 0-9, A-Z and a-z")
         wanted = CHARACTERS if self.labels == "all" else "abcdefghij"
         place = np.array([wanted.find(character) for character in characters])  # -1: left out
-        kept: np.ndarray = place[in_range(labels, len(characters), self.label_column)]
+        kept: np.ndarray = place[require_in_range(labels, len(characters), self.label_column)]
         return kept

@@ -29,7 +29,7 @@ def locate(path: Path) -> Path:
 
 def fingerprint(path: Path) -> str:
     """Hashes the file. Raises InputError if it cannot be read."""
-    with _errors_named(path), path.open("rb") as file:
+    with _named_errors(path), path.open("rb") as file:
         return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
@@ -83,7 +83,7 @@ def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.nda
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields lines without their end, counted from 1. Splits at line feeds only: words may contain other separators."""
-    with _errors_named(path), path.open("rb") as file:
+    with _named_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield number, line.decode("utf-8").rstrip(" \r\n")
@@ -102,7 +102,7 @@ def _vector(numbers: str, where: str) -> np.ndarray:
 
 
 @contextmanager
-def _errors_named(path: Path) -> Iterator[None]:
+def _named_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -10,7 +10,15 @@ import torch
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import clients, in_range, label_space, labels_of, matrix, pad_names, several_labels
+from lit_cfl.datamodules.columns import (
+    label_space,
+    labels_of,
+    matrix,
+    number_clients,
+    pad_names,
+    require_in_range,
+    several_labels,
+)
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -165,7 +173,7 @@ class HFDataset(PooledDataModule):
                 f"data.input_column is {self.inputs}, but {self.inputs[0]!r} holds {held}; only columns of numbers can "
                 "be put together"
             )
-        self._say_what_is_not_read(source, splits)
+        self._warn_of_unread(source, splits)
         no_text = {"vocabulary": np.array(0), "words": np.array("")}
         arrays = self._labels(source, splits) | no_text | {"num_train": np.array(num_train)}
         if kind == "numbers":
@@ -178,7 +186,7 @@ class HFDataset(PooledDataModule):
         texts = source.joined(self.inputs, splits)[self.inputs[0]]
         return arrays | token_ids(texts, num_train, self.text, f"column {self.inputs[0]}")
 
-    def _say_what_is_not_read(self, source: Source, splits: Sequence[str]) -> None:
+    def _warn_of_unread(self, source: Source, splits: Sequence[str]) -> None:
         asked = {*self.inputs, self.label_column, self.client_column}
         columns = [column for column in source.columns if column not in asked]
         others = [split for split in source.splits if split not in splits]
@@ -212,7 +220,7 @@ class HFDataset(PooledDataModule):
             arrays = self._classes_or_numbers(table[self.label_column], source.label_names(self.label_column))
         if self.client_column is not None:
             what = f"client column {self.client_column!r}"
-            arrays["owner"], arrays["names"] = clients(table[self.client_column], what)
+            arrays["owner"], arrays["names"] = number_clients(table[self.client_column], what)
         return arrays
 
     def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
@@ -229,7 +237,7 @@ class HFDataset(PooledDataModule):
         names = words if names is None else names
         known = self.num_labels or len(names) or label_space(labels, what)
         return {
-            "labels": in_range(labels, known, column),
+            "labels": require_in_range(labels, known, column),
             "num_labels": np.array(known),
             "label_names": np.array(pad_names(names, known), np.str_),
         }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division, Examples, View
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.datamodules.pooled import side_by_side
+from lit_cfl.datamodules.pooled import join_divisions
 from lit_cfl.datamodules.skew import skew_name
 from lit_cfl.errors import InputError
 
@@ -62,12 +62,12 @@ class Hybrid(FederatedDataModule):
             divisions.append(replace(division, train=train, test=test))
             before += len(pool)
         kinds = [division.skew for division in divisions]
-        joined = side_by_side(divisions)
-        clusters = numbered([division.true_clusters for division in divisions])
+        joined = join_divisions(divisions)
+        clusters = number_clusters([division.true_clusters for division in divisions])
         return replace(joined, true_clusters=clusters, skew=skew_name(*kinds, *["feature"] * (len(kinds) > 1)))
 
 
-def numbered(clusters: Sequence[Tensor]) -> Tensor:
+def number_clusters(clusters: Sequence[Tensor]) -> Tensor:
     """Numbers the true clusters of all parts from 0 without gaps, part after part.
 
     Args:
@@ -123,7 +123,9 @@ def _require_alike(first: Examples, other: Examples, where: str) -> None:
     for name in _ALIKE:
         one, another = getattr(first, name), getattr(other, name)
         if not _equal(one, another):
-            raise InputError(f"{name} is {_short(one)} in parts[0] and {_short(another)} in {where}; make them alike")
+            raise InputError(
+                f"{name} is {_describe(one)} in parts[0] and {_describe(another)} in {where}; make them alike"
+            )
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -132,5 +134,5 @@ def _equal(one: Any, other: Any) -> bool:
     return not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other)
 
 
-def _short(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else str(value)

@@ -10,7 +10,7 @@ import torch
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import clients, in_range, labels_of
+from lit_cfl.datamodules.columns import labels_of, number_clients, require_in_range
 from lit_cfl.datamodules.images import Pixels, decode, scaling
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -65,7 +65,7 @@ class ImageSet(PooledDataModule, ABC):
         Returns:
             int64 `[N]`, 0 to `num_labels - 1`; -1 leaves the image out.
         """
-        return in_range(labels, self.num_labels, self.label_column)
+        return require_in_range(labels, self.num_labels, self.label_column)
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision)
@@ -101,7 +101,7 @@ class ImageSet(PooledDataModule, ABC):
         }
         if self.client_column is not None:
             ids = [table[self.client_column][row] for row in kept]
-            arrays["owner"], arrays["names"] = clients(ids, f"client column {self.client_column!r}")
+            arrays["owner"], arrays["names"] = number_clients(ids, f"client column {self.client_column!r}")
         return arrays
 
 
@@ -183,10 +183,10 @@ class EMNISTLetters(ImageSet):
 
     def relabel(self, labels: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
         if labels.max(initial=0) != 26:
-            return in_range(labels, 26, self.label_column)
+            return require_in_range(labels, 26, self.label_column)
         if labels.min() == 0:
             raise InputError(f"{self.source} holds labels 0 and 26, but there are 26 letters; give another source")
-        return in_range(labels, 27, self.label_column) - 1
+        return require_in_range(labels, 27, self.label_column) - 1
 
 
 def _own_source(kind: type) -> list[str]:

@@ -46,7 +46,7 @@ def decode(
         InputError: an image that is missing, broken, or of another mode, depth or size than the first; floats or
             integers beyond 16 bits; transparent pixels of which nothing shows on the background.
     """
-    opened = (_opened(row, data, mode, size, background) for row, data in enumerate(encoded))
+    opened = (_decode_one(row, data, mode, size, background) for row, data in enumerate(encoded))
     first = next(opened, None)
     if first is None:
         raise InputError("there are no images; give a source with at least one row")
@@ -137,13 +137,15 @@ def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt((squares / len(images) - mean**2).clip(min=0))
 
 
-def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int] | None, background: int) -> np.ndarray:
+def _decode_one(
+    row: int, data: bytes | None, mode: Mode | None, size: Sequence[int] | None, background: int
+) -> np.ndarray:
     """Decodes one image: uint8 `[height, width]` or `[height, width, 3]`; uint16 for grey of more than 8 bits."""
     from PIL import Image
 
-    image = _loaded(row, data)
+    image = _open(row, data)
     if image.mode[0] in "IF":  # Image.convert would clip them at 255
-        return _deep(row, image, size)
+        return _grey_of_16_bits(row, image, size)
     if mode is None and image.mode not in ("L", "RGB"):
         raise InputError(
             f"image {row} has the mode {image.mode}; convert it in the source, or read it by HFDataset with "
@@ -155,7 +157,7 @@ def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int]
     return np.asarray(image)
 
 
-def _loaded(row: int, data: bytes | None) -> "Image":
+def _open(row: int, data: bytes | None) -> "Image":
     """Loads an image rotated by its EXIF orientation."""
     from PIL import Image, ImageOps
 
@@ -170,7 +172,7 @@ def _loaded(row: int, data: bytes | None) -> "Image":
     return image
 
 
-def _deep(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
+def _grey_of_16_bits(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
     """Returns a grey image of 16 bits, uint16 `[height, width]`. Raises InputError for floats and larger integers."""
     from PIL import Image
 

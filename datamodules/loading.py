@@ -59,7 +59,7 @@ def load(
         except Exception as error:  # `datasets` raises nearly anything, some of it from pyarrow and the network
             if "scripts are no longer supported" in str(error):
                 raise ScriptError(str(error)) from error
-            raise InputError(_explained(error, place, fetch)) from error
+            raise InputError(_explain(error, place, fetch)) from error
         finally:
             pyarrow.default_memory_pool().release_unused()  # it keeps the largest block of each file otherwise
 
@@ -96,7 +96,7 @@ def how_to_fetch(source: str, revision: str | None) -> str:
     )
 
 
-def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
+def _explain(error: BaseException, place: Path | str, fetch: str) -> str:
     causes = list(_causes(error))
     for cause in causes:
         if subsets := _SUBSETS.search(str(cause)):
@@ -104,7 +104,7 @@ def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
     for cause in causes:
         of_source = isinstance(place, Path) and str(getattr(cause, "filename", "")).startswith(str(place))
         if isinstance(cause, OSError) and cause.errno in _NOT_WRITABLE and not of_source:
-            return _no_cache(cause)
+            return _explain_cache(cause)
     if isinstance(place, str):
         what = f"{place} is no folder here, and cannot be had from the Hugging Face Hub"
         return f"{what} ({_first_line(error)}); {fetch}"
@@ -125,7 +125,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _no_cache(error: OSError) -> str:
+def _explain_cache(error: OSError) -> str:
     import datasets
 
     return (

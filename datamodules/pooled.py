@@ -15,7 +15,7 @@ from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.datamodules.partition.checks import labels_by_name
-from lit_cfl.datamodules.skew import Skew, all_views, dealt, skew_name, under_views
+from lit_cfl.datamodules.skew import Skew, all_views, apply_views, deal_views, skew_name
 from lit_cfl.errors import InputError, Notice
 
 
@@ -64,15 +64,15 @@ class PooledDataModule(FederatedDataModule, ABC):
         num_views = len(all_views(self.skew, examples.num_labels))
         if self.copies:
             divisions = [self._partition(rng) for _ in range(num_views)]
-            division = side_by_side(divisions)
+            division = join_divisions(divisions)
             views = torch.arange(num_views).repeat_interleave(len(divisions[0].train))
         else:
             division = self._partition(rng)
-            views = dealt(division.true_clusters, num_views)
-            _say_if_too_few(division.true_clusters, num_views)
+            views = deal_views(division.true_clusters, num_views)
+            _warn_if_too_few(division.true_clusters, num_views)
         kinds = [skew.kind for skew in self.skew if len(skew.views(examples.num_labels)) > 1]
         name = skew_name(division.skew, *kinds)
-        return under_views(replace(division, skew=name), views, num_views, len(examples))
+        return apply_views(replace(division, skew=name), views, num_views, len(examples))
 
     def _partition(self, rng: np.random.Generator) -> Division:
         with labels_by_name(self._pool.examples.label_names):
@@ -88,7 +88,7 @@ def _skews(given: object) -> tuple[Skew, ...]:
     return tuple(several)
 
 
-def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
+def _warn_if_too_few(clusters: Tensor, num_views: int) -> None:
     fewest = int(clusters.unique(return_counts=True)[1].min())
     if fewest < num_views:
         warnings.warn(
@@ -99,7 +99,7 @@ def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
         )
 
 
-def side_by_side(divisions: Sequence[Division]) -> Division:
+def join_divisions(divisions: Sequence[Division]) -> Division:
     """Joins the clients of all divisions, division after division."""
     train, test = (
         ClientIndex(

@@ -9,7 +9,7 @@ import torch
 from lit_cfl.data import Examples
 from lit_cfl.datamodules import glove
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import clients, labels_of
+from lit_cfl.datamodules.columns import labels_of, number_clients
 from lit_cfl.datamodules.image_sets import pool_of
 from lit_cfl.datamodules.partition import Natural, Partition, Pool
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -81,7 +81,7 @@ class Sent140(PooledDataModule):
         if not len(kept):
             raise InputError(f"{self.source} holds no tweet with a text, a user and a sentiment of 0 or 4")
         texts = [table["text"][row] for row in kept]
-        owner, names = clients([table["user"][row] for row in kept], "client column 'user'")
+        owner, names = number_clients([table["user"][row] for row in kept], "client column 'user'")
         arrays = {
             "labels": (polarity[kept] == POSITIVE).astype(np.int64),
             "num_train": np.array(len(kept)),

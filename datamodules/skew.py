@@ -261,7 +261,7 @@ def skew_name(*kinds: str) -> str:
     return different.pop() if len(different) == 1 else "other"
 
 
-def dealt(clusters: Tensor, num_views: int) -> Tensor:
+def deal_views(clusters: Tensor, num_views: int) -> Tensor:
     """Assigns a view to each client, cyclically within its cluster, so that all combinations are equally frequent.
 
     Args:
@@ -277,7 +277,7 @@ def dealt(clusters: Tensor, num_views: int) -> Tensor:
     return torch.empty_like(clusters).index_copy_(0, order, ranks % num_views)
 
 
-def under_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
+def apply_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
     """Puts each client's examples under its view; its true cluster becomes the pair of cluster and view.
 
     Args:
@@ -286,11 +286,11 @@ def under_views(division: Division, views: Tensor, num_views: int, num_examples:
         num_examples: N, size of the pool.
     """
     clusters = division.true_clusters.clamp(min=0) * num_views + views
-    train, test = (seen_as(index, views, num_examples) for index in (division.train, division.test))
+    train, test = (view_indices(index, views, num_examples) for index in (division.train, division.test))
     return replace(division, train=train, test=test, true_clusters=clusters)
 
 
-def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
+def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
     """Converts example numbers to indices of a view; clients that share a slice and a view keep sharing it.
 
     Args:

@@ -63,16 +63,16 @@ class Population:
             sizes = self.sizes[clients.start : clients.stop]
             owners = np.repeat(np.arange(len(clients)), sizes)
             rows = slice(ends[clients.stop - 1] - len(owners), ends[clients.stop - 1])
-            centres = around_own_mean(len(clients), self.dimensions, self.beta, of_centres)
-            x[rows] = inputs_around(centres[owners], of_inputs)
+            centres = draw_around_means(len(clients), self.dimensions, self.beta, of_centres)
+            x[rows] = draw_inputs(centres[owners], of_inputs)
             if shared is None:
-                y[rows] = labels_by(self._models(len(clients), of_models), owners, x[rows])
+                y[rows] = label_inputs(self._models(len(clients), of_models), owners, x[rows])
             else:
-                y[rows] = labels_by(shared, (owners + clients.start) % len(shared), x[rows])
+                y[rows] = label_inputs(shared, (owners + clients.start) % len(shared), x[rows])
         return x, y
 
     def _models(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        flat = around_own_mean(number, self.num_labels * (self.dimensions + 1), self.alpha, rng)
+        flat = draw_around_means(number, self.num_labels * (self.dimensions + 1), self.alpha, rng)
         return flat.reshape(number, self.num_labels, self.dimensions + 1)
 
     def _streams(self) -> list[np.random.Generator]:
@@ -80,14 +80,14 @@ class Population:
         return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 
-def around_own_mean(rows: int, size: int, deviation: float, rng: np.random.Generator) -> np.ndarray:
+def draw_around_means(rows: int, size: int, deviation: float, rng: np.random.Generator) -> np.ndarray:
     """Draws numbers N(m, 1) with a separate m ~ N(0, deviation^2) per row: float32 `[rows, size]`."""
     numbers: np.ndarray = rng.standard_normal((rows, 1 + size), dtype=np.float32)
     numbers[:, 1:] += np.float32(deviation) * numbers[:, :1]
     return numbers[:, 1:]
 
 
-def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_inputs(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws one input N(centre, diag(j^-1.2)) for each centre, j from 1: float32 `[n, dimensions]`."""
     inputs: np.ndarray = rng.standard_normal(centres.shape, dtype=np.float32)
     deviations = np.arange(1, centres.shape[1] + 1) ** -0.6  # in float32 its last bit would depend on the processor
@@ -96,7 +96,7 @@ def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return inputs
 
 
-def labels_by(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.ndarray:
+def label_inputs(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Computes argmax(W x + b), int64 `[n]`; ties go to the lowest label.
 
     Args:

@@ -125,7 +125,7 @@ class SplitScores:
         sums, weights = self.sums[:, chosen].sum(1), self.weights[:, chosen].sum(1)
         found = {s.name: float(s.of(sums[k], weights[k])) for k, s in enumerate(self.scores)}
         if self.predictions is not None:
-            found |= {s.name: self.predictions.together(s, clients) for s in self.scores if isinstance(s, SetScore)}
+            found |= {s.name: self.predictions.over_clients(s, clients) for s in self.scores if isinstance(s, SetScore)}
         return found
 
     def metrics(self, split: str) -> dict[str, float]:

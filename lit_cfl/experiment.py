@@ -12,14 +12,14 @@ from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.algorithms.base import Algorithm
-from lit_cfl.algorithms.hooked import plain_kind
+from lit_cfl.algorithms.mean_hooks import plain_kind
 from lit_cfl.algorithms.personal_layers import with_personal_layers
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.algorithms.shared_layers import with_shared_layers
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.datamodules.partition.base import rounds_to_none
+from lit_cfl.datamodules.partition.base import explain_empty_share
 from lit_cfl.devices import count_gpus
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
@@ -202,7 +202,7 @@ class Experiment:
                 own = self.data.validation if self.data.partition_file is None else 0
                 why = "set data.validation to 0.1"
                 if own:
-                    why = f"data.validation is {own}, {rounds_to_none(data.train.sizes)}"
+                    why = f"data.validation is {own}, {explain_empty_share(data.train.sizes)}"
                 raise InputError(f"stop.metric is {metric!r}, but the data have no validation part; {why}")
         return PreparedRun(self, seed, data, engine, cohorts)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.algorithms.check_answers import check_answer, require_savable
 from lit_cfl.data import FederatedData
-from lit_cfl.data.shift import Shift, ShiftLog, shifted
+from lit_cfl.data.shift import Shift, ShiftLog, apply_shifts
 from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.local_work import LocalCosts, LocalWork
 from lit_cfl.seeds import generator
@@ -160,7 +160,7 @@ def rounds(
         cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
         moves: tuple[ShiftLog, ...] = ()
         if shifts:
-            data, moves = shifted(data, shifts, index, seed, _warm(algorithm, state, data, shifts))
+            data, moves = apply_shifts(data, shifts, index, seed, _warm(algorithm, state, data, shifts))
         work = clients.at(index, data)
         answer = algorithm.round(state, cohort, work, generator(seed, "round", index))
         state, info = check_answer(algorithm, "round", answer, num_models)

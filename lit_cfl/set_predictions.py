@@ -36,7 +36,7 @@ class SetPredictions:
         known = ~found.isnan() | ~finite
         return found.where(known, 0)[self.list_of], known.double()[self.list_of]
 
-    def together(self, score: SetScore, clients: Tensor | None = None) -> float:
+    def over_clients(self, score: SetScore, clients: Tensor | None = None) -> float:
         """Computes a score over all examples of some clients (None = all); nan if undefined."""
         chosen = (self.list_of if clients is None else self.list_of[clients]).tolist()
         return self._of(score, torch.cat([self.lists[k] for k in chosen])) if chosen else nan

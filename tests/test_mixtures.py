@@ -325,7 +325,9 @@ def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Pat
     weights = placed.assignment.weights
     assert_close(weights.sum(1), torch.ones(3, dtype=torch.float64))
     assert torch.equal(placed.closeness, weights)
-    again, _ = FedEM(3).place(saved.state, torch.arange(12, 15), saved.prepared.engine.at(2, others.behind(12)), rng())
+    again, _ = FedEM(3).place(
+        saved.state, torch.arange(12, 15), saved.prepared.engine.at(2, others.offset_clients(12)), rng()
+    )
     assert torch.equal(again.weights[12:], weights)
     assert placed.test is not None
     with pytest.raises(InputError, match="newcomer 1 uses a mixture of models, no single one"):

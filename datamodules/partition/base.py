@@ -126,9 +126,9 @@ def _from_test_part(
 ) -> ClientIndex:
     """Finds the test examples of each client: positions in the source's test part, whose `labels` are `[n]`."""
     if rule == "alike":
-        return in_proportion(counts, labels, rng)
+        return divide_in_proportion(counts, labels, rng)
     if rule == "shared":
-        return with_same_labels(counts, clusters, labels)
+        return find_same_labels(counts, clusters, labels)
     starts = torch.zeros(len(counts), dtype=torch.int64)
     return ClientIndex(torch.arange(len(labels)), starts, torch.full_like(starts, len(labels)))
 
@@ -152,11 +152,11 @@ def split_each(
     mixed = shuffle_lists(index, rng)
     taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
     if not taken.any():
-        warnings.warn(f"{name} is {share}, {rounds_to_none(mixed.sizes)}", Notice, stacklevel=3)
+        warnings.warn(f"{name} is {share}, {explain_empty_share(mixed.sizes)}", Notice, stacklevel=3)
     return mixed.after(taken).packed(), mixed.first(taken).packed()
 
 
-def rounds_to_none(sizes: Tensor) -> str:
+def explain_empty_share(sizes: Tensor) -> str:
     """Explains why a share of each client's examples rounds to 0, and which would not; sizes int64 `[clients]`."""
     most = int(sizes.max()) if len(sizes) else 0
     remedy = f"give more than {0.5 / most:.3g}" if most > 1 else "a client keeps at least one to train on"
@@ -176,7 +176,7 @@ def label_counts(index: ClientIndex, labels: Tensor, num_labels: int) -> Tensor:
     return torch.bincount(cells, minlength=len(index) * num_labels).view(len(index), num_labels)
 
 
-def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> ClientIndex:
+def divide_in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> ClientIndex:
     """Divides each label in proportion to the clients' counts of that label; each example goes to one client.
 
     Args:
@@ -207,7 +207,7 @@ def apportion(weights: Tensor, total: int) -> Tensor:
     return whole
 
 
-def with_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
+def find_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
     """Finds for every client all examples with a label of its cluster (or of the client, if it is in none).
 
     Clients with the same labels share one stretch.

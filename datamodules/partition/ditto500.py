@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool
 from lit_cfl.datamodules.partition.checks import require_labels
-from lit_cfl.datamodules.partition.labels import cyclic_labels, pieces
+from lit_cfl.datamodules.partition.labels import cyclic_labels, join_pieces
 from lit_cfl.errors import InputError
 
 NUM_CLIENTS, NUM_LABELS, CLASSES, TOTAL = 500, 10, 5, 60_000
@@ -50,8 +50,8 @@ class Ditto500(Partition):
                 "Ditto500 tests on the source's test part, and this source has none; take another partition"
             )
         which, wanted = cyclic_labels(NUM_CLIENTS, CLASSES, NUM_LABELS), draw_wanted_images(self.seed)
-        train = read_round(pool.labels[: pool.num_train], which, wanted.long() + 1)
-        test = read_round(pool.labels[pool.num_train :], which, (wanted / 6).long() + 1)
+        train = deal_in_cycles(pool.labels[: pool.num_train], which, wanted.long() + 1)
+        test = deal_in_cycles(pool.labels[pool.num_train :], which, (wanted / 6).long() + 1)
         after = ClientIndex(test.values + pool.num_train, test.starts, test.sizes)
         return Division(train, after, which[:, 0], self.skew)
 
@@ -65,7 +65,7 @@ def draw_wanted_images(seed: int) -> Tensor:
     return torch.from_numpy(parts / parts.sum(1, keepdims=True) * sizes[:, None])
 
 
-def read_round(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
+def deal_in_cycles(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
     """Hands out the examples of each label in order, starting over when too few are left.
 
     Args:
@@ -82,4 +82,4 @@ def read_round(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
         label, size = int(which[client, k]), int(sizes[client, k])
         start = read[label] if read[label] + size <= there[label] else 0
         starts[client, k], read[label] = start, start + size
-    return pieces(ClientIndex.from_owners(labels, NUM_LABELS), which, starts, sizes)
+    return join_pieces(ClientIndex.from_owners(labels, NUM_LABELS), which, starts, sizes)

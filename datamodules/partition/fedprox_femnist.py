@@ -17,7 +17,7 @@ import torch
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_labels
-from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
+from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
 from lit_cfl.errors import InputError, Notice
 
 NUM_LABELS, CLASSES = 10, 3
@@ -69,7 +69,7 @@ class FedProxFEMNIST(Partition):
         if self.sharing:
             starts, sizes = torch.zeros_like(which), sizes.minimum(there)
         else:
-            starts = in_turn(which, sizes, NUM_LABELS)
+            starts = consecutive_starts(which, sizes, NUM_LABELS)
         fits = (starts + sizes <= there).all(1)
         if not fits.all():
             raise InputError(
@@ -77,7 +77,7 @@ class FedProxFEMNIST(Partition):
                 f"{of_label.sizes.tolist()} of the labels 0 to 9; give {int(fits.long().argmin())} clients at most, "
                 "or sharing: true"
             )
-        whole = shuffle_lists(pieces(of_label, which, starts, sizes), rng)
+        whole = shuffle_lists(join_pieces(of_label, which, starts, sizes), rng)
         train = whole.sizes * 9 // 10
         return Division(whole.first(train).packed(), whole.after(train).packed(), which[:, 0], self.skew)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition.base import SharedOut, apportion, shuffle_lists
-from lit_cfl.datamodules.partition.labels import in_turn, pieces
+from lit_cfl.datamodules.partition.labels import consecutive_starts, join_pieces
 from lit_cfl.datamodules.partition.sizes import iid
 from lit_cfl.errors import InputError
 
@@ -142,9 +142,9 @@ def draw_dominated(
     own, others = count_taken(there, members, beta, size)
     of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
     which = torch.arange(num_labels).expand(len(members), -1)
-    starts = in_turn(which, own + others, num_labels)
-    first = pieces(of_label, which, starts, own)  # examples of each cluster's own label
-    second = shuffle_lists(pieces(of_label, which, starts, others), rng)
+    starts = consecutive_starts(which, own + others, num_labels)
+    first = join_pieces(of_label, which, starts, own)  # examples of each cluster's own label
+    second = shuffle_lists(join_pieces(of_label, which, starts, others), rng)
     number = torch.full_like(clusters, round(beta * size))
     parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
     ranks = clusters.argsort(stable=True).argsort()  # rank of each client when sorted by cluster

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportion, in_proportion, shuffle_lists
+from lit_cfl.datamodules.partition.base import SharedOut, apportion, divide_in_proportion, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights
 from lit_cfl.errors import InputError
@@ -135,7 +135,7 @@ def dirichlet(
         counts = torch.stack(drawn, 1)  # [clients, labels]
         short = int((counts.sum(1) < min_size).sum())
         if not short:
-            return in_proportion(counts, labels, rng)
+            return divide_in_proportion(counts, labels, rng)
         if short > _HOPELESS:
             break
     raise InputError(
@@ -154,13 +154,13 @@ def inner_dirichlet(
         sizes: Examples of each client, int64 `[clients]`, in all no more than there are.
     """
     wishes = torch.stack([dirichlet_weights(num_labels, alpha, rng) for _ in range(len(sizes))])
-    counts = granted(wishes, sizes, torch.bincount(labels, minlength=num_labels))
+    counts = grant_wishes(wishes, sizes, torch.bincount(labels, minlength=num_labels))
     which = torch.arange(num_labels).expand(len(sizes), -1)
     of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
-    return shuffle_lists(pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
+    return shuffle_lists(join_pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
 
 
-def granted(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
+def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
     """Computes the number of examples of each label that each client gets, int64 `[clients, labels]`.
 
     Args:
@@ -210,7 +210,7 @@ def cyclic_classes(
         label = int((there < wanted).nonzero()[0])
         remedy = "give fewer clients" if there[label] else "number the labels from 0 without gaps, or divide otherwise"
         raise InputError(f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}")
-    return in_proportion(has, labels, rng)
+    return divide_in_proportion(has, labels, rng)
 
 
 def shards(labels: Tensor, num_clients: int, shards_per_client: int, rng: np.random.Generator) -> ClientIndex:
@@ -229,7 +229,7 @@ def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
     return (torch.arange(num_clients)[:, None] + torch.arange(classes)) % num_labels
 
 
-def pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
+def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
     """Joins the examples of clients that each have one piece of several labels.
 
     Args:
@@ -241,7 +241,7 @@ def pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) 
     return ClientIndex.from_sizes(cut.entries, sizes.sum(1))
 
 
-def in_turn(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
+def consecutive_starts(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
     """Finds the starts of consecutive pieces in client order, int64 `[clients, k]`.
 
     Args:

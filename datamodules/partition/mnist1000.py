@@ -18,7 +18,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_labels
-from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
+from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
 from lit_cfl.errors import InputError
 
 NUM_CLIENTS, NUM_LABELS, FIRST = 1000, 10, 10
@@ -56,7 +56,7 @@ class MNIST1000(Partition):
         which = cyclic_labels(NUM_CLIENTS, self.classes, NUM_LABELS)
         sizes = draw_sizes(there, which, rng)
         of_label = ClientIndex.from_owners(pool.labels, NUM_LABELS)
-        whole = shuffle_lists(pieces(of_label, which, in_turn(which, sizes, NUM_LABELS), sizes), rng)
+        whole = shuffle_lists(join_pieces(of_label, which, consecutive_starts(which, sizes, NUM_LABELS), sizes), rng)
         train = whole.sizes * 9 // 10
         clusters = which[:, 0] if self.classes < NUM_LABELS else torch.zeros_like(train)
         return Division(whole.first(train).packed(), whole.after(train).packed(), clusters, self.skew)
@@ -76,10 +76,10 @@ def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor
     parts = rng.lognormal(0, 2.0, (NUM_LABELS, NUM_CLIENTS // NUM_LABELS, classes))
     parts *= (rest / parts.sum((1, 2)))[:, None, None]
     more = parts[which.numpy(), np.arange(NUM_CLIENTS)[:, None] // NUM_LABELS, np.arange(classes)].astype(np.int64)
-    return first + torch.from_numpy(more * that_fit(more, which.numpy(), rest))
+    return first + torch.from_numpy(more * grant_in_order(more, which.numpy(), rest))
 
 
-def that_fit(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
+def grant_in_order(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
     """Finds the granted requests, in client order: those that leave at least one image of the label.
 
     Args:

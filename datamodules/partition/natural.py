@@ -53,7 +53,7 @@ class Natural(Partition):
         share = (None if both else 0.1) if self.test is None else self.test
         if isinstance(share, float | int):
             train, test = by_owner(pool.owner, len(pool.owner))
-        clients = chosen(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
+        clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
         train, test = train.select(clients).packed(), test.select(clients).packed()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
@@ -73,7 +73,9 @@ def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
     return ClientIndex.from_owners(owner[:num_train], num_owners), after
 
 
-def chosen(train: Tensor, test: Tensor, min_examples: int, max_clients: int | None, rng: np.random.Generator) -> Tensor:
+def draw_owners(
+    train: Tensor, test: Tensor, min_examples: int, max_clients: int | None, rng: np.random.Generator
+) -> Tensor:
     """Draws the owners that become clients, by number, ascending, int64.
 
     Args:

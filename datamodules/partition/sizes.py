@@ -47,7 +47,7 @@ class QuantitySkew(Alike):
         """Draws the number of examples of each client, int64 `[clients]`, with sum `num_examples`."""
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        return at_random(self.sizes(len(labels), rng), rng)
+        return deal_at_random(self.sizes(len(labels), rng), rng)
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
         num_clients: 1 to N.
     """
     require_enough(num_examples, num_clients)
-    return at_random(apportion(torch.ones(num_clients, dtype=torch.float64), num_examples), rng)
+    return deal_at_random(apportion(torch.ones(num_clients, dtype=torch.float64), num_examples), rng)
 
 
-def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
+def deal_at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
     """Assigns each index from 0 to sum(sizes) - 1 to a random client; sizes int64 `[clients]`.
 
     Args:
@@ -120,7 +120,7 @@ def lognormal_sizes(
         raise InputError(f"sigma of the sizes is {sigma}; give 0 or more")
     require_enough(num_examples, num_clients, min_size)
     logs = torch.from_numpy(sigma * rng.standard_normal(num_clients))
-    return at_least(min_size, (logs - logs.max()).exp(), num_examples)  # only proportions count; none overflows
+    return with_min_size(min_size, (logs - logs.max()).exp(), num_examples)  # only proportions count; none overflows
 
 
 def power_law_sizes(
@@ -131,7 +131,7 @@ def power_law_sizes(
         raise InputError(f"exponent of the sizes is {exponent}; give 0 or more")
     require_enough(num_examples, num_clients, min_size)
     ranks = torch.from_numpy(1.0 + rng.permutation(num_clients))
-    return at_least(min_size, ranks**-exponent, num_examples)
+    return with_min_size(min_size, ranks**-exponent, num_examples)
 
 
 def dirichlet_sizes(
@@ -139,7 +139,7 @@ def dirichlet_sizes(
 ) -> Tensor:
     """Draws sizes int64 `[clients]`: min_size, and the rest by Dirichlet(alpha), with sum `num_examples`."""
     require_enough(num_examples, num_clients, min_size)
-    return at_least(min_size, dirichlet_weights(num_clients, alpha, rng), num_examples)
+    return with_min_size(min_size, dirichlet_weights(num_clients, alpha, rng), num_examples)
 
 
 def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) -> Tensor:
@@ -149,6 +149,6 @@ def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) 
     return torch.from_numpy(rng.dirichlet(np.full(num_clients, alpha)))
 
 
-def at_least(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
+def with_min_size(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
     """Gives each client min_size, and the rest in proportion to the weights, int64 `[clients]`, sum `num_examples`."""
     return min_size + apportion(weights, num_examples - min_size * len(weights))

@@ -64,18 +64,18 @@ class LabelDrift(Shift):
                 f"give 1 to {examples.num_labels - 1}"
             )
         drift = View(label_map=shift_labels(examples.num_labels, self.labels))
-        drifted = tuple(view.then(drift) for view in examples.views)
-        if set(drifted) & set(examples.views):
+        new_views = tuple(view.then(drift) for view in examples.views)
+        if set(new_views) & set(examples.views):
             raise InputError(
                 f"a drift by {self.labels} labels makes one cluster's data into another's, which would be "
                 "scored as two; give another number of labels"
             )
-        return replace(examples, views=(*examples.views, *drifted))
+        return replace(examples, views=(*examples.views, *new_views))
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round < self.start:
             return data, None
-        drifts = drifting(data.num_clients, self.share, at.rng("who", round=0))
+        drifts = draw_drifting(data.num_clients, self.share, at.rng("who", round=0))
         if self.share and not drifts.any():
             warnings.warn(
                 f"LabelDrift: a share of {self.share} of {data.num_clients} clients rounds to nobody; give more than "
@@ -89,10 +89,10 @@ class LabelDrift(Shift):
         for name in ("train", "validation", "test", "withheld"):
             index: ClientIndex | None = getattr(data, name)
             if index is not None:
-                lists[name], differs = drifted(index, clients, len(data.examples), degree, at)
+                lists[name], differs = drift_labels(index, clients, len(data.examples), degree, at)
                 changed += differs if name != "withheld" else 0
         before = data.true_clusters[clients]
-        after = with_concept(before, at.weight, degree >= 0.5)
+        after = set_concept(before, at.weight, degree >= 0.5)
         rows = (changed > 0) | (after != before)
         rows = rows if data.newcomers is None else rows & ~data.newcomers[clients]
         partners = torch.full_like(clients, -1)
@@ -119,14 +119,14 @@ class LabelDrift(Shift):
         return min(1.0, (since + 1) / max(1, self.duration))
 
 
-def drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor:
+def draw_drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor:
     """Draws round(share * num_clients) clients: bool `[num_clients]`."""
     drifts = torch.zeros(num_clients, dtype=torch.bool)
     drifts[torch.from_numpy(rng.permutation(num_clients)[: round(share * num_clients)])] = True
     return drifts
 
 
-def drifted(
+def drift_labels(
     index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
     """Gives a share of these clients' examples the new labels, and all others the old ones.
@@ -143,16 +143,16 @@ def drifted(
     stretches, stretch_of = index.select(clients).distinct()
     old = stretches.entries
     is_new = old // num_examples // at.stride % 2
-    new = old + (_drifts(old % num_examples, degree, at.seed) - is_new) * at.stride * num_examples
+    new = old + (_mark_drifting(old % num_examples, degree, at.seed) - is_new) * at.stride * num_examples
     changed = torch.bincount(stretches.owners[new != old], minlength=len(stretches))[stretch_of]
     some = changed > 0
     if not some.any():
         return index, changed
     lists = ClientIndex.from_sizes(new, stretches.sizes).select(stretch_of[some])
-    return index.replaced(clients[some], lists), changed
+    return index.replace_lists(clients[some], lists), changed
 
 
-def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
+def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
     """Numbers the true clusters under the new labels or the old ones, int64 `[n]`; -1 stays.
 
     Args:
@@ -162,7 +162,7 @@ def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
     return clusters.where(clusters < 0, clusters + (int(new) - clusters // weight % 2) * weight)
 
 
-def _drifts(examples: Tensor, degree: float, seed: int) -> Tensor:
+def _mark_drifting(examples: Tensor, degree: float, seed: int) -> Tensor:
     """Marks the examples that drift with 1, the others with 0, int64 `[n]`."""
     if degree in (0, 1):  # spares the draws
         return torch.full_like(examples, int(degree))

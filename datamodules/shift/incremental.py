@@ -74,8 +74,8 @@ class Incremental(Shift):
             sizes = sizes.maximum(present.sizes)  # after swaps of a label more may be there already
         released = replace(
             data,
-            train=data.train.replaced(clients, whole.first(sizes)),
-            withheld=withheld.replaced(clients, whole.after(sizes)),
+            train=data.train.replace_lists(clients, whole.first(sizes)),
+            withheld=withheld.replace_lists(clients, whole.after(sizes)),
         )
         return released, _moves(data, released, clients)
 

@@ -127,22 +127,22 @@ def swap_part(
 
     def exchange(index: ClientIndex) -> ClientIndex:
         mine = index.select(clients)
-        owners = mine.owners ^ _leaves(mine, given, data.examples).long()  # the two of a pair stand side by side
+        owners = mine.owners ^ _mark_given(mine, given, data.examples).long()  # the two of a pair stand side by side
         lists = ClientIndex.from_owners(owners, len(clients))
-        return index.replaced(clients, shuffle_lists(replace(lists, values=mine.entries[lists.values]), rng))
+        return index.replace_lists(clients, shuffle_lists(replace(lists, values=mine.entries[lists.values]), rng))
 
     swapped = replace(data.of_lists(exchange), true_clusters=data.true_clusters.index_fill(0, clients, -1))
     came = torch.zeros_like(pairs)
     for index in (data.train, data.validation, data.test):
         mine = index.select(clients)
-        left = torch.bincount(mine.owners[_leaves(mine, given, data.examples)], minlength=len(clients))
+        left = torch.bincount(mine.owners[_mark_given(mine, given, data.examples)], minlength=len(clients))
         came += left.view_as(pairs).flip(1)
     order = clients.argsort()
     columns = (pairs, pairs.flip(1), came, data.true_clusters[pairs], torch.full_like(pairs, -1))
     return swapped, ShiftLog("swap_part", *(column.flatten()[order] for column in columns))
 
 
-def _leaves(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
+def _mark_given(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
     """Marks the entries with the label that their owner gives away, bool `[entries]`."""
     return examples.targets(lists.entries).cpu() == given[lists.owners]
 

@@ -25,8 +25,8 @@ from lit_cfl.algorithms.splits import (
     SplittingAlgorithm,
     place_by_splits,
     scale_to_similarity,
+    select_columns,
     split_round,
-    with_columns,
 )
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.local_work import LocalWork
@@ -82,7 +82,7 @@ class AdaCFL(SplittingAlgorithm):
         if candidate.v <= self.eps2:
             return None
         features, layers = _weights(candidate.updates, candidate.start), self._layers(work)
-        rows = with_columns(features, work.layout.columns(layers))
+        rows = select_columns(features, work.layout.columns(layers))
         return ClientComparison(features, layers, scale_to_similarity(distances(rows, "l2")))
 
 

@@ -30,7 +30,7 @@ class ClusterNumberOptions:
 
     def __post_init__(self) -> None:
         number = vars(self)["num_clusters"]
-        if isinstance(number, str) and not self.decides:
+        if isinstance(number, str) and not self.is_automatic:
             raise InputError(f"num_clusters is {number!r}; give a number, or auto")
         require_positive(num_clusters=self.known_clusters, max_clusters=self.max_clusters)
 
@@ -41,11 +41,11 @@ class ClusterNumberOptions:
         return number if isinstance(number, int) else 1
 
     @property
-    def decides(self) -> bool:
+    def is_automatic(self) -> bool:
         """Whether the number of clusters is still to be decided."""
         return bool(vars(self)["num_clusters"] == "auto")
 
-    def decided(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
+    def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
         """Returns the algorithm with a fixed number of clusters, decided from its clients' updates if it is `auto`.
 
         For `auto` all clients in training train once from w_0 for as long as in a round, and send their updates.
@@ -53,7 +53,7 @@ class ClusterNumberOptions:
         Raises:
             InputError: no client could train.
         """
-        if not self.decides:
+        if not self.is_automatic:
             return self, Info()
         w0, clients = work.initial(0), clients_with_data(work)
         fitted = work.fit(w0[None], clients, purpose="count")
@@ -61,11 +61,11 @@ class ClusterNumberOptions:
         require_clients(1, len(rows))
         updates = (rows - w0)[:, : work.layout.num_parameters]
         info = Info(fitted.loss, len(clients), len(rows), fitted.skipped)
-        return self.with_number_of(updates, rng), info
+        return self.with_number_from(updates, rng), info
 
-    def with_number_of(self, updates: Tensor, rng: torch.Generator) -> Self:
+    def with_number_from(self, updates: Tensor, rng: torch.Generator) -> Self:
         """Returns the algorithm with `auto` replaced by the number of clusters in these updates `[n, parameters]`."""
-        if not self.decides:
+        if not self.is_automatic:
             return self
         number: Any = {"num_clusters": number_of_clusters(updates, self.max_clusters, rng)}
         return replace(self, **number)

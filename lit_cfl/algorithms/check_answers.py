@@ -32,27 +32,27 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
         kinds = (
             ", ".join(type(part).__name__ for part in answer) if isinstance(answer, tuple) else type(answer).__name__
         )
-        raise _broken(algorithm, f"{call} returns {kinds}; return a state and an Info")
+        raise _rule_error(algorithm, f"{call} returns {kinds}; return a state and an Info")
     state, info = answer
     kind = getattr(algorithm, "state_type", None)
     if not is_dataclass(kind):
-        raise _broken(algorithm, "names no state_type, or one that is no dataclass")
+        raise _rule_error(algorithm, "names no state_type, or one that is no dataclass")
     if type(state) is not kind:
-        raise _broken(algorithm, f"its state is a {type(state).__name__}, but state_type is another")
+        raise _rule_error(algorithm, f"its state is a {type(state).__name__}, but state_type is another")
     _require_numbers(algorithm, call, info)
     for name, rows in info.tables.items():
         columns = set(algorithm.tables.get(name, ()))
         if not columns or not all(row.keys() <= columns for row in rows):
-            raise _broken(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
+            raise _rule_error(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
     if info.similarity is not None:
         size, matrix = len(info.similarity.clients), info.similarity.matrix
         if matrix.shape != (size, size):
-            raise _broken(
+            raise _rule_error(
                 algorithm, f"Info.similarity compares {size} clients in a matrix of shape {tuple(matrix.shape)}"
             )
     for name, values in info.clusters.items():
         if name not in _CLUSTER_COLUMNS or values.shape != (served(state),):
-            raise _broken(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
+            raise _rule_error(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
     return state, info
 
 
@@ -65,31 +65,31 @@ def _require_numbers(algorithm: Algorithm, call: str, info: Info) -> None:
     }
     for name, count in counts.items():
         if not isinstance(count, Integral):
-            raise _broken(algorithm, f"{call} gives Info.{name} as a {type(count).__name__}; give int(...)")
+            raise _rule_error(algorithm, f"{call} gives Info.{name} as a {type(count).__name__}; give int(...)")
         if int(count) < 0:
-            raise _broken(algorithm, f"{call} counts negative traffic: Info.{name} is {count}")
+            raise _rule_error(algorithm, f"{call} counts negative traffic: Info.{name} is {count}")
     unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
     if unknown:
-        raise _broken(algorithm, f"{call} gives the scores {sorted(unknown)}, which score_columns does not name")
+        raise _rule_error(algorithm, f"{call} gives the scores {sorted(unknown)}, which score_columns does not name")
     numbers: dict[str, Any] = {"loss": info.loss, **info.scores}
     for name, value in numbers.items():
         if not isinstance(value, Real):
-            raise _broken(algorithm, f"{call} gives {name} as a {type(value).__name__}; give float(...)")
+            raise _rule_error(algorithm, f"{call} gives {name} as a {type(value).__name__}; give float(...)")
 
 
 def require_savable(algorithm: Algorithm, state: State) -> None:
     """Raises InputError unless a state is a flat dataclass of values that a checkpoint can store."""
     for f in fields(algorithm.state_type):
         value = getattr(state, f.name)
-        if not _may_be_saved(value):
-            raise _broken(algorithm, f"state.{f.name} holds a {type(value).__name__}")
+        if not _is_savable(value):
+            raise _rule_error(algorithm, f"state.{f.name} holds a {type(value).__name__}")
 
 
-def _may_be_saved(value: Any) -> bool:
+def _is_savable(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, (int, str)) and _may_be_saved(item) for key, item in value.items())
+        return all(isinstance(key, (int, str)) and _is_savable(item) for key, item in value.items())
     if isinstance(value, list):
-        return all(_may_be_saved(item) for item in value)
+        return all(_is_savable(item) for item in value)
     return value is None or type(value) in (Tensor, int, float, bool, str)
 
 
@@ -105,10 +105,10 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
         InputError: models, index or further rows have another shape or dtype, or a model is named that is not there.
     """
     if not isinstance(served, Assignment):
-        raise _broken(algorithm, f"serve returns a {type(served).__name__}; return Assignment(models, index)")
+        raise _rule_error(algorithm, f"serve returns a {type(served).__name__}; return Assignment(models, index)")
     models, index = served.models, served.index
     if index.dtype != torch.int64 or index.shape != clients.shape:
-        raise _broken(
+        raise _rule_error(
             algorithm,
             f"serve gives an index of {index.dtype} and shape {tuple(index.shape)} for {len(clients)} clients; give "
             f"int64 [{len(clients)}]",
@@ -116,9 +116,9 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
     for rows in (models, *(row[None] for row in served.extra.values())):
         if rows.ndim != 2 or (len(rows) and rows.shape[1] != columns):
             shape = tuple(rows.shape[1:])
-            raise _broken(algorithm, f"serve gives a model of shape {shape}; give ({columns},)")
+            raise _rule_error(algorithm, f"serve gives a model of shape {shape}; give ({columns},)")
     if len(index) and not -1 <= int(index.min()) <= int(index.max()) < len(models):
-        raise _broken(algorithm, "serve names a model that it does not give")
+        raise _rule_error(algorithm, "serve names a model that it does not give")
     _require_mixtures(algorithm, served)
     return served
 
@@ -127,18 +127,20 @@ def _require_mixtures(algorithm: Algorithm, served: Assignment) -> None:
     weights, index = served.weights, served.index
     if (weights is not None) != algorithm.mixes_models:
         what = "no weights" if weights is None else "weights"
-        raise _broken(algorithm, f"serve gives {what}, but mixes_models is {algorithm.mixes_models}; make both agree")
+        raise _rule_error(
+            algorithm, f"serve gives {what}, but mixes_models is {algorithm.mixes_models}; make both agree"
+        )
     if weights is None:
         return
     if weights.shape != (len(index), len(served.models)):
         shape = [len(index), len(served.models)]
-        raise _broken(algorithm, f"serve gives weights of shape {list(weights.shape)}; give {shape}")
+        raise _rule_error(algorithm, f"serve gives weights of shape {list(weights.shape)}; give {shape}")
     known, given = index >= 0, weights.sum(1)
     if not (weights >= 0).all() or not torch.allclose(given, known.to(given.dtype), rtol=0, atol=1e-6):
-        raise _broken(algorithm, "serve gives weights that do not sum to 1 (0 for a client without a model)")
+        raise _rule_error(algorithm, "serve gives weights that do not sum to 1 (0 for a client without a model)")
     if not torch.equal(index[known], weights[known].argmax(1)):
-        raise _broken(algorithm, "serve gives an index that is not the largest weight; use Assignment.of_mixtures")
+        raise _rule_error(algorithm, "serve gives an index that is not the largest weight; use Assignment.of_mixtures")
 
 
-def _broken(algorithm: Algorithm, what: str) -> InputError:
+def _rule_error(algorithm: Algorithm, what: str) -> InputError:
     return InputError(f"{type(algorithm).__name__}: {what}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
-from lit_cfl.algorithms.personal_models import look_up_models, personal_starts, with_trained, without_model
+from lit_cfl.algorithms.personal_models import clients_without_model, keep_trained, look_up_models, starting_models
 from lit_cfl.local_work import Budget, Fitted, LocalWork
 
 
@@ -81,12 +81,12 @@ class Ditto(Algorithm):
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
         """Trains a personal model for clients without one, starting at the global model and regularised towards it."""
-        new = without_model(state.personal, clients)
+        new = clients_without_model(state.personal, clients)
         own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)
 
     def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
-        models, start = personal_starts(state.personal, clients, state.initial)
+        models, start = starting_models(state.personal, clients, state.initial)
         fitted = work.fit(
             models,
             clients,
@@ -96,7 +96,7 @@ class Ditto(Algorithm):
             centers=state.models,
             budget=self.personal,
         )
-        return fitted, with_trained(state.personal, fitted, clients, len(work.num_examples))
+        return fitted, keep_trained(state.personal, fitted, clients, len(work.num_examples))
 
     def serve(self, state: DittoState, clients: Tensor) -> Assignment:
         models, index = look_up_models(state.personal, clients, state.models)

@@ -35,7 +35,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_averaging import average_in_clusters
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES
 from lit_cfl.clustering import agglomerate, assign, clusters_of
 from lit_cfl.errors import InputError
@@ -124,7 +124,7 @@ class FedDrift(Algorithm):
         none = torch.zeros(number, dtype=torch.int64)
         new = torch.full((number,), alone)
         state = FedDriftState(w0.repeat(number, 1), index, losses, none, none, new)
-        return _chosen(state, able, index[able], work), Info()
+        return _record_choices(state, able, index[able], work), Info()
 
     def round(
         self, state: FedDriftState, cohort: Tensor, work: LocalWork, rng: torch.Generator
@@ -143,17 +143,17 @@ class FedDrift(Algorithm):
         able, alive = clients_with_data(work), (state.sizes > 0).nonzero().flatten()
         losses = work.losses(state.models[alive], able).double().nan_to_num(torch.inf)  # [n, alive]
         least, nearest = losses.min(1)  # ties: the lowest number
-        seen = _longer(state.losses, len(work.num_examples) - len(state.losses), torch.nan)
+        seen = _extend(state.losses, len(work.num_examples) - len(state.losses), torch.nan)
         drifts = least - seen[able] > self.delta
         before = clusters_of(state.index, able)
         state = replace(state, losses=seen.index_copy(0, able, least), new=torch.zeros_like(state.new))
         state, labels = self._start_models(state, alive[nearest], drifts)
-        state = _chosen(state, able, labels, work)
+        state = _record_choices(state, able, labels, work)
         told = drifts | (labels != before)
         rows = torch.stack([able, before, labels], dim=1)[told & (before >= 0)].tolist()
         if not self.eager:
             stays = labels == alive[nearest]
-            state = self._merged(state, losses[stays], nearest[stays], alive, work.num_examples[able[stays]])
+            state = self._merge(state, losses[stays], nearest[stays], alive, work.num_examples[able[stays]])
         scores = (float(drifts.sum()), float((labels != before)[before >= 0].sum()))
         tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
         info = Info(down=losses.numel(), scores=dict(zip(SHIFT_SCORES, scores, strict=True)), tables=tables)
@@ -176,11 +176,11 @@ class FedDrift(Algorithm):
         gone = torch.isin(state.index, numbers)  # clients without data, of a model whose place is taken
         state = replace(
             state,
-            models=_longer(state.models, size).index_copy(0, numbers, state.models[sources[: len(numbers)]]),
+            models=_extend(state.models, size).index_copy(0, numbers, state.models[sources[: len(numbers)]]),
             index=state.index.masked_fill(gone, -1),
-            sizes=_longer(state.sizes, size).index_fill(0, numbers, 0),
-            used=_longer(state.used, size),
-            new=_longer(state.new, size).index_fill(0, numbers, True),
+            sizes=_extend(state.sizes, size).index_fill(0, numbers, 0),
+            used=_extend(state.used, size),
+            new=_extend(state.new, size).index_fill(0, numbers, True),
         )
         if self.eager:
             who = who if len(numbers) else who[:0]
@@ -197,7 +197,7 @@ class FedDrift(Algorithm):
         idle = idle[state.used[idle].argsort(stable=True)]
         return torch.cat([torch.cat([free, further])[:room], idle])[:wanted]
 
-    def _merged(
+    def _merge(
         self, state: FedDriftState, losses: Tensor, nearest: Tensor, alive: Tensor, num_examples: Tensor
     ) -> FedDriftState:
         """Merges clusters hierarchically by complete linkage while the minimum distance is below `merge_delta`.
@@ -273,7 +273,7 @@ def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> Fe
     )
 
 
-def _chosen(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
+def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
     """Records the clusters that clients `[n]` have chosen, int64 `[n]`."""
     return replace(
         state,
@@ -290,6 +290,6 @@ def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
     return able[(labels >= 0) & state.new[labels.clamp(min=0)]]
 
 
-def _longer(rows: Tensor, missing: int, value: float = 0) -> Tensor:
+def _extend(rows: Tensor, missing: int, value: float = 0) -> Tensor:
     """Appends rows filled with one value."""
     return torch.cat([rows, rows.new_full((max(missing, 0), *rows.shape[1:]), value)])

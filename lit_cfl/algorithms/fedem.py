@@ -69,7 +69,7 @@ class FedEM(Algorithm):
         self, state: FedEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedEMState, Info]:
         able, count = cohort[work.num_examples[cohort] > 0], len(state.models)
-        before = _or_equal(_look_up(state.weights, able))
+        before = _equal_if_unknown(_look_up(state.weights, able))
         shares = responsibilities(before, work.example_losses(state.models, able), _owners(able, work))  # E-step
         weights = mean_shares(shares, _owners(able, work), len(able))  # M-step: pi
         labels, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
@@ -85,7 +85,7 @@ class FedEM(Algorithm):
             skipped=len(cohort) - trained,
             scores=scores,
         )
-        return FedEMState(models, _with_rows(state.weights, able, weights)), info
+        return FedEMState(models, _write_rows(state.weights, able, weights)), info
 
     def place(
         self, state: FedEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -94,13 +94,13 @@ class FedEM(Algorithm):
         able = work.num_examples[clients] > 0
         placed, owners = clients[able], _owners(clients[able], work)
         losses = work.example_losses(state.models, placed)
-        weights = _or_equal(torch.zeros(len(placed), len(state.models), dtype=torch.float64))
+        weights = _equal_if_unknown(torch.zeros(len(placed), len(state.models), dtype=torch.float64))
         for _ in range(self.newcomer_steps):
             weights = mean_shares(responsibilities(weights, losses, owners), owners, len(placed))
         closeness = torch.full((len(clients), len(state.models)), torch.nan, dtype=torch.float64)
         closeness[able] = weights
         info = Info(down=len(clients) * len(state.models), skipped=int((~able).sum()), closeness=closeness)
-        return replace(state, weights=_with_rows(state.weights, placed, weights)), info
+        return replace(state, weights=_write_rows(state.weights, placed, weights)), info
 
     def serve(self, state: FedEMState, clients: Tensor) -> Assignment:
         return Assignment.of_mixtures(state.models, _look_up(state.weights, clients))
@@ -131,7 +131,7 @@ def _owners(clients: Tensor, work: LocalWork) -> Tensor:
     return torch.arange(len(clients)).repeat_interleave(work.num_examples[clients])
 
 
-def _or_equal(weights: Tensor) -> Tensor:
+def _equal_if_unknown(weights: Tensor) -> Tensor:
     """Replaces unknown weights by equal ones."""
     return torch.where(weights.sum(1, keepdim=True) > 0, weights, 1 / weights.shape[1])
 
@@ -142,7 +142,7 @@ def _look_up(weights: Tensor, clients: Tensor) -> Tensor:
     return torch.where(known[:, None], weights[clients.clamp(max=len(weights) - 1)], 0.0)
 
 
-def _with_rows(weights: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
+def _write_rows(weights: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
     """Writes rows into a table, which grows for new clients."""
     missing = int(clients.max()) + 1 - len(weights) if len(clients) else 0
     grown = torch.cat([weights, weights.new_zeros(max(missing, 0), weights.shape[1])])

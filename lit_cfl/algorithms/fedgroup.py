@@ -42,7 +42,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.closest_cluster import closest_by_update
+from lit_cfl.algorithms.cluster_steps import closest_by_update
 from lit_cfl.clustering import (
     agglomerate,
     assign,
@@ -53,7 +53,7 @@ from lit_cfl.clustering import (
     kmeans,
     madc,
 )
-from lit_cfl.clustering.equal_updates import say_if_equal
+from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, LocalWork
 
@@ -130,7 +130,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
             )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        decided, counted = self.decided(work, rng)
+        decided, counted = self.decide_number(work, rng)
         state, info = decided._group_cold_start(work, rng)
         info = info.plus(counted)
         if self.cold_start_at == "start":
@@ -151,7 +151,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         require_clients(self.known_clusters, len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
         if self.centers == "clustered":
-            say_if_equal(updates)
+            warn_if_equal(updates)
         similarity, embedding = (
             cosine_similarity(updates),
             edc_embedding(updates, self.known_clusters),

@@ -91,7 +91,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         require_clients(self.known_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
-        decided, info = self.decided(work, rng)
+        decided, info = self.decide_number(work, rng)
         models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
         reference, sizes = self.first_reference(work)
         state = FeSEMState(
@@ -107,14 +107,14 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def round(
         self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        state, migrated = self.migrated(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
+        state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
-        state, started = self._first_touch(state, cohort, work, rng)
+        state, started = self._assign_first(state, cohort, work, rng)
         nearest, _ = self.estimate_clusters(state, cohort, work)  # E-step
         state = replace(state, index=assign(state.index, cohort, nearest))
         labels = clusters_of(state.index, cohort)
         last = dict(state.last)
-        fitted = self._noted(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
+        fitted = self._keep_rows(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
         first = self.weights == "drawn_first"
         order = draw_order(cohort, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
@@ -124,7 +124,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         info = Info(fitted.loss, len(cohort), trained, asked - trained, scores)
         return replace(state, models=models, last=last), info.plus(migrated).plus(started)
 
-    def _first_touch(
+    def _assign_first(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
         """Assigns a first cluster to clients that have none yet (C14)."""
@@ -179,7 +179,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         kernel = next(slot for slot in layout.slots if slot.layer == layout.layers[-1])
         return slice(kernel.start, kernel.stop)
 
-    def _noted(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
+    def _keep_rows(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
         """Wraps a fit so that its rows are copied into `last` while they are read: they can be read only once."""
         columns = self._columns(work.layout)
 
@@ -203,8 +203,8 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)
         last = dict(state.last)
-        fitted = self._noted(work.fit(middle, new, purpose="place"), new, last, work)
-        for _ in fitted.chunks():  # read for what `_noted` keeps
+        fitted = self._keep_rows(work.fit(middle, new, purpose="place"), new, last, work)
+        for _ in fitted.chunks():  # read for what `_keep_rows` keeps
             pass
         state = replace(state, last=last)
         labels, info = self.estimate_clusters(state, clients, work)

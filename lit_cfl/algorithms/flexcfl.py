@@ -76,7 +76,7 @@ class FlexCFL(FedGroup, MigrationOptions):
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Runs Algorithm 2: migration, then a round of FedGroup."""
-        found, migrated = self.migrated(state, cohort, work, lambda some: self._nearest(state, some, work))  # lines 4-7
+        found, migrated = self._migrate(state, cohort, work, lambda some: self._nearest(state, some, work))  # lines 4-7
         after, info = super().round(found, cohort, work, rng)  # lines 8-14
         return after, info.plus(replace(migrated, up=0))  # a client that migrates compares its update itself
 

@@ -30,9 +30,8 @@ from lit_cfl.algorithms.base import (
     require_clients,
     require_not_negative,
 )
-from lit_cfl.algorithms.closest_cluster import closest_by_update
-from lit_cfl.algorithms.cluster_averaging import average_in_clusters
-from lit_cfl.algorithms.splits import into_updates
+from lit_cfl.algorithms.cluster_steps import average_in_clusters, closest_by_update
+from lit_cfl.algorithms.splits import subtract_starts
 from lit_cfl.clustering import (
     agglomerate,
     assign,
@@ -41,7 +40,7 @@ from lit_cfl.clustering import (
     cross_distances,
     distances,
 )
-from lit_cfl.clustering.equal_updates import say_if_equal
+from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -124,10 +123,10 @@ class FLHC(ClusterNumberOptions, Algorithm):
         require_clients(self.known_clusters, int((work.num_examples[cohort] > 0).sum()))
         fitted = work.fit(state.models, cohort)
         rows, clients = fitted.collect(), cohort[fitted.trained]
-        updates = into_updates(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
+        updates = subtract_starts(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
         require_clients(self.known_clusters, len(clients))
-        say_if_equal(updates)
-        decided = self.with_number_of(updates, rng)
+        warn_if_equal(updates)
+        decided = self.with_number_from(updates, rng)
         labels = agglomerate(
             distances(updates, self.distance),
             linkage=self.linkage,

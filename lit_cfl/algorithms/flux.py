@@ -37,7 +37,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_averaging import average_in_clusters
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering import assign, clusters_of, cosine_similarity, cross_distances, kmeans
 from lit_cfl.clustering.density import cluster_by_density
 from lit_cfl.clustering.descriptors import block_range, describe, principal_axes

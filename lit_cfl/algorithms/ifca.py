@@ -94,13 +94,13 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         require_clients(self.known_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        decided, info = self.decided(work, rng)
+        decided, info = self.decide_number(work, rng)
         models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])  # line 1
         nobody = torch.full((len(work.num_examples),), -1)
         return IFCAState(models, nobody, *self.first_reference(work)), info
 
     def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        state, migrated = self.migrated(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
+        state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
         state = replace(state, index=assign(state.index, cohort, estimates))
         labels = clusters_of(state.index, cohort)  # without an estimate: the cluster before

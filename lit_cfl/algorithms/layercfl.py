@@ -29,8 +29,8 @@ from lit_cfl.algorithms.splits import (
     SplitState,
     place_by_splits,
     scale_to_similarity,
+    select_columns,
     split_round,
-    with_columns,
 )
 from lit_cfl.clustering import (
     bipartition,
@@ -105,7 +105,7 @@ class LayerCFL(CFL):
         columns = layout.columns(layers)
         if self.eps2_on == "layer" and self._reach(features, candidate.start, columns) <= self.eps2:
             return None
-        return ClientComparison(features, layers, self._similarity(with_columns(features, columns)), scores)
+        return ClientComparison(features, layers, self._similarity(select_columns(features, columns)), scores)
 
     def choose_layers(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
         """Chooses the layers to compare.
@@ -131,7 +131,7 @@ class LayerCFL(CFL):
         """
         found = {}
         for layer in layout.layers:
-            similarity = self._similarity(with_columns(features, layout.columns(layer)))
+            similarity = self._similarity(select_columns(features, layout.columns(layer)))
             parts = bipartition(similarity, self.linkage)
             found[layer] = {"silhouette": silhouette(similarity, parts), "gap": separation_gap(similarity, parts)}
         return found
@@ -143,7 +143,7 @@ class LayerCFL(CFL):
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
         """Computes the largest norm of an update in these columns."""
         origin = 0 if self.distance.startswith("delta") else start[columns]
-        return float((with_columns(features, columns) - origin).norm(dim=1).max())
+        return float((select_columns(features, columns) - origin).norm(dim=1).max())
 
     def _similarity(self, rows: Tensor) -> Tensor:
         near = self.distance.endswith("cos")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.algorithms.personal_models import look_up_models, personal_starts, with_trained, without_model
+from lit_cfl.algorithms.personal_models import clients_without_model, keep_trained, look_up_models, starting_models
 from lit_cfl.local_work import LocalWork
 
 
@@ -49,16 +49,16 @@ class Local(Algorithm):
     def round(
         self, state: LocalState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[LocalState, Info]:
-        models, start = personal_starts(state.personal, cohort, state.initial)
+        models, start = starting_models(state.personal, cohort, state.initial)
         fitted = work.fit(models, cohort, start)
-        personal = with_trained(state.personal, fitted, cohort, len(work.num_examples))
+        personal = keep_trained(state.personal, fitted, cohort, len(work.num_examples))
         return replace(state, personal=personal), Info(fitted.loss, skipped=fitted.skipped)
 
     def place(
         self, state: LocalState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[LocalState, Info]:
         """Trains a model for clients without one."""
-        return self.round(state, without_model(state.personal, clients), work, rng)
+        return self.round(state, clients_without_model(state.personal, clients), work, rng)
 
     def serve(self, state: LocalState, clients: Tensor) -> Assignment:
         return Assignment(*look_up_models(state.personal, clients, state.initial[None]))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State, require_not_negative
-from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
+from lit_cfl.clustering import ShiftMetric, assign, clusters_of, find_drifted
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -75,7 +75,7 @@ class MigrationOptions:
         rows = torch.full((known, moments.shape[1]), torch.nan, dtype=torch.float64)
         return rows.index_copy(0, seen, moments), sizes
 
-    def migrated(
+    def _migrate(
         self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
     ) -> tuple[State, Info]:
         """Migrates clients as `migrate` does; returns the state and an empty Info if the option is off."""
@@ -107,8 +107,8 @@ def migrate(
         cohort: Clients of the round, int64 `[n]`; `loss` tests only these, who receive their cluster's model.
         find: a cluster for each of these clients (ids, ascending) by the method's rule: int64 `[n]`, -1 = it cannot
             be placed (no data, or it diverged).
-        threshold: as for `drifted`; of `loss` and `features` the distance itself.
-        metric: as for `drifted`, `loss` or `features`.
+        threshold: as for `find_drifted`; of `loss` and `features` the distance itself.
+        metric: as for `find_drifted`, `loss` or `features`.
 
     Returns:
         The new state, and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
@@ -116,9 +116,9 @@ def migrate(
     """
     sizes = torch.cat([state.sizes, work.num_examples[len(state.sizes) :]])
     warm = work.population[clusters_of(state.index, work.population) >= 0]
-    tested, now, reference, distances = _measured(state, warm, cohort, work, metric)
+    tested, now, reference, distances = _measure_drift(state, warm, cohort, work, metric)
     if distances is None:
-        apart = drifted(now, reference[tested], sizes[tested], threshold, metric)  # type: ignore[arg-type]  # no distances: a metric of labels
+        apart = find_drifted(now, reference[tested], sizes[tested], threshold, metric)  # type: ignore[arg-type]  # no distances: a metric of labels
     else:
         apart = distances > threshold
     fired = tested[apart]
@@ -140,7 +140,7 @@ def migrate(
     return state, replace(info, scores=scores, tables=tables)
 
 
-def _measured(
+def _measure_drift(
     state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Computes the values that a metric compares.

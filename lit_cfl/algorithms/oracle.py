@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.algorithms.cluster_averaging import average_in_clusters
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
@@ -52,12 +52,12 @@ class Oracle(Algorithm):
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[OracleState, Info]:
         w0, none = work.initial(0), torch.empty(0, dtype=torch.int64)
         state = OracleState(w0[None][:0], none, w0, torch.full((len(work.num_examples),), -1))
-        return _placed(state, work.population, work), Info()
+        return _place(state, work.population, work), Info()
 
     def round(
         self, state: OracleState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[OracleState, Info]:
-        state = _placed(state, work.population, work)  # again: data shift may have changed the truth
+        state = _place(state, work.population, work)  # again: data shift may have changed the truth
         labels = clusters_of(state.index, cohort)
         models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
         return replace(state, models=models), info
@@ -65,13 +65,13 @@ class Oracle(Algorithm):
     def place(
         self, state: OracleState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[OracleState, Info]:
-        return _placed(state, clients, work), Info(down=len(clients))
+        return _place(state, clients, work), Info(down=len(clients))
 
     def serve(self, state: OracleState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))
 
 
-def _placed(state: OracleState, clients: Tensor, work: LocalWork) -> OracleState:
+def _place(state: OracleState, clients: Tensor, work: LocalWork) -> OracleState:
     """Gives clients the models of their true clusters; a new cluster starts from w_0."""
     truth = _true_clusters(work, clients)
     new = truth.unique()

@@ -37,9 +37,9 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_averaging import average_in_clusters
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering import agglomerate, assign, clusters_of
-from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, padded, subspace_angles
+from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, pad_bases, subspace_angles
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -105,7 +105,7 @@ class PACFL(Algorithm):
     def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
         """Asks clients with data for their singular vectors `[n, m, inputs]`."""
         function = partial(vectors_of_client, number=self.num_vectors, each_label=self.subspace == "each_label")
-        return padded([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
+        return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
         """Computes the cosine of the angle (or of the mean angle of a sum), for pictures."""

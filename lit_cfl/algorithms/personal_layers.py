@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, OwnLayers, State
-from lit_cfl.algorithms.hooked import derived
+from lit_cfl.algorithms.mean_hooks import derive
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, LocalWork, Sketch, Statistic, per_client
 from lit_cfl.memmap_rows import collected, kept
@@ -56,7 +56,7 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
     content: dict[str, Any] = {"state_type": state, "personal_patterns": tuple(patterns)}
     if type(algorithm).place_unlabelled is not Algorithm.place_unlabelled:
         content["place_unlabelled"] = partialmethod(_Personal._placed, "place_unlabelled")
-    return derived(algorithm, _Personal, content)
+    return derive(algorithm, _Personal, content)
 
 
 class _Personal(Algorithm):
@@ -72,19 +72,19 @@ class _Personal(Algorithm):
     def check(self, work: LocalWork) -> None:
         columns = personal_columns(work.layout, self.personal_patterns)
         _require_apart(work.layout, columns, getattr(self._inner, "shared_patterns", ()))
-        self._inner.check(_work_without(work, columns))
+        self._inner.check(_work_before_training(work, columns))
 
     def sent_columns(self, layout: ParameterLayout) -> int:
         return layout.num_columns - len(personal_columns(layout, self.personal_patterns))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         columns = personal_columns(work.layout, self.personal_patterns)
-        state, info = self._inner.init(_work_without(work, columns), rng)
+        state, info = self._inner.init(_work_before_training(work, columns), rng)
         own = {"own_columns": columns, "own_initial": work.initial(0)[columns], "own_layers": {}}
         return self.state_type(**_content(state), **own), info
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        before, keeping = self._without(state), self._keeping(state, work)
+        before, keeping = self._without(state), self._personal_work(state, work)
         after, info = self._inner.round(before, cohort, keeping, rng)
         return self._with(after, state, keeping.kept), info
 
@@ -94,7 +94,7 @@ class _Personal(Algorithm):
     def _placed(
         self, method: str, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[State, Info]:
-        before, keeping = self._without(state), self._keeping(state, work)
+        before, keeping = self._without(state), self._personal_work(state, work)
         after, info = getattr(self._inner, method)(before, clients, keeping, rng)
         return self._with(after, state, keeping.kept), info
 
@@ -102,16 +102,16 @@ class _Personal(Algorithm):
         before, columns = self._without(state), state.own_columns
         served: Assignment = self._inner.serve(before, clients)
         means = self._means(state, before)
-        extra = {name: whole_models(row[None], columns, means[-1:])[0] for name, row in served.extra.items()}
-        models = whole_models(served.models, columns, means[:-1])
+        extra = {name: insert_layers(row[None], columns, means[-1:])[0] for name, row in served.extra.items()}
+        models = insert_layers(served.models, columns, means[:-1])
         return Assignment(models, served.index, extra, OwnLayers(columns, state.own_layers))
 
-    def _keeping(self, state: State, work: LocalWork) -> "_KeepingWork":
+    def _personal_work(self, state: State, work: LocalWork) -> "_PersonalWork":
         def clusters() -> tuple[Tensor, Tensor]:
             before = self._without(state)
             return self._inner.serve(before, work.population[:0]).models, self._means(state, before)
 
-        return _KeepingWork(work, state.own_columns, state.own_initial, state.own_layers, clusters)
+        return _PersonalWork(work, state.own_columns, state.own_initial, state.own_layers, clusters)
 
     def _means(self, state: State, before: State) -> Tensor:
         """Computes the mean personal layers of each cluster, and in the last row those over all clients `[K + 1, p]`.
@@ -166,7 +166,7 @@ def _require_apart(layout: ParameterLayout, personal: Tensor, shared: Sequence[s
         raise InputError(f"layer {layer!r} is in personal and in shared; a client cannot keep what all clusters share")
 
 
-def whole_models(models: Tensor, columns: Tensor, layers: Tensor) -> Tensor:
+def insert_layers(models: Tensor, columns: Tensor, layers: Tensor) -> Tensor:
     """Inserts personal layers `[n, p]` at these columns into models without them `[n, d - p]`: `[n, d]`."""
     whole = models.new_empty(len(models), models.shape[1] + len(columns))
     whole[:, _others(columns, whole.shape[1])] = models
@@ -178,14 +178,14 @@ def _others(columns: Tensor, number: int) -> Tensor:
     return torch.ones(number, dtype=torch.bool).index_fill_(0, columns, False).nonzero().flatten()
 
 
-def _work_without(work: LocalWork, columns: Tensor) -> "_KeepingWork":
+def _work_before_training(work: LocalWork, columns: Tensor) -> "_PersonalWork":
     """Returns the clients before the first round, when all personal layers are those of w_0."""
     w0 = work.initial(0)
     nobody = w0.new_empty(0, len(w0) - len(columns))
-    return _KeepingWork(work, columns, w0[columns], {}, lambda: (nobody, w0[None, columns]))
+    return _PersonalWork(work, columns, w0[columns], {}, lambda: (nobody, w0[None, columns]))
 
 
-class _KeepingWork:
+class _PersonalWork:
     """Clients as an algorithm sees them: models lack the personal layers, which the clients train and keep.
 
     Args:
@@ -234,14 +234,14 @@ class _KeepingWork:
         if trains:
             self._require_once(clients)
         if not len(clients) or (not trains and self._is_w0(models)):
-            begin = self._like_w0(models)
-            centers = None if centers is None else self._like_w0(centers)
+            begin = self._with_w0_layers(models)
+            centers = None if centers is None else self._with_w0_layers(centers)
         else:
             layers = self._layers(models, start, clients)
-            begin = self._of_each(models, start, layers)
+            begin = self._complete_each(models, start, layers)
             if centers is not None:
                 same = centers is models and torch.equal(center, start)
-                centers = begin if same else self._of_each(centers, center, layers)
+                centers = begin if same else self._complete_each(centers, center, layers)
             start = center = torch.arange(len(clients))
         options: dict[str, Any] = {"prox": prox, "centers": centers, "center": center, "budget": budget}
         fitted = self._work.fit(begin, clients, start, purpose=purpose, weights=weights, **options)
@@ -275,21 +275,21 @@ class _KeepingWork:
             return rows[:, self._others] if sketch is None else sketch(rows[:, self._others])
 
         if not len(clients) or self._is_w0(model):
-            return self._work.gradients(self._like_w0(model[None])[0], clients, of_others)
-        groups = self._alike(clients)
+            return self._work.gradients(self._with_w0_layers(model[None])[0], clients, of_others)
+        groups = self._group_clients(clients)
         rows = [self._work.gradients(self._of(model[None], clients[k])[0], clients[k], of_others) for k in groups]
         return torch.cat(rows)[torch.cat(groups).argsort()]
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         if not len(clients):
-            return self._work.losses(self._like_w0(models), clients, penalised=penalised)
-        groups = self._alike(clients)
+            return self._work.losses(self._with_w0_layers(models), clients, penalised=penalised)
+        groups = self._group_clients(clients)
         found = [self._work.losses(self._of(models, clients[k]), clients[k], penalised=penalised) for k in groups]
         return torch.cat(found)[torch.cat(groups).argsort()]
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
         found: dict[int, Tensor] = {}
-        for k in self._alike(clients):
+        for k in self._group_clients(clients):
             some, sizes = clients[k], self._work.num_examples[clients[k]].tolist()
             losses = self._work.example_losses(self._of(models, some), some).split(sizes, dim=1)
             found |= dict(zip(some.tolist(), losses, strict=True))
@@ -300,9 +300,9 @@ class _KeepingWork:
         if model is None:
             return self._work.map(function, clients)
         if self._is_w0(model):
-            return self._work.map(function, clients, self._like_w0(model[None])[0])
+            return self._work.map(function, clients, self._with_w0_layers(model[None])[0])
         answers: dict[int, Statistic | None] = {}
-        for k in self._alike(clients):
+        for k in self._group_clients(clients):
             found = self._work.map(function, clients[k], self._of(model[None], clients[k])[0])
             answers |= dict(zip(clients[k].tolist(), found, strict=True))
         return [answers[client] for client in clients.tolist()]
@@ -318,20 +318,20 @@ class _KeepingWork:
     def _clusters(self) -> tuple[Tensor, Tensor]:
         return self._find_clusters()
 
-    def _like_w0(self, models: Tensor) -> Tensor:
+    def _with_w0_layers(self, models: Tensor) -> Tensor:
         """Completes models `[K, d - p]` by the personal layers of w_0."""
-        return whole_models(models, self._columns, self._initial)
+        return insert_layers(models, self._columns, self._initial)
 
-    def _alike(self, clients: Tensor) -> list[Tensor]:
+    def _group_clients(self, clients: Tensor) -> list[Tensor]:
         """Groups positions of clients `[n]`: those without personal layers together, each other client alone."""
         new = torch.tensor([client not in self._own for client in clients.tolist()], dtype=torch.bool)
         together = [new.nonzero().flatten()] if new.any() else []
         return [*together, *(~new).nonzero()]
 
     def _of(self, models: Tensor, clients: Tensor) -> Tensor:
-        """Completes models `[K, d - p]` by the personal layers of one group that `_alike` returned."""
+        """Completes models `[K, d - p]` by the personal layers of one group that `_group_clients` returned."""
         numbers = torch.arange(len(models))
-        return self._of_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
+        return self._complete_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
 
     def _layers(self, models: Tensor, start: Tensor, clients: Tensor) -> list[Tensor]:
         """Returns the personal layers `[p]` of each of the clients `[n]`, which are given `models[start]`."""
@@ -347,8 +347,8 @@ class _KeepingWork:
         same = (clusters == model).all(1).nonzero().flatten().tolist()
         return means[same[0] if same else -1]
 
-    def _of_each(self, models: Tensor, which: Tensor, layers: Sequence[Tensor]) -> Tensor:
+    def _complete_each(self, models: Tensor, which: Tensor, layers: Sequence[Tensor]) -> Tensor:
         """Adds each client's personal layers to its model: `[n, d]`, in a file if that is large."""
         pairs = zip(which.tolist(), layers, strict=True)
-        rows = (whole_models(models[None, number], self._columns, row[None]) for number, row in pairs)
+        rows = (insert_layers(models[None, number], self._columns, row[None]) for number, row in pairs)
         return collected(rows, len(layers))

@@ -11,7 +11,7 @@ from lit_cfl.memmap_rows import kept, stacked
 PersonalModels = Mapping[int, Tensor]  # rows [d] by client; in files if all of them were more than half of the memory
 
 
-def personal_starts(personal: PersonalModels, clients: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+def starting_models(personal: PersonalModels, clients: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     """Lists the models from which clients start: their own, or the initial one if they have none.
 
     Args:
@@ -27,7 +27,7 @@ def personal_starts(personal: PersonalModels, clients: Tensor, initial: Tensor) 
     return torch.stack([initial, *own]), trained_before * trained_before.cumsum(0)
 
 
-def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_clients: int) -> dict[int, Tensor]:
+def keep_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_clients: int) -> dict[int, Tensor]:
     """Replaces the models of the clients that trained; consumes the fit.
 
     Args:
@@ -44,7 +44,7 @@ def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_
     return dict(personal) | trained
 
 
-def without_model(personal: PersonalModels, clients: Tensor) -> Tensor:
+def clients_without_model(personal: PersonalModels, clients: Tensor) -> Tensor:
     """Lists the clients without a personal model, int64 `[m]`."""
     return clients[torch.tensor([client not in personal for client in clients.tolist()], dtype=torch.bool)]
 

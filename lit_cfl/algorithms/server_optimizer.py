@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
-from lit_cfl.algorithms.hooked import HookedWork, derived, plain, require_means, require_taken
+from lit_cfl.algorithms.mean_hooks import HookedWork, derive, plain, require_hook_used, require_means
 from lit_cfl.errors import InputError, in_short
 from lit_cfl.local_work import LocalWork
 
@@ -47,7 +47,7 @@ def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorith
     own = [("server", ServerState, field(kw_only=True)), ("server_known", Tensor, field(kw_only=True))]
     kind = type(algorithm).state_type
     state = make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, eq=False)
-    return derived(algorithm, _Served, {"state_type": state, "make_optimizer": staticmethod(make)})
+    return derive(algorithm, _WithServer, {"state_type": state, "make_optimizer": staticmethod(make)})
 
 
 def _require_usable(make: OptimizerFactory) -> None:
@@ -66,7 +66,7 @@ def _require_usable(make: OptimizerFactory) -> None:
         raise InputError(f"server: {type(optimizer).__name__} keeps {odd[0]!r}, which is no tensor; give another one")
 
 
-class _Served(Algorithm):
+class _WithServer(Algorithm):
     """Applies the server's step each time the algorithm averages the trained models of a round."""
 
     plain_kind: ClassVar[type[Algorithm]]  # the algorithm without a server optimizer
@@ -82,7 +82,7 @@ class _Served(Algorithm):
         step = _ServerStep(self.make_optimizer, state, work.layout.num_parameters)
         hooked = HookedWork(work, step)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
-        require_taken(self, "server", hooked, step.taken)
+        require_hook_used(self, "server", hooked, step.taken)
         if len(after.models) != len(step.models):  # otherwise they keep their numbers, also where they were mixed
             step.align(after.models, step.models)
         return self._state(after, step.state, step.known), info
@@ -154,11 +154,11 @@ class _ServerStep:
         same = [k < len(before) and torch.equal(row, before[k]) for k, row in enumerate(now)]
         found = [k if same[k] else numbers.get(row.numpy().tobytes(), -1) for k, row in enumerate(now)]
         source = torch.tensor(found, dtype=torch.int64)
-        self.known, *kept = (_with_none(rows)[source] for rows in (self.known, *self.state.values()))
+        self.known, *kept = (_append_zeros(rows)[source] for rows in (self.known, *self.state.values()))
         self.state = dict(zip(self.state, kept, strict=True))
 
 
-def _with_none(rows: Tensor) -> Tensor:
+def _append_zeros(rows: Tensor) -> Tensor:
     """Appends a row of zeros, which the number -1 selects."""
     return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
 

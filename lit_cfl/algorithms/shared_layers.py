@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
-from lit_cfl.algorithms.hooked import HookedWork, derived, plain, require_means, require_taken
+from lit_cfl.algorithms.mean_hooks import HookedWork, derive, plain, require_hook_used, require_means
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
 
@@ -37,10 +37,10 @@ def with_shared_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> 
     if not patterns:
         raise InputError("shared is []; name layers, such as [conv*], or leave it out")
     require_means(algorithm, "shared")
-    return derived(algorithm, _Sharing, {"shared_patterns": tuple(patterns)})
+    return derive(algorithm, _WithSharedLayers, {"shared_patterns": tuple(patterns)})
 
 
-class _Sharing(Algorithm):
+class _WithSharedLayers(Algorithm):
     """Averages some columns of the models over all clusters each time the algorithm averages in clusters."""
 
     plain_kind: ClassVar[type[Algorithm]]
@@ -58,7 +58,7 @@ class _Sharing(Algorithm):
         shared = _SharedMean(work.layout.columns_with_buffers(self.shared_patterns), state.models)
         hooked = _SharingWork(work, shared)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
-        require_taken(self, "shared", hooked, shared.taken)
+        require_hook_used(self, "shared", hooked, shared.taken)
         return replace(after, models=shared.written(after.models)), info
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:

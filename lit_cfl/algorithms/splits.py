@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
-from lit_cfl.algorithms.closest_cluster import closest_by_update
+from lit_cfl.algorithms.cluster_steps import closest_by_update
 from lit_cfl.clustering import assign, clusters_of
-from lit_cfl.clustering.equal_updates import say_if_equal
+from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
 
@@ -112,7 +112,7 @@ class SplittingAlgorithm(Algorithm, ABC):
         return self.warmup_rounds
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[SplitState, Info]:
-        return unsplit(work.initial(0), work.population, work.layout.num_parameters), Info()
+        return one_cluster(work.initial(0), work.population, work.layout.num_parameters), Info()
 
     def serve(self, state: SplitState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))
@@ -138,12 +138,12 @@ def split_round(
     Returns:
         The new state, the round's Info, and the clusters that were compared.
     """
-    cohort = by_cluster(state.index, cohort)
+    cohort = sort_by_cluster(state.index, cohort)
     labels = clusters_of(state.index, cohort)
     fitted = work.fit(state.models, cohort, labels)
     local = fitted.collect()
     clients, own = cohort[fitted.trained], labels[fitted.trained]
-    updates = into_updates(local, state.models, own)
+    updates = subtract_starts(local, state.models, own)
     moves, criterion = _means(updates, own, work.num_examples[clients], torch.zeros_like(state.models), options)
     after = replace(state, models=state.models + moves)
     updates, u = updates[:, : work.layout.num_parameters], criterion[:, : work.layout.num_parameters].norm(dim=1)
@@ -159,8 +159,8 @@ def split_round(
         compared.append((candidate, found))
         parts = divide(found.similarity)
         if parts is not None:
-            say_if_equal(candidate.updates)
-        after = after if parts is None else divided(after, candidate, found, parts)
+            warn_if_equal(candidate.updates)
+        after = after if parts is None else split_cluster(after, candidate, found, parts)
     info = _info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared, work.layout.num_parameters)
     return after, info, compared
 
@@ -216,7 +216,7 @@ def place_by_splits(
         here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the cluster split
 
         def near(updates: Tensor, means: Tensor, start: Tensor = start, columns: Tensor = columns) -> Tensor:
-            return closeness(with_columns(features(updates, start), columns), with_columns(means, columns))
+            return closeness(select_columns(features(updates, start), columns), select_columns(means, columns))
 
         fitted = work.fit(start[None], clients[here], purpose="place")
         parts, info = closest_by_update(fitted, start, state.part_means[of_split], near)
@@ -225,7 +225,7 @@ def place_by_splits(
     return replace(state, index=assign(state.index, clients, at)), Info(down=down, up=up)
 
 
-def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
+def one_cluster(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
     """Puts the whole population (ids int64) into one cluster with this model `[d]`."""
     none = torch.empty(0, dtype=torch.int64)
     return SplitState(
@@ -240,7 +240,7 @@ def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitStat
     )
 
 
-def divided(state: SplitState, candidate: SplitCandidate, found: ClientComparison, parts: Tensor) -> SplitState:
+def split_cluster(state: SplitState, candidate: SplitCandidate, found: ClientComparison, parts: Tensor) -> SplitState:
     """Splits a cluster; all its parts continue from its model.
 
     Args:
@@ -264,7 +264,7 @@ def divided(state: SplitState, candidate: SplitCandidate, found: ClientCompariso
     )
 
 
-def by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
+def sort_by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
     """Orders the clients `[n]` by cluster and id, so that the rows of a cluster are a view of all rows."""
     clients = clients.sort().values
     return clients[clusters_of(assignment, clients).argsort(stable=True)]
@@ -278,7 +278,7 @@ def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
         yield cluster, slice(start, end)
 
 
-def into_updates(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
+def subtract_starts(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
     """Subtracts the start models `models[labels]` from local models `[n, d]` in place: they may fill a disk."""
     for row, label in zip(rows, labels.tolist(), strict=True):
         row -= models[label]
@@ -294,7 +294,7 @@ def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     return nobody.scatter_reduce(0, labels, norms, "amax", include_self=False)
 
 
-def with_columns(rows: Tensor, columns: Tensor) -> Tensor:
+def select_columns(rows: Tensor, columns: Tensor) -> Tensor:
     """Selects columns (int64, ascending) of rows `[n, d]`; a view if they are contiguous, as a layer's are."""
     first, end = int(columns[0]), int(columns[-1]) + 1
     return rows[:, first:end] if end - first == len(columns) else rows[:, columns]

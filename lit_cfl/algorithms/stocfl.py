@@ -28,16 +28,16 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, req
 from lit_cfl.algorithms.stocfl_clusters import (
     MergedModel,
     StoCFLState,
+    add_members,
     cosine_histogram,
-    for_clients,
-    found_clusters,
-    joined,
+    create_clusters,
     merge_clusters,
     nearest_cluster,
     objective,
+    reorder_rows,
 )
 from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
-from lit_cfl.clustering.equal_updates import say_if_equal
+from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, Fitted, LocalWork, Sketch
 
@@ -116,14 +116,14 @@ class StoCFL(Algorithm):
         cohort = cohort.sort().values  # clusters are numbered in the order of ids
         asked = cohort[clusters_of(state.index, cohort) < 0]
         fresh, psi = self._ask_for_psi(state, asked, work)  # lines 5-8
-        state, compared = self._merged(state, cohort, fresh, psi)  # lines 9-17
+        state, compared = self._merge(state, cohort, fresh, psi)  # lines 9-17
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
         weights, omega = client_weights(work.num_examples[cohort], self.weights), state.omega[None]
         thetas = work.fit(state.models, cohort, labels, prox=self.lambda_, centers=omega)  # lines 19-20, 28
         models = mean_by_cluster(thetas, labels, weights, into=state.models)  # lines 23-25
-        turns = self._turns(cohort, work, rng)
-        omegas = self._omegas(omega, cohort[turns], work)  # line 29
+        turns = self._training_order(cohort, work, rng)
+        omegas = self._train_omega(omega, cohort[turns], work)  # line 29
         omega = mean_by_cluster(omegas, torch.zeros_like(labels), weights[turns], into=omega)  # line 22
         trained = thetas.trained & omegas.trained[turns.argsort()]
         info = Info(
@@ -147,21 +147,21 @@ class StoCFL(Algorithm):
         found, psi = self._ask_for_psi(state, clients.sort().values, work)
         best, nearest, closeness = nearest_cluster(state, psi, keep=True)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
-        state = joined(state, found[joins], psi[joins], nearest[joins], keep=self._keeps)
+        state = add_members(state, found[joins], psi[joins], nearest[joins], keep=self._keeps_psi)
         if not joins.all():
             alone, own = found[~joins], psi[~joins]
             groups = merge_by_threshold(own, self.tau)
             _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
-            state, numbers = found_clusters(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
-            state = joined(state, alone, own, numbers[groups], keep=self._keeps)
-        told = None if closeness is None else for_clients(closeness, found, clients)
+            state, numbers = create_clusters(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
+            state = add_members(state, alone, own, numbers[groups], keep=self._keeps_psi)
+        told = None if closeness is None else reorder_rows(closeness, found, clients)
         return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=told)
 
     def serve(self, state: StoCFLState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients), {"global": state.omega})
 
     @property
-    def _keeps(self) -> bool:
+    def _keeps_psi(self) -> bool:
         return self.representation == "sampled"
 
     def _sketch(self, work: LocalWork, seed: int) -> Sketch:
@@ -179,10 +179,10 @@ class StoCFL(Algorithm):
         fitted = work.fit(state.anchor[None], clients, purpose="psi", budget=self.psi_budget)
         rows = torch.cat([sketch(state.anchor - chunk.models[chunk.trained]) for chunk in fitted.chunks()])
         if not rows.any():
-            say_if_equal(rows)  # equal ones that are not zero are rightly merged
+            warn_if_equal(rows)  # equal ones that are not zero are rightly merged
         return clients[fitted.trained], rows
 
-    def _merged(
+    def _merge(
         self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor
     ) -> tuple[StoCFLState, list[Tensor]]:
         """Merges the clusters of the cohort (lines 9 to 17); returns the compared representations with the state."""
@@ -190,30 +190,30 @@ class StoCFL(Algorithm):
         known, labels = cohort[labels >= 0], labels[labels >= 0]
         touched, place = labels.unique(return_inverse=True)
         rows = state.sums[touched]  # line 10: a mean has the direction of its sum
-        if self._keeps and len(known):
+        if self._keeps_psi and len(known):
             rows = torch.zeros_like(rows).index_add(0, place, state.psi_of(known))
         if not len(touched) + len(fresh):
             return state, [rows, psi]
         groups = merge_by_threshold([rows, psi], self.tau)  # lines 12-17; groups with a known cluster come first
         before, after = groups[: len(touched)], groups[len(touched) :]
         state, lived = merge_clusters(state, touched, before, self.merged_model)
-        state, new = found_clusters(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
-        state = joined(state, fresh, psi, torch.cat([lived, new])[after], keep=self._keeps)
+        state, new = create_clusters(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
+        state = add_members(state, fresh, psi, torch.cat([lived, new])[after], keep=self._keeps_psi)
         return state, [rows, psi]
 
-    def _turns(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
+    def _training_order(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
         """Computes the order in which clients train omega: positions in the sorted cohort, int64 `[n]`."""
         if self.global_update == "sequential_by_draw":
             return draw_order(cohort, len(work.num_examples), rng).argsort()
         return torch.arange(len(cohort))
 
-    def _omegas(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:
+    def _train_omega(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:
         if self.global_update == "parallel":
             return work.fit(omega, cohort, purpose="omega")
         return Fitted(_one_after_another(omega, cohort, work), work.num_examples[cohort], held=False)
 
     def _similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
-        if len(cohort) < 2 or (not self._keeps and len(fresh) < len(cohort)):
+        if len(cohort) < 2 or (not self._keeps_psi and len(fresh) < len(cohort)):
             return None  # Psi of some is not at hand
         return Similarity(cohort, cosine_similarity(psi if len(fresh) == len(cohort) else state.psi_of(cohort)))
 

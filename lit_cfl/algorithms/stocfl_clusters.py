@@ -36,7 +36,7 @@ class StoCFLState:
         return torch.stack([self.psi[client] for client in clients.tolist()])
 
 
-def found_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
+def create_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
     """Creates clusters with these thetas `[n, d]`, without clients; returns their numbers `[n]`, ascending."""
     size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
     numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
@@ -49,7 +49,7 @@ def found_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Ten
     return replace(state, models=grown, sums=longer(state.sums), counts=longer(state.counts)), numbers
 
 
-def joined(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *, keep: bool) -> StoCFLState:
+def add_members(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *, keep: bool) -> StoCFLState:
     """Adds clients `[n]` to their clusters `[n]`, and their Psi `[n, s]` to the sums and, if `keep`, to the state."""
     return replace(
         state,
@@ -117,7 +117,7 @@ def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> t
     return best, nearest - 1, torch.cat(kept) if keep else None
 
 
-def for_clients(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
+def reorder_rows(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
     """Reorders rows of the clients `found` (ids ascending) into the order of `clients`; nan for missing clients."""
     told = rows.new_full((len(clients), rows.shape[1]), float("nan"))
     there = torch.isin(clients, found)

@@ -7,7 +7,7 @@ blocks of columns and never copied as a whole. Labels are int64, numbered by eac
 
 from lit_cfl.clustering.client_map import assign, clusters_of
 from lit_cfl.clustering.decomposed import edc, edc_embedding, kmeans, madc
-from lit_cfl.clustering.drift import ShiftMetric, drifted, label_shift_distance
+from lit_cfl.clustering.drift import ShiftMetric, find_drifted, label_shift_distance
 from lit_cfl.clustering.merging import Linkage, agglomerate, merge_by_threshold, merge_distances
 from lit_cfl.clustering.products import Rows
 from lit_cfl.clustering.similarity import (
@@ -33,9 +33,9 @@ __all__ = [
     "cross_distances",
     "direction_cosines",
     "distances",
-    "drifted",
     "edc",
     "edc_embedding",
+    "find_drifted",
     "kmeans",
     "label_shift_distance",
     "madc",

@@ -134,7 +134,7 @@ def _count_matched(overlaps: _Overlaps) -> int:
     Clusters that are connected by no pairs are matched apart: where each client is a cluster of its own, a matrix of
     all clusters would have the square of the clients.
     """
-    connected = _connected(overlaps)
+    connected = _number_components(overlaps)
     tall, wide = (_group_sizes(ids, connected) for ids in (overlaps.rows, overlaps.columns))
     simple = (tall == 1) | (wide == 1)
     total = int(_largest(connected, overlaps.shared)[simple].sum())  # one pair of each can be matched
@@ -144,7 +144,7 @@ def _count_matched(overlaps: _Overlaps) -> int:
     return total + sum(_best_matching(overlaps.part(pairs)) for pairs in np.split(rest, ends) if len(pairs))
 
 
-def _connected(overlaps: _Overlaps) -> np.ndarray:
+def _number_components(overlaps: _Overlaps) -> np.ndarray:
     """Numbers the connected components of the overlap graph: the component of each pair, from 0 without gaps."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

@@ -32,7 +32,7 @@ def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: Shif
     return moved / out_of
 
 
-def drifted(
+def find_drifted(
     counts_now: Tensor, counts_before: Tensor, num_examples: Tensor, threshold: float, metric: ShiftMetric
 ) -> Tensor:
     """Finds the clients whose labels have moved by more than the threshold (FlexCFL, Algorithm 2, line 5; strict).

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.clustering.products import ROWS_AT_ONCE, TILE, Rows, chunks_of, gram, require_finite, squared_norms
-from lit_cfl.clustering.similarity import cosines, divided
+from lit_cfl.clustering.similarity import cosines, divide_by_lengths
 from lit_cfl.errors import InputError
 
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
@@ -52,7 +52,7 @@ def agglomerate(
         raise InputError(f"a distance is {float(distances.min())}; distances are 0 or more")
     tree = merge_tree(distances, linkage)
     kept = n - num_clusters if num_clusters is not None else int((tree[:, 2] < threshold).sum())
-    return cut(tree, kept)
+    return cut_tree(tree, kept)
 
 
 def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
@@ -111,7 +111,7 @@ def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
         some, near = rows[tile].double(), []
         for part in others.split(TILE):
             lengths = norms[tile, None] * norms[part]
-            near.append(divided(some @ rows[part].double().T, lengths) >= tau)
+            near.append(divide_by_lengths(some @ rows[part].double().T, lengths) >= tau)
         one, other = torch.cat(near, dim=1).nonzero().T
         if len(one):
             pairs = own[one].numpy(), labels[others[other]].numpy()
@@ -154,7 +154,7 @@ def require_symmetric(matrix: Tensor) -> None:
         raise InputError("the matrix of all pairs is not symmetric; give the same value for (i, j) and (j, i)")
 
 
-def cut(tree: np.ndarray, kept: int) -> Tensor:
+def cut_tree(tree: np.ndarray, kept: int) -> Tensor:
     """Finds the clusters after the first `kept` merges of a linkage matrix, int64 `[n]`."""
     from scipy.sparse import coo_array
 

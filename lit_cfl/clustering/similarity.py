@@ -1,5 +1,6 @@
 """Cosines and distances of rows."""
 
+import warnings
 from typing import Literal, get_args
 
 import torch
@@ -17,7 +18,7 @@ from lit_cfl.clustering.products import (
     row_tiles,
     zeros_of_pairs,
 )
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 Metric = Literal["l1", "l2", "cosine"]
 """A distance of rows; `cosine` is 1 - cosine."""
@@ -44,7 +45,7 @@ def cosines(products: Tensor) -> Tensor:
     """Computes cosines from a Gram matrix `[n, n]`; 0 for a zero row, else exactly 1 on the diagonal."""
     norms = products.diagonal().sqrt()
     require_finite(norms)
-    similarity = divided(products, norms[:, None] * norms)
+    similarity = divide_by_lengths(products, norms[:, None] * norms)
     return similarity.fill_diagonal_(1) * (norms > 0)[:, None] * (norms > 0)
 
 
@@ -74,10 +75,10 @@ def _direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
     norms = squares.sqrt()
     require_finite(norms[:n])
     require_finite(norms[n:], "direction")
-    return divided(products, norms[:n, None] * norms[n:]).to(updates.dtype)
+    return divide_by_lengths(products, norms[:n, None] * norms[n:]).to(updates.dtype)
 
 
-def divided(products: Tensor, lengths: Tensor) -> Tensor:
+def divide_by_lengths(products: Tensor, lengths: Tensor) -> Tensor:
     """Divides inner products by products of norms: in [-1, 1], 0 if a norm is 0."""
     return torch.where(lengths > 0, products / lengths, 0.0).clamp_(-1, 1)
 
@@ -148,6 +149,19 @@ def _euclidean(rows: Rows) -> Tensor:
     lengths = squares[:, None] + squares
     squared = lengths - 2 * mirror(products)
     return torch.where(squared > _SAME * lengths, squared, 0.0).sqrt()
+
+
+def warn_if_equal(updates: Tensor) -> None:
+    """Adds a notice if all updates `[n, d]` to be clustered are equal."""
+    if len(updates) < 2 or not all(torch.equal(row, updates[0]) for row in updates[1:]):  # ends at the first other one
+        return
+    zero = " to zero" if not updates[0].any() else ""
+    warnings.warn(
+        f"the updates of all {len(updates)} clients are equal{zero}: clusters made of them mean nothing "
+        "(look at the learning rate, and whether all clients have the same data)",
+        Notice,
+        stacklevel=3,
+    )
 
 
 def _pairwise(rows: Tensor, others: Tensor, power: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.merging import cut, merge_tree, require_symmetric
+from lit_cfl.clustering.merging import cut_tree, merge_tree, require_symmetric
 from lit_cfl.errors import InputError
 
 _ROUNDING = 1e-6
@@ -28,7 +28,7 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
     """
     if len(similarity) < 2:
         raise InputError(f"{len(similarity)} clients cannot be split in two; give at least 2")
-    return cut(merge_tree(-similarity, linkage), len(similarity) - 2)
+    return cut_tree(merge_tree(-similarity, linkage), len(similarity) - 2)
 
 
 def separation_gap(similarity: Tensor, labels: Tensor) -> float:

@@ -39,7 +39,7 @@ def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
     return first
 
 
-def padded(bases: list[Tensor]) -> Tensor:
+def pad_bases(bases: list[Tensor]) -> Tensor:
     """Stacks bases of subspaces, `[m_i, d]` each, into `[n, m, d]`, m of at least 1, padded with zero rows."""
     found = pad_sequence(bases, batch_first=True)
     return found if found.shape[1] else found.new_zeros(len(found), 1, found.shape[2])

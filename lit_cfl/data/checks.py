@@ -162,10 +162,10 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         )
     if division.skew not in ("feature", "label", "other"):
         raise InputError(f"{who}: skew is {division.skew!r}; give feature, label or other")
-    train, test = (_listed(getattr(division, name), examples, f"{who}: {name}") for name in ("train", "test"))
+    train, test = (_check_lists(getattr(division, name), examples, f"{who}: {name}") for name in ("train", "test"))
     for name, lists in {"train": train, "test": test}.items():
-        _say_what_repeats(lists, len(examples) * len(examples.views), f"{who}: {name}")
-    _say_what_overlaps(division.train, test, len(examples), who)
+        _warn_of_repeats(lists, len(examples) * len(examples.views), f"{who}: {name}")
+    _warn_of_overlap(division.train, test, len(examples), who)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,10 +217,10 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
     for name, lists in {"train": data.train, "validation": data.validation, "test": data.test}.items():
         if len(lists) != before.num_clients:
             raise InputError(f"{who}: step returns {name} of {len(lists)} clients, but there are {before.num_clients}")
-        _listed(lists.select(clients), data.examples, f"{who}: {name}", clients)
+        _check_lists(lists.select(clients), data.examples, f"{who}: {name}", clients)
 
 
-def _listed(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
+def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
     """Collects the lists. Raises InputError if a list exceeds the index, or an entry exceeds the pool.
 
     Args:
@@ -245,7 +245,7 @@ def _listed(index: ClientIndex, examples: Examples, what: str, ids: Tensor | Non
     return lists
 
 
-def _say_what_repeats(lists: _Lists, most: int, what: str) -> None:
+def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
     """Warns of clients that have an example more than once.
 
     Args:
@@ -266,7 +266,7 @@ def _say_what_repeats(lists: _Lists, most: int, what: str) -> None:
     )
 
 
-def _say_what_overlaps(train: ClientIndex, test: _Lists, num_examples: int, who: str) -> None:
+def _warn_of_overlap(train: ClientIndex, test: _Lists, num_examples: int, who: str) -> None:
     """Warns of clients that are tested on an example on which they train, under any view."""
     trained, tested = train.entries % num_examples, test.entries % num_examples
     seen = torch.zeros(num_examples, dtype=torch.bool)

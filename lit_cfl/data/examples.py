@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data.augment import Augment, AugmentFunction
-from lit_cfl.data.looks import blurred, turned
+from lit_cfl.data.image_transforms import blur_images, rotate_images
 from lit_cfl.devices import sent
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_normal
@@ -270,8 +270,8 @@ class Examples:
         """
         seen, varies = self._seen(index), isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor)
         changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
-        turned = any(view.quarter_turns for view, _ in seen)
-        if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (turned and varies):
+        rotate_images = any(view.quarter_turns for view, _ in seen)
+        if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (rotate_images and varies):
             return None
         inputs = self.inputs.index_select(0, sent(index, self.inputs.device) % len(self))
         for view, those in seen:
@@ -298,9 +298,9 @@ class Examples:
             if view.quarter_turns:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
             if view.angle:
-                inputs[those] = turned(inputs[those], view.angle)
+                inputs[those] = rotate_images(inputs[those], view.angle)
             if view.blur:
-                inputs[those] = blurred(inputs[those], view.blur)
+                inputs[those] = blur_images(inputs[those], view.blur)
             if view.brightness != 1 or view.colour:
                 factors = inputs.new_tensor(view.colour or (1.0,)) * view.brightness
                 inputs[those] = inputs[those] * (factors[:, None, None] if view.colour else factors)

@@ -1,6 +1,6 @@
-"""The example lists of all clients, and the true clusters if known."""
+"""The example lists of all clients, and the true clusters if known; also as plain tensors by name, for files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -10,6 +10,10 @@ from torch import Tensor
 
 from lit_cfl.data.examples import Examples
 from lit_cfl.data.index import ClientIndex
+
+_LISTS = ("train", "validation", "test", "withheld")
+_PARTS = ("values", "starts", "sizes")
+LIST_ARRAYS = (*(f"{name}_{part}" for name in _LISTS for part in _PARTS), "true_clusters")  # names in files
 
 Split = Literal["train", "validation", "test"]
 """A part of a client's examples."""
@@ -109,10 +113,10 @@ class FederatedData:
         }
         return replace(self, withheld=withheld, **lists)
 
-    def behind(self, clients: int) -> "FederatedData":
+    def offset_clients(self, clients: int) -> "FederatedData":
         """Increases the clients' ids by `clients`; the new lower ids have no data."""
         unknown = torch.full((clients,), -1)
-        lists = self.of_lists(lambda index: index.behind(clients))
+        lists = self.of_lists(lambda index: index.offset_clients(clients))
         return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None, names=())
 
     def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
@@ -121,3 +125,17 @@ class FederatedData:
         newcomers = None if self.newcomers is None else self.newcomers[clients]
         lists = self.of_lists(lambda index: index.select(clients).first(size))
         return replace(lists, true_clusters=self.true_clusters[clients], newcomers=newcomers, names=())
+
+
+def lists_of(data: FederatedData) -> dict[str, Tensor]:
+    """Returns the lists of all clients and the true clusters; equal lists always give equal tensors."""
+    lists = {name: index.compact() for name in _LISTS if (index := getattr(data, name)) is not None}
+    tensors = {f"{name}_{part}": getattr(index, part) for name, index in lists.items() for part in _PARTS}
+    return tensors | {"true_clusters": data.true_clusters}
+
+
+def with_lists(data: FederatedData, tensors: Mapping[str, Tensor]) -> FederatedData:
+    """Replaces the lists for the same examples and clients. Raises KeyError if one is missing."""
+    present = [name for name in _LISTS if name != "withheld" or f"{name}_values" in tensors]
+    lists: dict[str, Any] = {name: ClientIndex(*(tensors[f"{name}_{part}"] for part in _PARTS)) for name in present}
+    return replace(data, true_clusters=tensors["true_clusters"], **lists)

@@ -75,7 +75,7 @@ class ClientIndex:
         """The client of each of `entries`, int64."""
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
-    def behind(self, clients: int) -> "ClientIndex":
+    def offset_clients(self, clients: int) -> "ClientIndex":
         """Puts the same lists after this many clients with empty lists."""
         none = torch.zeros(clients, dtype=torch.int64)
         return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
@@ -109,7 +109,7 @@ class ClientIndex:
         stretches, which = self.distinct()
         return stretches.packed().select(which)
 
-    def replaced(self, clients: Tensor, lists: "ClientIndex") -> "ClientIndex":
+    def replace_lists(self, clients: Tensor, lists: "ClientIndex") -> "ClientIndex":
         """Replaces the lists of these clients.
 
         The new lists are appended; what nobody has any more goes once it is more than half of the array.

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from lit_cfl.data.examples import Examples, View
-from lit_cfl.data.federated import FederatedData
+from lit_cfl.data.federated import LIST_ARRAYS, FederatedData, lists_of, with_lists
 from lit_cfl.data.index import ClientIndex
-from lit_cfl.data.lists import LIST_ARRAYS, lists_of, with_lists
 from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
@@ -123,12 +122,12 @@ def _arrays(data: FederatedData) -> dict[str, np.ndarray]:
 
 def _views(examples: Examples) -> list[list[Any]]:
     return [
-        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_further(view)]
+        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_newer_fields(view)]
         for view in examples.views
     ]
 
 
-def _further(view: View) -> list[Any]:
+def _newer_fields(view: View) -> list[Any]:
     """Lists a view's fields added since version 0.2; empty if all of them have their defaults."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further

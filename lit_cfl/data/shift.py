@@ -95,7 +95,7 @@ def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData
     return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
 
 
-def shifted(
+def apply_shifts(
     data: FederatedData, shifts: Sequence[Shift], round: int, seed: int, warm: Tensor
 ) -> tuple[FederatedData, tuple[ShiftLog, ...]]:
     """Applies one round's shifts, in order.

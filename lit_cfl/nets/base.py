@@ -61,16 +61,16 @@ def image_sizes(
 def glorot(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     """Gives a layer Glorot-uniform weights and zero biases, as Keras starts the nets of FedGroup and FlexCFL."""
     nn.init.xavier_uniform_(layer.weight)
-    return _without_bias(layer)
+    return _zero_bias(layer)
 
 
 def he(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     """Gives a layer He-normal weights (He et al., 2015), which deep ReLU nets need, and zero biases."""
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    return _without_bias(layer)
+    return _zero_bias(layer)
 
 
-def _without_bias(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
+def _zero_bias(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer

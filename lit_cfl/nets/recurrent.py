@@ -38,8 +38,8 @@ class _Bidirectional(Net):
         super().__init__()
         _, labels = sizes(input_shape, num_labels)
         self.embedding, width = _embedding(input_shape, vocabulary, embedding_width)
-        self.rnn1 = _started(self.cell(width, 64, batch_first=True, bidirectional=True))
-        self.rnn2 = _started(self.cell(128, 32, batch_first=True, bidirectional=True))
+        self.rnn1 = _initialise(self.cell(width, 64, batch_first=True, bidirectional=True))
+        self.rnn2 = _initialise(self.cell(128, 32, batch_first=True, bidirectional=True))
         self.fc1 = glorot(nn.Linear(64, 64))
         self.dropout = nn.Dropout(0.5)
         self.fc2 = glorot(nn.Linear(64, labels))
@@ -89,8 +89,8 @@ class FedGroupLSTM(Net):
         if labels != 2:
             raise InputError(f"FedGroupLSTM's one logit tells 2 labels apart, not {labels}; choose Sent140LSTM")
         self.embedding, width = _embedding(input_shape, vocabulary, embedding_width)
-        self.rnn1 = _started(nn.LSTM(width, 100, batch_first=True))
-        self.rnn2 = _started(nn.LSTM(100, 100, batch_first=True))
+        self.rnn1 = _initialise(nn.LSTM(width, 100, batch_first=True))
+        self.rnn2 = _initialise(nn.LSTM(100, 100, batch_first=True))
         self.fc1 = glorot(nn.Linear(100, 30))
         self.fc2 = glorot(nn.Linear(30, 1))
 
@@ -124,7 +124,7 @@ def _embedding(
     return layer, embedding_width
 
 
-def _started(layer: Recurrent) -> Recurrent:
+def _initialise(layer: Recurrent) -> Recurrent:
     """Starts a layer as Keras does: weights Glorot-uniform, orthogonal between steps; biases 0 or, to forget, 1.
 
     An LSTM of the papers has one bias where PyTorch has two: the second is frozen at 0, so nobody trains or sends it.

@@ -19,7 +19,7 @@ from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.data import FederatedData
-from lit_cfl.data.lists import with_lists
+from lit_cfl.data.federated import with_lists
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.errors import InputError
@@ -216,7 +216,7 @@ class SavedRun:
             )
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known, names, truth = self.prepared.data.num_clients, data.names, data.true_clusters
-        data = data.behind(known)  # ids that the run does not know
+        data = data.offset_clients(known)  # ids that the run does not know
         clients = torch.arange(known, data.num_clients)
         index = self.round - 1  # see `Round`
         rng = generator(engine.seed, "assign", index)

@@ -12,7 +12,7 @@ import torch
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
-from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.data.federated import lists_of, with_lists
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun

@@ -38,7 +38,7 @@ class Task(LightningModule, ABC):
         outputs = self.net(inputs)
         if not isinstance(outputs, Tensor):
             raise InputError(
-                f"{type(self.net).__name__} returned {_in_words(outputs)}; return a tensor{_held(outputs)}"
+                f"{type(self.net).__name__} returned {_describe(outputs)}; return a tensor{_suggest_tensor(outputs)}"
             )
         return outputs
 
@@ -89,11 +89,11 @@ def most_likely(outputs: Tensor) -> Tensor:
     return outputs.argmax(-1).where(~outputs.isnan().any(-1), -1)
 
 
-def _in_words(outputs: Any) -> str:
+def _describe(outputs: Any) -> str:
     return "None" if outputs is None else f"a {type(outputs).__name__}"
 
 
-def _held(outputs: Any) -> str:
+def _suggest_tensor(outputs: Any) -> str:
     """Suggests, as a remedy, the tensor in a net's return value; empty if there is none."""
     if isinstance(outputs, Sequence) and outputs and isinstance(outputs[0], Tensor):
         return ", such as output[0]"

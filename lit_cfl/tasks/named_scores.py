@@ -158,10 +158,10 @@ def _score(name: str | Score, known: KnownScores) -> Score:
             f"task.scores names {name!r}, which is no score{nearest(name, known.names)}. There are: "
             f"{', '.join(known.names)}, and functions of your own by their path, such as my_scores.{name}"
         )
-    return _own(name, own)
+    return _import_score(name, own)
 
 
-def _own(path: str, name: str) -> Score:
+def _import_score(path: str, name: str) -> Score:
     """Imports a score of the user's own."""
     found = import_own("task.scores", path)
     if isinstance(found, SetScore):

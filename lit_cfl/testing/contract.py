@@ -54,7 +54,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
         _serves,
         _places,
         _places_unlabelled,
-        _bears_emptiness,
+        _accepts_empty_rounds,
         _reads_chunks,
     ):
         check(algorithm)
@@ -89,7 +89,7 @@ def _states(
 ) -> Iterator[State]:
     """Yields the state after `init` and after each round."""
     algorithm = replace(algorithm)  # what an instance remembers is no state
-    with _in_words(algorithm, "init"):
+    with _raised_in(algorithm, "init"):
         answer = algorithm.init(work.at(0), generator(3, "init"))
     with _as_broken_rule():
         state, _ = check_answer(algorithm, "init", answer, partial(_num_models, algorithm))
@@ -98,17 +98,17 @@ def _states(
         algorithm = replace(algorithm)
         cohort = reorder(_cohort(round, algorithm))
         before = between(state)
-        with _in_words(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
+        with _raised_in(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
             answer = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
         with _as_broken_rule():
             state, _ = check_answer(algorithm, "round", answer, partial(_num_models, algorithm))
-        with _in_words(algorithm, "serve"):
+        with _raised_in(algorithm, "serve"):
             algorithm.serve(state, torch.arange(_CLIENTS))
         yield state
 
 
 def _num_models(algorithm: Algorithm, state: State) -> int:
-    with _in_words(algorithm, "serve"):
+    with _raised_in(algorithm, "serve"):
         return len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
 
 
@@ -124,11 +124,11 @@ def _as_broken_rule() -> Iterator[None]:
 def _is_plain(algorithm: Algorithm) -> None:
     kind = type(algorithm)
     frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses keep it, the stubs do not
-    assert frozen, _say(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
+    assert frozen, _message(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    assert not bare, _say(algorithm, f"its fields {bare} have no default")
+    assert not bare, _message(algorithm, f"its fields {bare} have no default")
     named = is_dataclass(getattr(kind, "state_type", None))
-    assert named, _say(algorithm, "names no state_type, or one that is no dataclass")
+    assert named, _message(algorithm, "names no state_type, or one that is no dataclass")
     for state in _states(algorithm, _work(algorithm)):
         with _as_broken_rule():
             require_savable(algorithm, state)
@@ -149,14 +149,14 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
     }
     for name, call in calls.items():
         kept_state, kept_work, cohort = deepcopy(state_to_dict(state)), deepcopy(_tensors(work)), everyone.clone()
-        with _in_words(algorithm, f"{name} with all clients"):
+        with _raised_in(algorithm, f"{name} with all clients"):
             call(state, cohort)
         same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
-        assert same, _say(algorithm, f"{name} changes its arguments")
-        assert _difference(kept_work, _tensors(work)) == 0, _say(
+        assert same, _message(algorithm, f"{name} changes its arguments")
+        assert _difference(kept_work, _tensors(work)) == 0, _message(
             algorithm, f"{name} changes what it is told of clients"
         )
-    assert repr(algorithm) == before, _say(algorithm, "changes its own fields")
+    assert repr(algorithm) == before, _message(algorithm, "changes its own fields")
 
 
 def _repeats(algorithm: Algorithm) -> None:
@@ -164,7 +164,7 @@ def _repeats(algorithm: Algorithm) -> None:
     first = list(_states(algorithm, _work(algorithm)))
     torch.manual_seed(2)  # the global generator must not matter
     for round, (a, b) in enumerate(zip(first, _states(algorithm, _work(algorithm)), strict=True)):
-        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
+        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
             algorithm, f"the same seed gives another state after {_after(round)}"
         )
 
@@ -173,7 +173,7 @@ def _resumes(algorithm: Algorithm) -> None:
     whole = list(_states(algorithm, _work(algorithm)))
     saved = list(_states(algorithm, _work(algorithm), between=lambda state: _loaded(algorithm, state)))
     for round, (a, b) in enumerate(zip(whole, saved, strict=True)):
-        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
+        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
             algorithm, f"a run that is saved and loaded after each round differs after {_after(round)}"
         )
 
@@ -190,7 +190,7 @@ def _ignores_order(algorithm: Algorithm) -> None:
     reverse = list(_states(algorithm, _work(algorithm), reorder=lambda cohort: cohort.sort(descending=True).values))
     for round, (a, b) in enumerate(zip(ascending, reverse, strict=True)):
         found = _difference(state_to_dict(a), state_to_dict(b))
-        assert found <= _TOLERANCE, _say(
+        assert found <= _TOLERANCE, _message(
             algorithm, f"the order of the cohort matters by {found:.1e} in {_after(round)}"
         )
 
@@ -199,10 +199,10 @@ def _serves(algorithm: Algorithm) -> None:
     for state in _states(algorithm, _work(algorithm)):
         served = algorithm.serve(state, torch.arange(_CLIENTS))
         some = torch.tensor([7, 2, 9])
-        with _in_words(algorithm, f"serve for the clients {some.tolist()}"):
+        with _raised_in(algorithm, f"serve for the clients {some.tolist()}"):
             alone = algorithm.serve(state, some).index
             in_order = _difference(alone, served.index[some]) == 0
-        assert in_order, _say(
+        assert in_order, _message(
             algorithm,
             f"serve gives the clients {some.tolist()} the models {alone.tolist()} where they alone are asked for, and "
             f"{served.index[some].tolist()} among all: give each client its model, in their order, and number models "
@@ -211,7 +211,7 @@ def _serves(algorithm: Algorithm) -> None:
         with _as_broken_rule():
             check_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
         for row in (*served.models, *served.extra.values()):
-            assert row.isfinite().all(), _say(algorithm, "serve gives a model that is not finite")
+            assert row.isfinite().all(), _message(algorithm, "serve gives a model that is not finite")
 
 
 def _places(algorithm: Algorithm) -> None:
@@ -223,7 +223,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
         return
     work = _work(algorithm, _CLIENTS + 3, kind=_Unlabelled)
     state, _ = algorithm.init(_work(algorithm), generator(3, "init"))
-    with _in_words(algorithm, "place_unlabelled of nobody"):
+    with _raised_in(algorithm, "place_unlabelled of nobody"):
         try:
             algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
         except InputError:
@@ -247,27 +247,27 @@ class _Unlabelled(QuadraticWork):
 def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
     place = getattr(algorithm, name)
     for state in _states(algorithm, _work(algorithm)):
-        with _in_words(algorithm, f"{name} of nobody"):
+        with _raised_in(algorithm, f"{name} of nobody"):
             place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
             unseen = int(clients[0]) >= _CLIENTS
             who = "clients never seen" if unseen else "its clients"
             ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
-            with _in_words(algorithm, f"{name} of {who}, the ids {ids},"):
+            with _raised_in(algorithm, f"{name} of {who}, the ids {ids},"):
                 answer = place(state, clients, more.at(_ROUNDS), generator(3, "place"))
             with _as_broken_rule():
                 placed, _ = check_answer(algorithm, name, answer, partial(_num_models, algorithm))
-            with _in_words(algorithm, f"serve for {who}, the ids {ids},"):
+            with _raised_in(algorithm, f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
-            assert (index >= 0).all(), _say(algorithm, f"after {name}, serve gives {who} no model")
+            assert (index >= 0).all(), _message(algorithm, f"after {name}, serve gives {who} no model")
             torch.manual_seed(int(clients[0]))  # the global generator must not matter
             work = more.at(_ROUNDS)
             again, _ = place(state, clients.flip(0), work, generator(3, "place"))
             alike = _difference(index, algorithm.serve(again, clients).index) == 0
-            assert alike, _say(algorithm, f"{name} gives {who} another model the second time, in another order")
+            assert alike, _message(algorithm, f"{name} gives {who} another model the second time, in another order")
 
 
-def _bears_emptiness(algorithm: Algorithm) -> None:
+def _accepts_empty_rounds(algorithm: Algorithm) -> None:
     if algorithm.needs_all(0):
         return  # it never meets such a round
     work = _work(algorithm)
@@ -276,29 +276,29 @@ def _bears_emptiness(algorithm: Algorithm) -> None:
     state, _ = algorithm.init(work, generator(3, "init"))
     nobody, without_data = torch.empty(0, dtype=torch.int64), torch.tensor([2, 7])
     for name, cohort in {"nobody": nobody, "clients without data": without_data}.items():
-        with _in_words(algorithm, f"a round of {name}"):
+        with _raised_in(algorithm, f"a round of {name}"):
             after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
             models = algorithm.serve(after, torch.arange(_CLIENTS)).models
-        assert models.isfinite().all(), _say(algorithm, f"a round of {name} gives a model that is not finite")
+        assert models.isfinite().all(), _message(algorithm, f"a round of {name} gives a model that is not finite")
 
 
 def _reads_chunks(algorithm: Algorithm) -> None:
     chunked = list(_states(algorithm, _work(algorithm, chunk_size=2)))
     for round, (a, b) in enumerate(zip(_states(algorithm, _work(algorithm)), chunked, strict=True)):
         found = _difference(state_to_dict(a), state_to_dict(b))
-        assert found <= _TOLERANCE, _say(
+        assert found <= _TOLERANCE, _message(
             algorithm, f"reading a fit in chunks matters by {found:.1e} in {_after(round)}"
         )
 
 
 @contextmanager
-def _in_words(algorithm: Algorithm, call: str) -> Iterator[None]:
+def _raised_in(algorithm: Algorithm, call: str) -> Iterator[None]:
     """Turns an error raised in a call of the algorithm into a broken rule."""
     try:
         yield
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        raise AssertionError(_say(algorithm, f"{call} raises {what}")) from error
+        raise AssertionError(_message(algorithm, f"{call} raises {what}")) from error
 
 
 def _difference(a: Any, b: Any) -> float:
@@ -324,5 +324,5 @@ def _after(position: int) -> str:
     return "init" if position == 0 else f"round {position}"
 
 
-def _say(algorithm: Algorithm, what: str) -> str:
+def _message(algorithm: Algorithm, what: str) -> str:
     return f"{type(algorithm).__name__}: {what}"

@@ -67,7 +67,7 @@ def test_max_clusters_is_the_most_that_is_decided_on():
 
 def test_a_number_is_left_alone_and_others_are_refused():
     work = corners(2)
-    assert IFCA(5).decided(work, rng())[0] == IFCA(5)
+    assert IFCA(5).decide_number(work, rng())[0] == IFCA(5)
     assert work.costs.steps == 0
     with pytest.raises(InputError, match="num_clusters is 'many'; give a number, or auto"):
         FedGroup("many")

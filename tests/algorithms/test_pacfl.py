@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import PACFL, FedAvg
 from lit_cfl.algorithms.pacfl import PACFLState, vectors_of_client
 from lit_cfl.clustering import agglomerate
-from lit_cfl.clustering.subspaces import left_singular_vectors, padded, subspace_angles
+from lit_cfl.clustering.subspaces import left_singular_vectors, pad_bases, subspace_angles
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -52,7 +52,7 @@ def of_clients(name: str, subspace: str) -> Tensor:
     for inputs, labels in zip(PUBLISHED[name]["inputs"], PUBLISHED[name]["labels"], strict=True):
         examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)
         found.append(vectors_of_client(examples, marks, number=2, each_label=subspace == "each_label"))
-    return padded(found)
+    return pad_bases(found)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_principal_angles_depend_on_the_subspaces_alone_and_those_of_vectors_on_
 
 def test_a_smaller_subspace_has_as_many_angles_as_it_has_dimensions_and_one_without_any_is_at_90():
     line, plane, nothing = rows(at_angle(40)), rows([1, 0, 0], [0, 0, 1]), torch.zeros(1, 3, dtype=torch.float64)
-    bases = padded([line, plane, nothing])
+    bases = pad_bases([line, plane, nothing])
     expected = rows([0, 40, 90], [40, 0, 90], [90, 90, 90])
     for which in ("smallest", "sum"):
         assert_close(subspace_angles(bases, bases, which), expected, atol=2e-6, rtol=0)

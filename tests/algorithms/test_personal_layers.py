@@ -33,7 +33,7 @@ from lit_cfl.algorithms import (
     Oracle,
     StoCFL,
 )
-from lit_cfl.algorithms.personal_layers import _KeepingWork, with_personal_layers
+from lit_cfl.algorithms.personal_layers import _PersonalWork, with_personal_layers
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.algorithms.shared_layers import with_shared_layers
 from lit_cfl.errors import InputError
@@ -157,11 +157,11 @@ def test_newcomer_is_placed_with_the_mean_of_each_cluster_and_keeps_none():
     assert placed.own_layers.keys() == state.own_layers.keys() == set(range(6))
 
 
-def clients_at_hand(work: QuadraticWork) -> tuple[_KeepingWork, Tensor, dict[int, Tensor]]:
+def clients_at_hand(work: QuadraticWork) -> tuple[_PersonalWork, Tensor, dict[int, Tensor]]:
     """Clients of whom 2 and 5 have personal layers, and the means of two clusters."""
     own = {2: torch.tensor([7.0, 8.0]).double(), 5: torch.tensor([-1.0, 4.0]).double()}
     clusters, means = torch.eye(2).double(), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double()
-    return _KeepingWork(work, torch.arange(2), work.initial(0)[:2], own, lambda: (clusters, means)), means, own
+    return _PersonalWork(work, torch.arange(2), work.initial(0)[:2], own, lambda: (clusters, means)), means, own
 
 
 def test_losses_of_a_client_are_with_its_own_layers_and_else_with_those_of_each_cluster():

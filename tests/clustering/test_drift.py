@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quadratic import ids, rng
 
-from lit_cfl.clustering import drifted, label_shift_distance
+from lit_cfl.clustering import find_drifted, label_shift_distance
 from lit_cfl.errors import InputError
 
 few = settings(deadline=None, derandomize=True, max_examples=40)
@@ -94,7 +94,7 @@ def moved(number: int, of: int) -> torch.Tensor:
 def test_trigger_is_strict(metric: str, most: int):  # 6 of 60 is 1.2000000000000004 in floats, and tau is 1.2
     now = torch.cat([moved(most - 1, 60), moved(most, 60), moved(most + 1, 60)])
     before = BEFORE.expand(3, -1)
-    assert drifted(now, before, ids(60, 60, 60), 0.2, metric).tolist() == [False, False, True]
+    assert find_drifted(now, before, ids(60, 60, 60), 0.2, metric).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.2, 0.3, 0.7, 0.05])
@@ -102,13 +102,13 @@ def test_client_exactly_at_the_threshold_never_migrates(threshold: float):
     for of in (20, 60, 140, 1_000, 99_980):
         number = round(threshold * of)
         now, before, sizes = counts(_0=of - number, _3=number), counts(_0=of), ids(of)
-        assert not drifted(now, before, sizes, threshold, "total_variation").item()
-        assert not drifted(now, before, sizes, 3 * threshold, "w1_label_axis").item()
-        assert not drifted(now, before, sizes, 2 * threshold, "l1_counts").item()
+        assert not find_drifted(now, before, sizes, threshold, "total_variation").item()
+        assert not find_drifted(now, before, sizes, 3 * threshold, "w1_label_axis").item()
+        assert not find_drifted(now, before, sizes, 2 * threshold, "l1_counts").item()
         beyond = counts(_0=of - number - 1, _3=number + 1)
-        assert drifted(beyond, before, sizes, threshold, "total_variation").item()
-        assert drifted(beyond, before, sizes, 3 * threshold, "w1_label_axis").item()
-        assert drifted(beyond, before, sizes, 2 * threshold, "l1_counts").item()
+        assert find_drifted(beyond, before, sizes, threshold, "total_variation").item()
+        assert find_drifted(beyond, before, sizes, 3 * threshold, "w1_label_axis").item()
+        assert find_drifted(beyond, before, sizes, 2 * threshold, "l1_counts").item()
 
 
 @few
@@ -117,23 +117,23 @@ def test_trigger_follows_the_distance(now, before, metric, threshold):
     distance = label_shift_distance(now, before, metric).item()
     bound = threshold if metric in SHARES else threshold * 37 / 5
     if abs(distance - bound) > 1e-5:
-        assert drifted(now, before, ids(37), threshold, metric).item() == (distance > bound)
+        assert find_drifted(now, before, ids(37), threshold, metric).item() == (distance > bound)
 
 
 def test_limit_of_the_counts_is_the_first_size_not_the_present_one():  # tau_i is fixed at the start
     now, before = counts(_0=50), counts(_0=60)
-    assert drifted(now, before, ids(40), 0.2, "l1_counts").item()  # 10 > 8
-    assert not drifted(now, before, ids(60), 0.2, "l1_counts").item()  # 10 < 12
+    assert find_drifted(now, before, ids(40), 0.2, "l1_counts").item()  # 10 > 8
+    assert not find_drifted(now, before, ids(60), 0.2, "l1_counts").item()  # 10 < 12
 
 
 def test_growing_data_drift_by_counts_but_not_by_shares():  # C4, the incremental release
     now, before = counts(_0=15, _1=15), BEFORE
-    fired = [drifted(now, before, ids(60), 0.2, metric).item() for metric in METRICS]
+    fired = [find_drifted(now, before, ids(60), 0.2, metric).item() for metric in METRICS]
     assert fired == [True, True, False, False]
 
 
 def test_infinite_threshold_never_fires():
-    assert not drifted(counts(_9=60), BEFORE, ids(60), float("inf"), "l1_counts").item()
+    assert not find_drifted(counts(_9=60), BEFORE, ids(60), float("inf"), "l1_counts").item()
 
 
 def test_bad_input_is_refused():
@@ -144,8 +144,8 @@ def test_bad_input_is_refused():
     with pytest.raises(InputError, match=r"a count is -3\.0"):
         label_shift_distance(counts(_0=-3), BEFORE, "l1_counts")
     with pytest.raises(InputError, match=r"threshold -0\.1"):
-        drifted(BEFORE, BEFORE, ids(60), -0.1, "l1_counts")
+        find_drifted(BEFORE, BEFORE, ids(60), -0.1, "l1_counts")
     with pytest.raises(InputError, match="threshold nan"):
-        drifted(BEFORE, BEFORE, ids(60), float("nan"), "l1_counts")
+        find_drifted(BEFORE, BEFORE, ids(60), float("nan"), "l1_counts")
     with pytest.raises(InputError, match="2 sizes do not fit counts of 1 clients"):
-        drifted(BEFORE, BEFORE, ids(60, 60), 0.2, "l1_counts")
+        find_drifted(BEFORE, BEFORE, ids(60, 60), 0.2, "l1_counts")

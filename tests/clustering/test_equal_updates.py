@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_cfl.algorithms import FLHC, FedGroup, StoCFL
-from lit_cfl.clustering.equal_updates import say_if_equal
+from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import Notice
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork
@@ -21,10 +21,10 @@ def notes(call: Any) -> list[str]:
 
 
 def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
-    assert notes(lambda: say_if_equal(torch.ones(4, 3)))[0].startswith(
+    assert notes(lambda: warn_if_equal(torch.ones(4, 3)))[0].startswith(
         "the updates of all 4 clients are equal: clusters"
     )
-    assert notes(lambda: say_if_equal(torch.zeros(4, 3)))[0].startswith(
+    assert notes(lambda: warn_if_equal(torch.zeros(4, 3)))[0].startswith(
         "the updates of all 4 clients are equal to zero:"
     )
 
@@ -33,7 +33,7 @@ def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
     "rows", [torch.eye(3), torch.tensor([[0.0], [0.0], [1e-30]]), torch.zeros(1, 3), torch.zeros(0, 3)]
 )
 def test_other_updates_are_not(rows: torch.Tensor):
-    assert notes(lambda: say_if_equal(rows)) == []
+    assert notes(lambda: warn_if_equal(rows)) == []
 
 
 def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:

@@ -12,7 +12,7 @@ from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Division, Examples, FederatedData, View
 from lit_cfl.data.checks import require_examples
-from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, shifted
+from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, apply_shifts
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.errors import InputError, Notice
 
@@ -199,7 +199,7 @@ class Moving(Shift):
         object.__setattr__(self, "participants", "all")
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog]:
-        train = data.train.replaced(ids(4), ClientIndex.from_lists([ids(*self.entries)])).select(
+        train = data.train.replace_lists(ids(4), ClientIndex.from_lists([ids(*self.entries)])).select(
             torch.arange(self.kept)
         )
         log = ShiftLog("moving", ids(4), ids(-1), ids(1), ids(0), ids(0))
@@ -207,7 +207,7 @@ class Moving(Shift):
 
 
 def test_shift_that_fits_is_taken():
-    data, _ = shifted(Own().federated(0), [Moving([59, 0])], 0, 0, torch.arange(6))
+    data, _ = apply_shifts(Own().federated(0), [Moving([59, 0])], 0, 0, torch.arange(6))
     assert data.train[4].tolist() == [59, 0]
 
 
@@ -221,7 +221,7 @@ def test_shift_that_fits_is_taken():
 )
 def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):
     with pytest.raises(InputError, match=expected):
-        shifted(Own().federated(0), [shift], 0, 0, torch.arange(6))
+        apply_shifts(Own().federated(0), [shift], 0, 0, torch.arange(6))
 
 
 def test_labels_that_are_all_one_are_noted():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.datamodules import Digits
-from lit_cfl.datamodules.partition.base import apportion, in_proportion, split_each, with_same_labels
+from lit_cfl.datamodules.partition.base import apportion, divide_in_proportion, find_same_labels, split_each
 from lit_cfl.errors import InputError, Notice
 
 NUM_DIGITS = 1797
@@ -258,13 +258,13 @@ def test_split_by_a_share_outside_its_range_is_refused(share: float):
 
 def test_test_data_are_shared_out_in_proportion_to_the_training_labels():
     counts = torch.tensor([[6, 0], [2, 1], [0, 1]])
-    found = in_proportion(counts, ids(0, 1, 0, 0, 1, 0), np.random.default_rng(0))
+    found = divide_in_proportion(counts, ids(0, 1, 0, 0, 1, 0), np.random.default_rng(0))
     assert found.sizes.tolist() == [3, 2, 1]  # 4 of label 0 as 3 : 1, 2 of label 1 as 1 : 1
     assert sorted(found.entries.tolist()) == list(range(6))
 
 
 def test_test_data_of_a_label_that_nobody_trains_on_go_to_nobody():
-    found = in_proportion(torch.tensor([[1, 0], [1, 0]]), ids(0, 1, 0), np.random.default_rng(0))
+    found = divide_in_proportion(torch.tensor([[1, 0], [1, 0]]), ids(0, 1, 0), np.random.default_rng(0))
     assert sorted(found.entries.tolist()) == [0, 2]
 
 
@@ -275,6 +275,6 @@ def test_apportioned_numbers_sum_to_the_total_by_largest_remainders():
 
 def test_shared_test_data_hold_the_labels_of_the_cluster():
     counts = torch.tensor([[5, 0, 0], [0, 2, 0], [0, 0, 1]])
-    found = with_same_labels(counts, ids(0, 0, -1), ids(0, 1, 2, 2, 0))
+    found = find_same_labels(counts, ids(0, 0, -1), ids(0, 1, 2, 2, 0))
     assert [one.tolist() for one in found] == [[0, 1, 4], [0, 1, 4], [2, 3]]
     assert found.starts[0] == found.starts[1]  # one stretch for both

@@ -18,7 +18,7 @@ def test_replaced_lists_stand_where_they_should(sizes: list[int], draw: st.DataO
     for step in range(draw.draw(st.integers(1, 4))):
         chosen = draw.draw(st.lists(st.sampled_from(range(len(sizes))), unique=True))
         new = [draw.draw(st.lists(st.integers(100 * step, 100 * step + 9), max_size=5)) for _ in chosen]
-        index = index.replaced(ids(*chosen), ClientIndex.from_lists([ids(*one) for one in new]))
+        index = index.replace_lists(ids(*chosen), ClientIndex.from_lists([ids(*one) for one in new]))
         for client, one in zip(chosen, new, strict=True):
             expected[client] = one
         assert [one.tolist() for one in index] == expected
@@ -41,6 +41,6 @@ def test_distinct_stretches_are_found():
 
 def test_lists_that_are_shared_stay_shared_when_others_are_replaced():
     shared = ClientIndex(torch.arange(6), ids(0, 0, 0), ids(6, 6, 6))
-    index = shared.replaced(ids(1), ClientIndex(ids(7, 8, 9, 9), ids(1), ids(2)))
+    index = shared.replace_lists(ids(1), ClientIndex(ids(7, 8, 9, 9), ids(1), ids(2)))
     assert [one.tolist() for one in index] == [[0, 1, 2, 3, 4, 5], [8, 9], [0, 1, 2, 3, 4, 5]]
     assert len(index.values) == 8

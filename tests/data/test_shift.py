@@ -10,8 +10,8 @@ from quadratic import ids
 from shift_cases import ALL, SHIFTS, VISIBLE, after, data_at, everything, held, lists, made, rows, seen
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.data.lists import lists_of, with_lists
-from lit_cfl.data.shift import Shift, shifted
+from lit_cfl.data.federated import lists_of, with_lists
+from lit_cfl.data.shift import Shift, apply_shifts
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import LabelDrift, SwapAll, SwapPart
 
@@ -38,7 +38,7 @@ def test_data_of_a_round_depend_on_seed_and_round_alone(seed: int):
     data = made(shifts=SHIFTS)
     stepped = data
     for r in range(8):
-        stepped, _ = shifted(stepped, SHIFTS, r, seed, ids(0, 1))  # whoever is warm
+        stepped, _ = apply_shifts(stepped, SHIFTS, r, seed, ids(0, 1))  # whoever is warm
         fresh = tuple(replace(shift) for shift in SHIFTS)
         assert everything(stepped) == everything(data_at(made(shifts=fresh), fresh, r, seed))
 
@@ -94,7 +94,7 @@ def test_only_warm_clients_shift_if_asked_for(kind: Shift):
     cold = [client for client in range(12) if client not in warm.tolist()]
     now, moved = data, set[int]()
     for r in range(6):
-        now, moves = shifted(now, [shift], r, 0, warm)
+        now, moves = apply_shifts(now, [shift], r, 0, warm)
         moved |= {client for one in moves for client in one.clients.tolist()}
     assert moved
     assert moved <= set(warm.tolist())
@@ -108,7 +108,7 @@ def test_newcomers_never_swap_and_have_all_their_data():
     data = made(shifts=shifts, newcomers=newcomers)
     now, moved = data, set[int]()
     for r in range(8):
-        now, moves = shifted(now, shifts, r, 0, data.population)
+        now, moves = apply_shifts(now, shifts, r, 0, data.population)
         moved |= {client for one in moves for client in one.clients.tolist()}
     assert moved == set(data.population.tolist())
     for client in newcomers.nonzero().flatten().tolist():
@@ -121,7 +121,7 @@ def test_log_says_exactly_what_changed(shift: Shift):
     data = made(shifts=(shift,), seed=3)
     logged = 0
     for r in range(7):
-        now, moves = shifted(data, [shift], r, 0, data.population)
+        now, moves = apply_shifts(data, [shift], r, 0, data.population)
         found = {row[0]: row[1:] for one in moves for row in rows(one)}
         assert [one.clients.tolist() for one in moves] == [sorted(found)] * len(moves)
         for client in range(12):
@@ -143,7 +143,7 @@ def test_log_says_exactly_what_changed(shift: Shift):
 
 def test_log_names_its_shift():
     data = made(shifts=SHIFTS)
-    names = [one.what for r in range(4) for one in shifted(data, SHIFTS, r, 0, data.population)[1]]
+    names = [one.what for r in range(4) for one in apply_shifts(data, SHIFTS, r, 0, data.population)[1]]
     assert sorted(set(names)) == ["incremental", "label_drift", "swap_all", "swap_part"]
 
 

@@ -12,13 +12,13 @@ import torch
 
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.columns import (
-    clients,
-    in_range,
     label_space,
     labels_of,
     matrix,
-    numbered,
+    number_clients,
+    number_values,
     pad_names,
+    require_in_range,
     scalars,
 )
 from lit_cfl.errors import InputError, Notice
@@ -43,7 +43,7 @@ WORDS = ["b", "a", "b", "c"]
     ids=["list", "tuple", "U", "O", "S", "bytes", "str", "object", "category", "arrow"],
 )
 def test_words_are_words_in_every_form(column: Any):
-    owner, names = clients(column, "client")
+    owner, names = number_clients(column, "client")
     assert (owner.tolist(), names.tolist()) == ([1, 0, 1, 2], ["a", "b", "c"])
     labels, found = labels_of(column, "y")
     assert (labels.tolist(), found) == ([1, 0, 1, 2], ("a", "b", "c"))
@@ -67,7 +67,7 @@ def test_words_are_words_in_every_form(column: Any):
     ids=["list", "uint16", "object", "float", "tensor", "Int64", "words", "str"],
 )
 def test_clients_that_are_numbers_are_in_the_order_of_numbers(column: Any):
-    owner, names = clients(column, "client")
+    owner, names = number_clients(column, "client")
     assert (owner.tolist(), names.tolist()) == ([1, 0, 1, 2], ["2", "7", "11"])
 
 
@@ -80,20 +80,20 @@ def test_clients_that_are_numbers_are_in_the_order_of_numbers(column: Any):
     ],
 )
 def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list[str]):
-    found, index = numbered(np.array(words))
+    found, index = number_values(np.array(words))
     assert found.tolist() == names
     assert [names[i] for i in index] == words
 
 
 def test_bytes_that_are_no_text_stay_apart():
-    owner, names = clients([b"\xff", b"\xfe", b"\xff"], "client")
+    owner, names = number_clients([b"\xff", b"\xfe", b"\xff"], "client")
     assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\\xfe", "\\xff"])
 
 
 def test_dates_are_in_the_order_of_time():
     days = [datetime.date(2024, 2, 1), datetime.date(2023, 5, 1), datetime.date(2024, 2, 1)]
-    assert clients(days, "client")[1].tolist() == ["2023-05-01", "2024-02-01"]
-    assert clients(pd.Series(pd.to_datetime(days)), "client")[0].tolist() == [1, 0, 1]
+    assert number_clients(days, "client")[1].tolist() == ["2023-05-01", "2024-02-01"]
+    assert number_clients(pd.Series(pd.to_datetime(days)), "client")[0].tolist() == [1, 0, 1]
     with pytest.raises(InputError, match=r"y holds 2024-02-01.* in row 0; give a column of integers or strings"):
         labels_of(pd.Series(pd.to_datetime(days)), "y")
 
@@ -201,7 +201,7 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
 )
 def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str, remedy: str):
     with pytest.raises(InputError, match=f"label column 'y' holds {wrong} .*labels are 0 to 2; {remedy}$"):
-        in_range(np.array(labels), 3, "y")
+        require_in_range(np.array(labels), 3, "y")
 
 
 # Numbers
@@ -241,7 +241,7 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
     ],
     ids=["a blank", "Unicode", "blanks within", "empty", "blanks alone"],
 )
-@pytest.mark.parametrize("read", [clients, labels_of])
+@pytest.mark.parametrize("read", [number_clients, labels_of])
 def test_names_that_nobody_can_tell_apart_are_noted(names: list[str], said: str, read: Callable[..., object]):
     with pytest.warns(Notice, match=said):
         read(names, "site")
@@ -250,4 +250,4 @@ def test_names_that_nobody_can_tell_apart_are_noted(names: list[str], said: str,
 def test_names_that_differ_to_the_eye_are_not_noted():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert clients(["A", "a", "s1", "s 1", "1", "2"], "site")[0].tolist() == [2, 3, 5, 4, 0, 1]
+        assert number_clients(["A", "a", "s1", "s 1", "1", "2"], "site")[0].tolist() == [2, 3, 5, 4, 0, 1]

@@ -7,7 +7,7 @@ from paper_cases import balanced, divided, labels_by_client, pool_of, real
 
 from lit_cfl.datamodules.partition import Ditto500
 from lit_cfl.datamodules.partition.base import label_counts
-from lit_cfl.datamodules.partition.ditto500 import draw_wanted_images, read_round
+from lit_cfl.datamodules.partition.ditto500 import deal_in_cycles, draw_wanted_images
 
 
 def test_ditto_gives_exactly_the_released_totals():
@@ -59,7 +59,7 @@ def test_ditto_shares_out_sixty_thousand_before_rounding():
 def test_reading_round_begins_again_where_too_few_are_left():
     labels = torch.arange(10).repeat(5)  # label 0 is at 0, 10, 20, 30, 40
     which = torch.zeros(4, 1, dtype=torch.int64)
-    found = read_round(labels, which, torch.tensor([[3], [2], [1], [5]]))
+    found = deal_in_cycles(labels, which, torch.tensor([[3], [2], [1], [5]]))
     assert [one.tolist() for one in found] == [[0, 10, 20], [30, 40], [0], [0, 10, 20, 30, 40]]
 
 

@@ -14,7 +14,7 @@ from lit_cfl.data import ClientIndex, Examples
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.datamodules.hybrid import Hybrid, numbered
+from lit_cfl.datamodules.hybrid import Hybrid, number_clusters
 from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.skew import LabelShifts, NoiseLevels, Rotations, Skew
 from lit_cfl.datamodules.synthetic import Synthetic
@@ -157,7 +157,7 @@ def test_part_that_knows_no_clusters_is_one():
     ],
 )
 def test_clusters_are_numbered_part_by_part_without_gaps(clusters: list[list[int]], expected: list[int]):
-    assert numbered([ids(*part) for part in clusters]).tolist() == expected
+    assert number_clusters([ids(*part) for part in clusters]).tolist() == expected
 
 
 @pytest.mark.parametrize(

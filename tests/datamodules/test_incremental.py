@@ -9,7 +9,7 @@ import torch
 from quadratic import ids
 from shift_cases import after, data_at, lists, made, two_clients, union, with_sizes
 
-from lit_cfl.data.shift import shifted
+from lit_cfl.data.shift import apply_shifts
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.incremental import share_of
 from lit_cfl.errors import InputError, Notice
@@ -26,7 +26,7 @@ def test_releases_have_the_nominal_sizes_and_are_nested():
     sizes = (1, 2, 3, 7, 10, 99, 100, 101)
     data, there = with_sizes(*sizes), [set[int]() for _ in sizes]
     for r, share in ((0, 0.25), (50, 0.5), (100, 0.75), (150, 1.0)):
-        data, _ = shifted(data, [Incremental()], r, 3, data.population)
+        data, _ = apply_shifts(data, [Incremental()], r, 3, data.population)
         assert data.num_examples.tolist() == [ceil(share * n) for n in sizes]
         now = [set(one.tolist()) for one in data.train]
         assert all(before <= later for before, later in zip(there, now, strict=True))
@@ -38,7 +38,7 @@ def test_releases_have_the_nominal_sizes_and_are_nested():
 def test_nobody_with_a_model_at_the_first_release_is_told_of():
     data, nobody = with_sizes(4, 8), torch.empty(0, dtype=torch.int64)
     with pytest.warns(Notice, match=r"withholds nothing: before round 1 no client has a model \(participants: warm\)"):
-        after, _ = shifted(data, [Incremental(participants="warm")], 0, 3, nobody)
+        after, _ = apply_shifts(data, [Incremental(participants="warm")], 0, 3, nobody)
     assert after.num_examples.tolist() == [4, 8]
 
 
@@ -46,7 +46,7 @@ def test_shrinking_release_takes_shares_of_what_is_there():
     sizes = (1, 3, 7, 99, 1600)
     data, expected = with_sizes(*sizes), list(sizes)
     for r, share in ((0, 0.25), (50, 0.5), (100, 0.75), (150, 1.0)):
-        data, _ = shifted(data, [Incremental(release="shrinking")], r, 0, data.population)
+        data, _ = apply_shifts(data, [Incremental(release="shrinking")], r, 0, data.population)
         expected = [ceil(Fraction(share) * n) for n in expected]
         assert data.num_examples.tolist() == expected
         assert (data.train.sizes + data.withheld.sizes).tolist() == list(sizes)

@@ -11,7 +11,7 @@ from shift_cases import VISIBLE, after, data_at, everything, lists, made, rows, 
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.data.shift import shifted, with_concepts
+from lit_cfl.data.shift import apply_shifts, with_concepts
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.datamodules.skew import LabelShifts
@@ -30,7 +30,7 @@ def test_abrupt_drift_moves_the_labels_of_its_clients_only():
     shift = LabelDrift(share=0.25, labels=3, start=2)
     data = made(shifts=(shift,))
     assert everything(data_at(data, [shift], 1, 0)) == everything(data)
-    now, (moves,) = shifted(data_at(data, [shift], 1, 0), [shift], 2, 0, data.population)
+    now, (moves,) = apply_shifts(data_at(data, [shift], 1, 0), [shift], 2, 0, data.population)
     assert len(moves.clients) == 3
     for client in range(12):
         for name in VISIBLE:
@@ -46,7 +46,7 @@ def test_abrupt_drift_moves_the_labels_of_its_clients_only():
 def test_abrupt_drift_happens_once():
     shift = LabelDrift(start=2)
     data = data_at(made(shifts=(shift,)), [shift], 2, 0)
-    later, moves = shifted(data, [shift], 3, 0, data.population)
+    later, moves = apply_shifts(data, [shift], 3, 0, data.population)
     assert moves == ()
     assert everything(later) == everything(data)
 
@@ -69,7 +69,7 @@ def test_gradual_drift_logs_what_changes():
     data = made(shifts=(shift,))
     changed = torch.zeros(12, dtype=torch.int64)
     for r in range(4):
-        data, moves = shifted(data, [shift], r, 0, data.population)
+        data, moves = apply_shifts(data, [shift], r, 0, data.population)
         for one in moves:
             changed.index_add_(0, one.clients, one.examples)
     assert changed.tolist() == [seen(data, client).total() for client in range(12)]
@@ -101,16 +101,16 @@ def test_share_of_the_clients_drifts(share: float, count: int):
 def test_who_drifts_depends_on_the_seed_but_not_on_who_takes_part():
     shift = LabelDrift(start=0, participants="warm")
     data = made(40, shifts=(shift,))
-    (everybody,), (some,) = (shifted(data, [shift], 0, 0, who)[1] for who in (torch.arange(40), torch.arange(20)))
+    (everybody,), (some,) = (apply_shifts(data, [shift], 0, 0, who)[1] for who in (torch.arange(40), torch.arange(20)))
     assert some.clients.tolist() == [client for client in everybody.clients.tolist() if client < 20]
-    assert everybody.clients.tolist() != shifted(data, [shift], 0, 1, torch.arange(40))[1][0].clients.tolist()
+    assert everybody.clients.tolist() != apply_shifts(data, [shift], 0, 1, torch.arange(40))[1][0].clients.tolist()
 
 
 def test_warm_client_drifts_when_it_becomes_warm():
     shift = LabelDrift(1.0, start=0, participants="warm")
     data = made(3, shifts=(shift,))
-    data, (first,) = shifted(data, [shift], 0, 0, ids(0))
-    data, (second,) = shifted(data, [shift], 1, 0, ids(0, 2))
+    data, (first,) = apply_shifts(data, [shift], 0, 0, ids(0))
+    data, (second,) = apply_shifts(data, [shift], 1, 0, ids(0, 2))
     assert (first.clients.tolist(), second.clients.tolist()) == ([0], [2])
 
 
@@ -119,8 +119,8 @@ def test_newcomers_drift_as_the_others_do_but_are_not_logged():
     data = made(40, shifts=(shift,))
     held_out = replace(data, newcomers=torch.arange(40) % 3 == 0)
     for r in range(4):
-        data, moves = shifted(data, [shift], r, 0, data.population)
-        held_out, logged = shifted(held_out, [shift], r, 0, held_out.population)
+        data, moves = apply_shifts(data, [shift], r, 0, data.population)
+        held_out, logged = apply_shifts(held_out, [shift], r, 0, held_out.population)
         assert everything(held_out) == everything(data)
         expected = [row for one in moves for row in rows(one) if row[0] % 3]
         assert [row for one in logged for row in rows(one)] == expected
@@ -165,7 +165,7 @@ def test_seed_says_which_examples_drift_first():
 def test_client_whose_truth_alone_changes_is_logged():
     shift = LabelDrift(1.0, start=0)
     data = made(2, shifts=(shift,)).of_lists(lambda index: index.first(ids(0, 9)))
-    _, (moves,) = shifted(data, [shift], 0, 0, data.population)
+    _, (moves,) = apply_shifts(data, [shift], 0, 0, data.population)
     assert rows(moves)[0] == (0, -1, 0, 0, 1)
 
 
@@ -183,7 +183,7 @@ def test_two_drifts_number_their_concepts_apart():
 def test_swapped_data_keep_their_labels_and_new_data_get_those_of_the_client():
     drift = LabelDrift(0.5, start=0)
     data = made(2, shifts=(drift,))
-    drifted, (moves,) = shifted(data, [drift], 0, 0, data.population)
+    drifted, (moves,) = apply_shifts(data, [drift], 0, 0, data.population)
     (who,) = moves.clients.tolist()
     now = after(drifted, SwapAll(1.0), drift, round=1)
     assert seen(now, 1 - who) == seen(drifted, who)  # under the new labels still
@@ -202,7 +202,7 @@ def test_drift_of_withheld_examples_alone_is_not_logged():
     data = made(2, shifts=(shift,))
     data = after(data, shift)
     hidden = replace(data, withheld=replace(data.train, values=data.train.values % (2 * len(data.examples))))
-    now, moves = shifted(hidden, [shift], 1, 0, data.population)
+    now, moves = apply_shifts(hidden, [shift], 1, 0, data.population)
     assert moves == ()
     assert torch.equal(now.withheld.entries, data.train.entries)
 
@@ -212,7 +212,7 @@ def test_clients_that_share_a_list_share_it_under_drift():
     data = replace(data, examples=replace(data.examples, num_labels=2))
     shift = LabelDrift(0.5, start=0)
     data = with_concepts(replace(data, examples=shift.widen(data.examples)), [shift])
-    now, (moves,) = shifted(data, [shift], 0, 0, data.population)
+    now, (moves,) = apply_shifts(data, [shift], 0, 0, data.population)
     assert len(now.test.values) == 4
     expected = [[18, 19] if client in moves.clients.tolist() else [0, 1] for client in range(4)]
     assert lists(now, "test")[0] == expected
@@ -249,4 +249,4 @@ def test_share_of_clients_that_rounds_to_nobody_is_noted():
     with pytest.warns(
         Notice, match=r"LabelDrift: a share of 0.04 of 12 clients rounds to nobody; give more than 0.0417"
     ):
-        shifted(data, [shift], 0, 0, data.population)
+        apply_shifts(data, [shift], 0, 0, data.population)

@@ -10,7 +10,7 @@ from paper_cases import all_of, balanced, divided, labels_by_client, pool_of, re
 from lit_cfl.datamodules.partition import MNIST1000
 from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.datamodules.partition.labels import cyclic_labels
-from lit_cfl.datamodules.partition.mnist1000 import draw_sizes, that_fit
+from lit_cfl.datamodules.partition.mnist1000 import draw_sizes, grant_in_order
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])
@@ -60,7 +60,7 @@ def test_mnist_training_images_are_drawn_at_random():
 
 def test_what_does_not_fit_is_skipped_and_the_last_image_is_never_given():
     wanted, which = np.array([[4, 1], [3, 7], [2, 2], [1, 1]]), np.array([[0, 1], [0, 1], [0, 1], [0, 1]])
-    granted = that_fit(wanted, which, np.array([7, 5]))
+    granted = grant_in_order(wanted, which, np.array([7, 5]))
     assert granted.tolist() == [[True, True], [False, False], [True, True], [False, True]]
 
 

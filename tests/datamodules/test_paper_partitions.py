@@ -7,7 +7,7 @@ from quadratic import ids
 
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Partition
-from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
+from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
 from lit_cfl.errors import InputError
 
 # Pieces
@@ -15,14 +15,14 @@ from lit_cfl.errors import InputError
 
 def test_pieces_are_cut_from_the_lists_of_their_labels():
     of_label = ClientIndex.from_lists([ids(10, 11, 12, 13), ids(20, 21), ids(30, 31, 32)])
-    found = pieces(
+    found = join_pieces(
         of_label, torch.tensor([[0, 2], [2, 1]]), torch.tensor([[1, 0], [1, 1]]), torch.tensor([[3, 1], [2, 0]])
     )
     assert [one.tolist() for one in found] == [[11, 12, 13, 30], [31, 32]]
 
 
 def test_pieces_of_a_label_follow_one_another():
-    starts = in_turn(torch.tensor([[0, 1], [1, 2], [2, 0]]), torch.tensor([[3, 5], [2, 4], [1, 7]]), 3)
+    starts = consecutive_starts(torch.tensor([[0, 1], [1, 2], [2, 0]]), torch.tensor([[3, 5], [2, 4], [1, 7]]), 3)
     assert starts.tolist() == [[0, 0], [5, 0], [4, 3]]
 
 

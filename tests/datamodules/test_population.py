@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lit_cfl.datamodules.synthetic import Population, around_own_mean, inputs_around, labels_by
+from lit_cfl.datamodules.synthetic import Population, draw_around_means, draw_inputs, label_inputs
 
 
 def population(num_clusters: int | None = None, seed: int = 0, **changes: int | float) -> Population:
@@ -23,11 +23,11 @@ def test_labels_are_those_of_the_linear_model():
     models = np.array([[[1, 0, 0], [0, 1, 0], [0, 0, 2]], [[0, 0, 5], [1, 1, 0], [0, 0, 0]]], np.float32)
     x = np.array([[3, 1], [1, 3], [1, 1], [3, 1], [3, 3]], np.float32)
     # scores of model 0: x1, x2, 2; of model 1: 5, x1 + x2, 0
-    assert labels_by(models, np.array([0, 0, 0, 1, 1]), x).tolist() == [0, 1, 2, 0, 1]
+    assert label_inputs(models, np.array([0, 0, 0, 1, 1]), x).tolist() == [0, 1, 2, 0, 1]
 
 
 def test_equal_scores_give_the_lowest_label():
-    assert labels_by(np.ones((1, 3, 3), np.float32), np.array([0]), np.ones((1, 2), np.float32)).tolist() == [0]
+    assert label_inputs(np.ones((1, 3, 3), np.float32), np.array([0]), np.ones((1, 2), np.float32)).tolist() == [0]
 
 
 @pytest.mark.parametrize("num_clusters", [None, 3])
@@ -49,7 +49,7 @@ def test_clients_of_a_cluster_share_their_model_and_no_others_do():
 
 
 def test_rows_lie_around_means_of_their_own():
-    drawn = around_own_mean(4000, 400, 3.0, rng()).astype(np.float64)
+    drawn = draw_around_means(4000, 400, 3.0, rng()).astype(np.float64)
     means = drawn.mean(1)
     assert abs(means.mean()) < 5 * 3 / 4000**0.5  # 5 standard errors
     assert means.std() == pytest.approx((9 + 1 / 400) ** 0.5, rel=5 / 8000**0.5)
@@ -57,12 +57,12 @@ def test_rows_lie_around_means_of_their_own():
 
 
 def test_means_are_all_zero_where_their_deviation_is_zero():
-    assert abs(around_own_mean(1000, 100, 0.0, rng()).mean(1)).max() < 0.6  # 6 standard errors
+    assert abs(draw_around_means(1000, 100, 0.0, rng()).mean(1)).max() < 0.6  # 6 standard errors
 
 
 def test_variances_of_inputs_fall_as_the_power_minus_1_2():
     centres = np.tile(np.array([1, -2, 3, 0, 5], np.float32), (40_000, 1))
-    x = inputs_around(centres, rng()).astype(np.float64)
+    x = draw_inputs(centres, rng()).astype(np.float64)
     expected = np.array([1, 2**-1.2, 3**-1.2, 4**-1.2, 5**-1.2])
     assert np.allclose(x.mean(0), centres[0], atol=5 / 200)  # 5 standard errors of a deviation of 1 or less
     assert np.allclose(np.cov(x.T), np.diag(expected), atol=5 * 2**0.5 / 200)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quadratic import ids
 
 from lit_cfl.data import Examples, View
-from lit_cfl.data.looks import blurred, turned
+from lit_cfl.data.image_transforms import blur_images, rotate_images
 from lit_cfl.datamodules.skew import (
     Blurs,
     Brightnesses,
@@ -163,12 +163,12 @@ def test_free_rotations_have_quarter_turns_exactly_and_the_rest_as_an_angle():
 def test_a_free_rotation_by_a_quarter_is_the_quarter_turn(size: int):
     images = torch.rand(3, 2, size, size, dtype=torch.float64)
     for turns in range(4):
-        assert torch.allclose(turned(images, 90.0 * turns), images.rot90(turns, (-2, -1)), atol=1e-12)
+        assert torch.allclose(rotate_images(images, 90.0 * turns), images.rot90(turns, (-2, -1)), atol=1e-12)
 
 
 def test_a_rotation_by_45_degrees_of_a_cross_is_known():
     image = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)[None, None]
-    found = turned(image, 45.0)[0, 0]  # the top pixel moves to (row, column) offsets (-0.71, -0.71): to the left
+    found = rotate_images(image, 45.0)[0, 0]  # the top pixel moves to (row, column) offsets (-0.71, -0.71): to the left
     near, far = 2**0.5 / 2, 1 - 2**0.5 / 2
     # the centre is its own place; each pixel at offset (a, b) comes from the one at 45 degrees clockwise
     assert found[1, 1] == 0
@@ -180,13 +180,13 @@ def test_a_rotation_by_45_degrees_of_a_cross_is_known():
 def test_a_blur_keeps_the_sum_of_an_image_and_a_constant_one():
     image = torch.zeros(1, 1, 15, 15, dtype=torch.float64)
     image[0, 0, 7, 7] = 1.0
-    found = blurred(image, 1.0)
+    found = blur_images(image, 1.0)
     taps = torch.exp(-0.5 * torch.arange(-3, 4, dtype=torch.float64) ** 2)
     taps /= taps.sum()
     assert torch.allclose(found[0, 0, 4:11, 4:11], taps[:, None] * taps[None], atol=1e-15)
     assert found.sum().item() == pytest.approx(1.0)
     flat = torch.full((1, 1, 3, 5), 0.25, dtype=torch.float64)
-    assert torch.allclose(blurred(flat, 2.0), flat)
+    assert torch.allclose(blur_images(flat, 2.0), flat)
 
 
 def test_brightness_and_colour_are_factors_and_noise_comes_last():

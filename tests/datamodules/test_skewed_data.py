@@ -13,7 +13,7 @@ from quadratic import ids
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.partition import IID, Partition, Pool
-from lit_cfl.datamodules.pooled import PooledDataModule, side_by_side
+from lit_cfl.datamodules.pooled import PooledDataModule, join_divisions
 from lit_cfl.datamodules.skew import (
     Blurs,
     Brightnesses,
@@ -24,9 +24,9 @@ from lit_cfl.datamodules.skew import (
     NoiseLevels,
     Rotations,
     Skew,
-    dealt,
-    seen_as,
-    under_views,
+    apply_views,
+    deal_views,
+    view_indices,
 )
 from lit_cfl.errors import InputError
 
@@ -67,7 +67,7 @@ def lists(index: ClientIndex) -> list[list[int]]:
 @few
 @given(st.lists(st.integers(-1, 4), min_size=1, max_size=40), st.integers(1, 6))
 def test_views_are_dealt_in_turn_within_each_cluster(clusters: list[int], num_views: int):
-    views = dealt(ids(*clusters), num_views).tolist()
+    views = deal_views(ids(*clusters), num_views).tolist()
     for cluster in set(clusters):
         mine = [view for view, its in zip(views, clusters, strict=True) if its == cluster]
         assert mine == [k % num_views for k in range(len(mine))]
@@ -78,13 +78,13 @@ def test_views_are_dealt_in_turn_within_each_cluster(clusters: list[int], num_vi
 def test_numbers_become_indices_of_the_view(clients: list[tuple[int, int]]):
     index = ClientIndex.from_lists([torch.arange(size) + k for k, (size, _) in enumerate(clients)])
     views = ids(*(view for _, view in clients))
-    seen = seen_as(index, views, 100)
+    seen = view_indices(index, views, 100)
     assert lists(seen) == [[k + j + 100 * view for j in range(size)] for k, (size, view) in enumerate(clients)]
 
 
 def test_stretches_that_are_shared_stay_shared_within_a_view():
     index = ClientIndex(torch.arange(7), ids(0, 4, 0, 0, 4), ids(4, 3, 4, 4, 3))
-    seen = seen_as(index, ids(0, 0, 1, 0, 0), 10)
+    seen = view_indices(index, ids(0, 0, 1, 0, 0), 10)
     assert lists(seen) == [[0, 1, 2, 3], [4, 5, 6], [10, 11, 12, 13], [0, 1, 2, 3], [4, 5, 6]]
     assert len(seen.values) == 4 + 3 + 4
     assert seen.starts[0] == seen.starts[3]
@@ -94,7 +94,7 @@ def test_stretches_that_are_shared_stay_shared_within_a_view():
 def test_true_cluster_is_the_pair_of_cluster_and_view():
     train = ClientIndex.from_lists([ids(0), ids(1), ids(2), ids(3)])
     division = Division(train, train.first(0), ids(0, 1, 1, 0), "label")
-    seen = under_views(division, ids(0, 0, 1, 1), 2, 4)
+    seen = apply_views(division, ids(0, 0, 1, 1), 2, 4)
     assert seen.true_clusters.tolist() == [0, 2, 3, 1]
     assert lists(seen.train) == [[0], [1], [6], [7]]
     assert seen.skew == "label"
@@ -102,7 +102,7 @@ def test_true_cluster_is_the_pair_of_cluster_and_view():
 
 def test_unknown_clusters_become_those_of_the_view():
     train = ClientIndex.from_lists([ids(0), ids(1)])
-    assert under_views(Division(train, train, ids(-1, -1)), ids(1, 0), 2, 2).true_clusters.tolist() == [1, 0]
+    assert apply_views(Division(train, train, ids(-1, -1)), ids(1, 0), 2, 2).true_clusters.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(("degrees", "num_clusters"), [((0, 180), 4), ((0, 90, 180, 270), 8)])
@@ -190,10 +190,10 @@ def test_copies_without_a_skew_are_refused():
 
 def test_names_of_the_clients_are_repeated_for_each_view():
     divisions = [Division(ClientIndex.empty(2), ClientIndex.empty(2), ids(-1, -1), names=("ann", "bob"))] * 2
-    assert side_by_side(divisions).names == ("ann", "bob", "ann", "bob")
+    assert join_divisions(divisions).names == ("ann", "bob", "ann", "bob")
     unnamed = replace(divisions[0], names=())
-    assert side_by_side([unnamed, divisions[0]]).names == ("", "", "ann", "bob")
-    assert side_by_side([unnamed, unnamed]).names == ()
+    assert join_divisions([unnamed, divisions[0]]).names == ("", "", "ann", "bob")
+    assert join_divisions([unnamed, unnamed]).names == ()
 
 
 @pytest.mark.parametrize(

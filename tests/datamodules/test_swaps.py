@@ -13,7 +13,7 @@ from quadratic import ids
 from shift_cases import ALL, VISIBLE, after, data_at, few, lists, made, rows, seen, two_clients, union
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import Shift, ShiftContext, shifted
+from lit_cfl.data.shift import Shift, ShiftContext, apply_shifts
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.swaps import draw_pairs, swap_part, unique_labels
 from lit_cfl.errors import InputError
@@ -34,7 +34,7 @@ def test_whole_swaps_never_change_the_union(clients: int, probability: float, se
 @given(st.integers(2, 15), st.integers(0, 1000))
 def test_training_validation_test_and_truth_move_together(clients: int, seed: int):
     data = after(made(clients, seed=seed), Incremental((0,), (0.5,)))
-    swapped, (moves,) = shifted(data, [SwapAll(1.0)], 0, seed, data.population)
+    swapped, (moves,) = apply_shifts(data, [SwapAll(1.0)], 0, seed, data.population)
     source = torch.arange(clients).index_copy(0, moves.clients, moves.partners).tolist()
     assert lists(swapped) == [[one[client] for client in source] for one in lists(data)]
     assert swapped.true_clusters.tolist() == [data.true_clusters.tolist()[client] for client in source]
@@ -49,13 +49,13 @@ def test_swap_copies_no_list():
 @pytest.mark.parametrize("shift", [SwapAll(0.0), SwapPart(0.0)])
 def test_probability_0_swaps_nothing(shift: Shift):
     data = made()
-    assert shifted(data, [shift], 0, 0, data.population) == (data, ())
+    assert apply_shifts(data, [shift], 0, 0, data.population) == (data, ())
 
 
 @pytest.mark.parametrize(("clients", "moved"), [(1, 0), (2, 2), (8, 8), (9, 8)])
 def test_probability_1_swaps_every_pair(clients: int, moved: int):
     data = made(clients)
-    _, moves = shifted(data, [SwapAll(1.0)], 0, 0, data.population)
+    _, moves = apply_shifts(data, [SwapAll(1.0)], 0, 0, data.population)
     assert sum(len(one.clients.unique()) for one in moves) == moved
 
 
@@ -78,7 +78,7 @@ def test_every_partner_is_as_likely():
 
 def test_partial_swap_exchanges_one_label_each():
     data = two_clients()
-    swapped, (moves,) = shifted(data, [SwapPart(1.0)], 0, 0, data.population)
+    swapped, (moves,) = apply_shifts(data, [SwapPart(1.0)], 0, 0, data.population)
     kept = [[sorted(one) for one in clients] for clients in lists(swapped)]
     # client 0 gives its 0s (train 0 1, validation 12, test 8), client 1 its 2s (train 5 6, validation 13, test 11)
     assert kept == [[[2, 3, 5, 6], [0, 1, 4, 7]], [[13], [12]], [[9, 11], [8, 10]]]
@@ -89,7 +89,7 @@ def test_partial_swap_exchanges_one_label_each():
 def test_partial_swap_takes_withheld_examples_along():
     withheld = ClientIndex.from_lists([ids(1), ids(6, 7)])
     data = replace(two_clients(withheld=withheld), train=ClientIndex.from_lists([ids(0, 2, 3), ids(4, 5)]))
-    swapped, (moves,) = shifted(data, [SwapPart(1.0)], 0, 0, data.population)
+    swapped, (moves,) = apply_shifts(data, [SwapPart(1.0)], 0, 0, data.population)
     assert [sorted(one) for one in lists(swapped, "withheld")[0]] == [[6], [1, 7]]
     assert moves.examples.tolist() == [3, 3]  # what is withheld is not counted
 
@@ -107,7 +107,7 @@ def test_partial_swaps_never_change_the_union(clients: int, labels: int, seed: i
 @given(st.integers(2, 15), st.integers(2, 8), st.integers(0, 1000))
 def test_partial_swap_leaves_all_other_labels(clients: int, labels: int, seed: int):
     data = made(clients, labels, seed)
-    swapped, moves = shifted(data, [SwapPart(1.0)], 0, seed, data.population)
+    swapped, moves = apply_shifts(data, [SwapPart(1.0)], 0, seed, data.population)
     exchanges = [row for one in moves for row in rows(one)]
     assume(exchanges)  # hypothesis complains where that hardly ever holds
     for client, partner, examples, *_ in exchanges:
@@ -143,7 +143,7 @@ def test_pair_without_labels_of_its_own_is_skipped():
     data = alike_and_different()
     for seed in range(20):
         for part_abort in ("pair", "round"):
-            _, moves = shifted(data, [SwapPart(1.0, part_abort)], 0, seed, data.population)
+            _, moves = apply_shifts(data, [SwapPart(1.0, part_abort)], 0, seed, data.population)
             held = data.examples.labels[:10]
             assert all((held[one.clients] != held[one.partners]).all() for one in moves)
 

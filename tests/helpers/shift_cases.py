@@ -10,7 +10,7 @@ from quadratic import ids
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import Shift, ShiftLog, shifted, with_concepts
+from lit_cfl.data.shift import Shift, ShiftLog, apply_shifts, with_concepts
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 
 VISIBLE = ("train", "validation", "test")
@@ -44,7 +44,7 @@ def after(
     data: FederatedData, *shifts: Shift, round: int = 0, seed: int = 0, warm: Tensor | None = None
 ) -> FederatedData:
     """The data after one round's shifts."""
-    return shifted(data, shifts, round, seed, data.population if warm is None else warm)[0]
+    return apply_shifts(data, shifts, round, seed, data.population if warm is None else warm)[0]
 
 
 def lists(data: FederatedData, *names: str) -> list[list[list[int]]]:
@@ -104,5 +104,5 @@ def held(data: FederatedData, *names: str) -> Tensor:
 def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
     """Shifts the data up to the round after so many completed ones, by shifts of `all` participants."""
     for number in range(round + 1):
-        data, _ = shifted(data, shifts, number, seed, data.population)
+        data, _ = apply_shifts(data, shifts, number, seed, data.population)
     return data

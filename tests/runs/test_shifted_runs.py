@@ -11,7 +11,7 @@ from shift_cases import data_at
 from lit_cfl import Experiment, load_run
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.data import FederatedData
-from lit_cfl.data.lists import lists_of
+from lit_cfl.data.federated import lists_of
 from lit_cfl.data.shift import Shift
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition import ClassesPerClient

@@ -1,12 +1,35 @@
-"""Places clients by their updates, for algorithms whose clusters have a direction or a mean update."""
+"""Steps shared by algorithms with clusters: a round of FedAvg in each, and the cluster closest to an update."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Info
-from lit_cfl.local_work import Fitted
+from lit_cfl.local_work import Fitted, LocalWork
+
+
+def average_in_clusters(
+    work: LocalWork, models: Tensor, cohort: Tensor, labels: Tensor, weights: Weights
+) -> tuple[Tensor, Info]:
+    """Trains clients from the models of their clusters, and averages what they return.
+
+    Args:
+        work: Clients, bound to the round.
+        models: `[K, d]`.
+        cohort: ids of the clients, int64 `[n]`.
+        labels: the cluster of each, int64 `[n]`, none negative.
+        weights: Weights of the clients in a cluster's mean.
+
+    Returns:
+        The new models `[K, d]`; that of a cluster in which nobody trained is unchanged. And the Info of the round, in
+        which each client received a model.
+    """
+    fitted = work.fit(models, cohort, labels)
+    means = mean_by_cluster(fitted, labels, client_weights(work.num_examples[cohort], weights), into=models)
+    scores = {"train/discrepancy": discrepancy(fitted, means, labels, work.layout.num_parameters)}
+    return means, Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
 
 
 def closest_by_update(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def turned(images: Tensor, degrees: float) -> Tensor:
+def rotate_images(images: Tensor, degrees: float) -> Tensor:
     """Rotates images `[n, channels, h, w]` counter-clockwise about their centre; bilinear, and 0 outside."""
     height, width = images.shape[-2:]
     c, s = cos(radians(degrees)), sin(radians(degrees))
@@ -29,7 +29,7 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     return found
 
 
-def blurred(images: Tensor, sigma: float) -> Tensor:
+def blur_images(images: Tensor, sigma: float) -> Tensor:
     """Blurs images `[n, channels, h, w]` by a Gaussian of this deviation in pixels; border pixels are repeated."""
     reach = ceil(3 * sigma)
     weights = torch.arange(-reach, reach + 1, dtype=torch.float64).div(sigma).square().mul(-0.5).exp()

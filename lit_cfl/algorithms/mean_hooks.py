@@ -25,7 +25,7 @@ def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
     return kind
 
 
-def derived(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
+def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
     """Derives an algorithm whose class lists another base first; name and options stay.
 
     Args:
@@ -34,7 +34,7 @@ def derived(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Alg
     """
     kind = type(algorithm)
     # a local class, which no parser of configurations takes for one that can be chosen
-    named = {"__module__": __name__, "__qualname__": f"derived.<locals>.{kind.__name__}", "__doc__": kind.__doc__}
+    named = {"__module__": __name__, "__qualname__": f"derive.<locals>.{kind.__name__}", "__doc__": kind.__doc__}
     return cast(
         Algorithm, type(kind.__name__, (base, kind), {"plain_kind": kind, **content, **named})(**_options(algorithm))
     )
@@ -47,7 +47,7 @@ def require_means(algorithm: Algorithm, option: str) -> None:
         raise InputError(f"{option} is given, but {name} cannot have it: {reason}; leave out {option}")
 
 
-def require_taken(algorithm: Algorithm, option: str, work: "HookedWork", taken: bool) -> None:
+def require_hook_used(algorithm: Algorithm, option: str, work: "HookedWork", taken: bool) -> None:
     """Raises InputError if clients trained in a round but the algorithm never averaged their fit."""
     if work.asked and not (taken or algorithm.needs_all(work.round)):
         raise InputError(
