@@ -23,14 +23,14 @@ Item = TypeVar("Item")
 Prepared = TypeVar("Prepared")
 
 
-def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+def send(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Copies a tensor to a device asynchronously: a GPU reads it from pinned memory."""
     if torch.device(device).type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def rows_on(device: torch.device | str, dtype: torch.dtype, table: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
     """Moves the used rows of a table to a device, each once.
 
     Args:
@@ -43,7 +43,7 @@ def rows_on(device: torch.device | str, dtype: torch.dtype, table: Tensor, which
     if table.device == torch.device(device) and table.dtype == dtype:
         return table, which
     used, place = which.unique(return_inverse=True)
-    return sent(table[used], device).to(dtype), place
+    return send(table[used], device).to(dtype), place
 
 
 def release_gpu_memory() -> None:

@@ -30,13 +30,13 @@ from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
-from lit_cfl.engines.token_inputs import with_tokens_for
+from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client
 from lit_cfl.pictures.options import Pictures
-from lit_cfl.rounds import Cohorts, Round, rounds, say_what_is_unheeded
+from lit_cfl.rounds import Cohorts, Round, rounds, warn_of_ineffective_options
 from lit_cfl.selection import SelectionRule
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking.options import Tracking
@@ -172,7 +172,7 @@ class Experiment:
         report(Activity("loading the data"))
         examples = self.data.examples
         report(Activity(f"dividing {len(examples):,} examples among clients"))
-        data = with_tokens_for(self.data.federated(seed), self.task)
+        data = mark_tokens(self.data.federated(seed), self.task)
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))
@@ -190,7 +190,7 @@ class Experiment:
                 if algorithm.mixes_models:
                     require_mixing(engine.template, type(algorithm).__name__)
                 algorithm.check(engine.at(0, data))
-                say_what_is_unheeded(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
+                warn_of_ineffective_options(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)
         self.evaluation.require_accuracy(engine.scores, data.examples.num_labels)
         if (tuned := self.evaluation.fine_tune) is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
-from lit_cfl.memmap_rows import stored
+from lit_cfl.memmap_rows import store_rows
 from lit_cfl.parameters import ParameterLayout
 
 __all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalCosts", "LocalWork", "Statistic"]
@@ -127,7 +127,7 @@ class Fitted:
         if not len(self._num_examples):
             raise RuntimeError("nobody was asked to train: there are no rows")
         found = (chunk.models[chunk.trained] for chunk in self.chunks())
-        return torch.cat(list(found)) if self.held else stored(found, len(self._num_examples))
+        return torch.cat(list(found)) if self.held else store_rows(found, len(self._num_examples))
 
     @property
     def rows(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -13,8 +13,8 @@ from lit_cfl.errors import InputError
 _IN_MEMORY = 2**30  # bytes that a copy of rows may take there
 
 
-def kept(row: Tensor, of: int) -> Tensor:
-    """Copies a row `[d]`; uses `stored` if this many rows would exceed half of the machine's memory.
+def keep_row(row: Tensor, of: int) -> Tensor:
+    """Copies a row `[d]`; uses `store_rows` if this many rows would exceed half of the machine's memory.
 
     Args:
         row: Row to copy.
@@ -26,7 +26,7 @@ def kept(row: Tensor, of: int) -> Tensor:
     size = of * row.numel() * row.element_size()
     if size <= _IN_MEMORY or size <= machine_memory() / 2:
         return row.clone()
-    return stored(iter([row[None]]), 1)[0]
+    return store_rows(iter([row[None]]), 1)[0]
 
 
 def machine_memory() -> int:
@@ -34,19 +34,8 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Copies rows `[d]` (at least one) into one tensor `[n, d]`; uses `stored` above 1 GiB.
-
-    Raises:
-        InputError: the disk has no room for them.
-    """
-    if sum(row.numel() * row.element_size() for row in rows) <= _IN_MEMORY:
-        return torch.stack([*rows])
-    return stored((row[None] for row in rows), len(rows))
-
-
-def collected(parts: Iterator[Tensor], at_most: int) -> Tensor:
-    """Collects rows `[n, d]` into one tensor; uses `stored` if they may exceed 1 GiB.
+def collect_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
+    """Collects rows `[n, d]` into one tensor; uses `store_rows` if they may exceed 1 GiB.
 
     Args:
         parts: `[some, d]` each, one after another; at least one.
@@ -59,10 +48,10 @@ def collected(parts: Iterator[Tensor], at_most: int) -> Tensor:
     together = chain([first], parts)
     if at_most * first[0].nbytes <= _IN_MEMORY:
         return torch.cat(list(together))
-    return stored(together, at_most)
+    return store_rows(together, at_most)
 
 
-def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:
+def store_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
     """Stores rows `[n, d]` in a temporary file, from which they are read on demand.
 
     The file lies in `TMPDIR` and has no name: it goes away with the tensor, however the process ends.

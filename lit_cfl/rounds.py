@@ -87,7 +87,9 @@ class Round:
         return self.index + 1
 
 
-def say_what_is_unheeded(algorithm: Algorithm, shifts: Sequence[Shift], cohorts: Cohorts, *, num_rounds: int) -> None:
+def warn_of_ineffective_options(
+    algorithm: Algorithm, shifts: Sequence[Shift], cohorts: Cohorts, *, num_rounds: int
+) -> None:
     """Warns of options that have no effect with this number of rounds, or with this algorithm.
 
     Args:

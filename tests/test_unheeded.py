@@ -11,13 +11,13 @@ from lit_cfl.algorithms import CFL, FLHC, AdaCFL, FedAvg, LayerCFL
 from lit_cfl.data.shift import Shift
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.errors import Notice
-from lit_cfl.rounds import Cohorts, say_what_is_unheeded
+from lit_cfl.rounds import Cohorts, warn_of_ineffective_options
 
 
 def notes(algorithm: Any, num_rounds: int, shifts: Sequence[Shift] = (), dropout: float = 0.0) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        say_what_is_unheeded(algorithm, shifts, Cohorts(5, dropout=dropout), num_rounds=num_rounds)
+        warn_of_ineffective_options(algorithm, shifts, Cohorts(5, dropout=dropout), num_rounds=num_rounds)
     assert all(one.category is Notice for one in caught)
     return [str(one.message) for one in caught]
 

@@ -8,7 +8,7 @@ from typing import Any
 from lit_cfl.config.variants import Config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.early_stopping import require_possible_target
-from lit_cfl.engines.choose_device import found_device, require_first_gpu
+from lit_cfl.engines.choose_device import require_first_gpu, resolve_device
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, counted
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -55,7 +55,7 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
     require_first_gpu(plan.device or default.device, "a trial")
     if study.resources.gpus:
         return
-    device = plan.device or found_device(default.device)
+    device = plan.device or resolve_device(default.device)
     if device != "cpu":
         raise InputError(
             f"resources.gpus is 0, but trials would all train on {device}; give each a share of a GPU, such as "

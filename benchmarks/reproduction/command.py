@@ -20,7 +20,7 @@ from benchmarks.reproduction.plan import (
     keys_of,
     missing,
     planned_runs,
-    runs_of,
+    split_evenly,
     told_time,
 )
 from benchmarks.reproduction.recorder import LedgerRecorder
@@ -185,7 +185,7 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
             yield [
                 run
                 for setting in filter(is_wanted, protocol.settings(choices, [data]))
-                for run in runs_of(setting, which_method.open_seeds(ledger, setting, seeds))
+                for run in split_evenly(setting, which_method.open_seeds(ledger, setting, seeds))
             ]
 
     return TableOfRuns(

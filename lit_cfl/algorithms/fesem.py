@@ -39,7 +39,7 @@ from lit_cfl.algorithms.base import (
 from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.local_work import Chunk, Fitted, LocalWork
-from lit_cfl.memmap_rows import kept
+from lit_cfl.memmap_rows import keep_row
 from lit_cfl.parameters import ParameterLayout
 
 
@@ -188,7 +188,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
                 ids = clients[chunk.start : chunk.start + len(chunk.models)].tolist()
                 for client, row, trained in zip(ids, chunk.models, chunk.trained.tolist(), strict=True):
                     if trained:
-                        last[client] = kept(row[columns], of=len(work.num_examples))
+                        last[client] = keep_row(row[columns], of=len(work.num_examples))
                 yield chunk
 
         noted = Fitted(chunks(), work.num_examples[clients], held=fitted.held)

@@ -25,7 +25,7 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, Info, OwnLayers, Stat
 from lit_cfl.algorithms.mean_hooks import derive
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, LocalWork, Sketch, Statistic, per_client
-from lit_cfl.memmap_rows import collected, kept
+from lit_cfl.memmap_rows import collect_rows, keep_row
 from lit_cfl.parameters import ParameterLayout
 
 
@@ -268,7 +268,7 @@ class _PersonalWork:
         rows = chunk.models.index_select(1, self._columns.to(chunk.models.device)).cpu()
         for client, row, trained in zip(ids, rows, chunk.trained.tolist(), strict=True):
             if trained:
-                self.kept[client] = kept(row, of=len(self._work.num_examples))
+                self.kept[client] = keep_row(row, of=len(self._work.num_examples))
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         def of_others(rows: Tensor) -> Tensor:
@@ -351,4 +351,4 @@ class _PersonalWork:
         """Adds each client's personal layers to its model: `[n, d]`, in a file if that is large."""
         pairs = zip(which.tolist(), layers, strict=True)
         rows = (insert_layers(models[None, number], self._columns, row[None]) for number, row in pairs)
-        return collected(rows, len(layers))
+        return collect_rows(rows, len(layers))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.local_work import Fitted
-from lit_cfl.memmap_rows import kept, stacked
+from lit_cfl.memmap_rows import collect_rows, keep_row
 
 PersonalModels = Mapping[int, Tensor]  # rows [d] by client; in files if all of them were more than half of the memory
 
@@ -38,7 +38,7 @@ def keep_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_
     for chunk in fitted.chunks():
         ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]
         trained |= {
-            client: kept(row, of=num_clients)
+            client: keep_row(row, of=num_clients)
             for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
         }
     return dict(personal) | trained
@@ -63,5 +63,5 @@ def look_up_models(personal: PersonalModels, clients: Tensor, fallback: Tensor) 
         return fallback, torch.full((len(clients),), -1)
     known = torch.tensor(sorted(personal), dtype=torch.int64)
     position = torch.searchsorted(known, clients).clamp(max=len(known) - 1)
-    models = stacked([personal[client] for client in known.tolist()])
+    models = collect_rows((personal[client][None] for client in known.tolist()), len(known))
     return models, torch.where(known[position] == clients, position, -1)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lit_cfl.compare.jobs import CompareJob, one_by_one, processes
-from lit_cfl.engines.choose_device import found_device
+from lit_cfl.engines.choose_device import resolve_device
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress import Display, Screen
@@ -65,7 +65,7 @@ def _found(experiment: Experiment) -> Plan:
     """Returns the plan options that determine the number of parallel runs."""
     options = experiment.plan or PlanOptions()
     given = {name: value for name, value in vars(options).items() if value is not None}
-    return Plan(**{"device": found_device(experiment.device)} | given)
+    return Plan(**{"device": resolve_device(experiment.device)} | given)
 
 
 def run_jobs(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lit_cfl.data.augment import Augment, AugmentFunction
 from lit_cfl.data.image_transforms import blur_images, rotate_images
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_normal
 
@@ -241,13 +241,13 @@ class Examples:
 
     def targets(self, index: Tensor) -> Tensor:
         """Returns labels `[n]`, or `[n, L]`, as seen by the clients."""
-        return self._labels(sent(index, self.labels.device), self._seen(index))
+        return self._labels(send(index, self.labels.device), self._seen(index))
 
     def _labels(self, index: Tensor, seen: _Seen) -> Tensor:
         labels = self.labels[index % len(self)].clone()
         for view, those in seen:
             if view.label_map is not None:
-                labels[those] = sent(torch.tensor(view.label_map), labels.device)[labels[those]]
+                labels[those] = send(torch.tensor(view.label_map), labels.device)[labels[those]]
         return labels
 
     def batch(
@@ -261,7 +261,7 @@ class Examples:
             device: where to; None = where the examples are.
         """
         inputs, labels = self._gather(index, dtype)
-        return (inputs, labels) if device is None else (sent(inputs, device), sent(labels, device))
+        return (inputs, labels) if device is None else (send(inputs, device), send(labels, device))
 
     def stored(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         """Returns inputs `[n, ...]` as bytes, and labels; None if inputs are not stored, or not seen, as bytes.
@@ -273,7 +273,7 @@ class Examples:
         rotate_images = any(view.quarter_turns for view, _ in seen)
         if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (rotate_images and varies):
             return None
-        inputs = self.inputs.index_select(0, sent(index, self.inputs.device) % len(self))
+        inputs = self.inputs.index_select(0, send(index, self.inputs.device) % len(self))
         for view, those in seen:
             if view.quarter_turns:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
@@ -287,7 +287,7 @@ class Examples:
 
     def _gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         seen = self._seen(index)
-        index = sent(index, self.inputs.device)
+        index = send(index, self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
             inputs = self.embeddings[inputs.long()]
@@ -329,7 +329,7 @@ class Examples:
             return [(view, slice(start, stop)) for view, start, stop in runs if view != View()]
         changed = [int(number) for number in numbers.unique() if self.views[int(number)] != View()]
         return [
-            (self.views[number], sent((numbers == number).nonzero().flatten(), self.labels.device))
+            (self.views[number], send((numbers == number).nonzero().flatten(), self.labels.device))
             for number in changed
         ]
 

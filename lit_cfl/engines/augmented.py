@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data.augment import AugmentFunction
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.mini_batches import MiniBatches
 
 _BLOCK = 2**22  # numbers that are changed together
 
 
-def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
+def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
     """Replaces the examples of a cohort by those of its mini-batches, in order, each changed by its key.
 
     Every way of training then finds them as it finds any examples. An example is there once for each of the client's
@@ -30,9 +30,9 @@ def with_augmented_examples(work: CohortFit, augment: AugmentFunction) -> Cohort
     steps = torch.arange(len(counts)).repeat_interleave(counts)  # step of each example
     owners = torch.arange(len(work)).repeat_interleave(work.steps)[steps]
     drawn = work.batches.begins[steps] + torch.arange(len(steps)) - begins[steps]
-    places = work.batches.drawn[sent(drawn, device)]
-    keys = (sent(work.augment_keys[steps], device) << 32) ^ places
-    index = places + sent(firsts[owners], device)
+    places = work.batches.drawn[send(drawn, device)]
+    keys = (send(work.augment_keys[steps], device) << 32) ^ places
+    index = places + send(firsts[owners], device)
     inputs, labels = _changed(work, augment, index, keys)
     weights = None if work.weights is None else work.weights[index]
     sizes = work.num_seen

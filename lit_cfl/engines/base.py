@@ -16,15 +16,15 @@ from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.devices import fits_on, is_out_of_memory, prepare_ahead, rows_on, sent
-from lit_cfl.engines.augmented import with_augmented_examples
-from lit_cfl.engines.batch_norm import refuses_single, require_no_single
+from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead, send
+from lit_cfl.engines.augmented import augment_examples
+from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
 from lit_cfl.engines.check_module import require_module
-from lit_cfl.engines.client_statistics import statistics_of
+from lit_cfl.engines.client_statistics import compute_statistics
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
 from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.fit_request import FitDescriber, parts_of
+from lit_cfl.engines.fit_request import FitDescriber, split_clients
 from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
 from lit_cfl.engines.initial_models import InitialModels, build_module
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, Rates, TaskFactory, note_client
@@ -33,7 +33,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import PositionedRows, RoundWork
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
-from lit_cfl.engines.ways import way_named
+from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic
 from lit_cfl.parameters import ParameterLayout
@@ -73,7 +73,7 @@ class Engine:
         self.template = build_module(task, seed) if template is None else template
         require_module(self.template)
         self.layout = ParameterLayout.of(self.template)
-        way = way_named(plan.engine)
+        way = get_way(plan.engine)
         masked, on_gpu = bool(key_names(self.template)), plan.device != "cpu"
         self._describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
         self._loop: ClientLoop | None = None
@@ -136,7 +136,7 @@ class Engine:
         """The plan's way of training clients, built when it is first needed."""
         if self._loop is None:
             here = replace(self.plan, device=self.device, workers=0)
-            self._loop = way_named(here.engine)(self.template, self.layout, here, self.local)
+            self._loop = get_way(here.engine)(self.template, self.layout, here, self.local)
             self._loop.effort = self.effort
         return self._loop
 
@@ -267,7 +267,7 @@ class Engine:
     def gradient_parts(self, clients: Tensor, data: FederatedData) -> Iterator[slice]:
         """Splits clients into groups whose gradients and examples fit into memory together."""
         sizes = data.num_examples[clients]
-        for part in parts_of(sizes, self._examples_at_once(data)):
+        for part in split_clients(sizes, self._examples_at_once(data)):
             for start in range(part.start, part.stop, self.rows_that_fit):
                 yield slice(start, min(start + self.rows_that_fit, part.stop))
 
@@ -301,7 +301,7 @@ class Engine:
             explain_missing_gradients(round),
         ):
             found = self.loop.gradients(model.to(device, dtype), work, ended)
-        return found if len(held) == len(clients) else rows.index_copy_(0, sent(held, device), found)
+        return found if len(held) == len(clients) else rows.index_copy_(0, send(held, device), found)
 
     def statistics(
         self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
@@ -311,7 +311,7 @@ class Engine:
         place: dict[str, Any] = {"dtype": self.plan.dtype, "device": self.device, "seed": self.seed, "round": round}
         found = []
         self.between_clients()
-        for answer in statistics_of(function, clients, data, self.examples(data), module, **place):
+        for answer in compute_statistics(function, clients, data, self.examples(data), module, **place):
             found.append(answer)
             self.report_statistics(round, len(found), len(clients))
             self.between_clients()
@@ -330,12 +330,12 @@ class Engine:
         if self._refuses_single(data):
             sizes, last = data.num_examples[clients], self.local.last_batch
             steps = self._describer.steps(budget, lengths, sizes)
-            require_no_single(clients, steps, sizes, self._describer.batch_size(budget), last)
+            require_no_single_batch(clients, steps, sizes, self._describer.batch_size(budget), last)
 
     def _refuses_single(self, data: FederatedData) -> bool:
         if self._single is None:
             with self.own_stream("single example"):
-                self._single = refuses_single(self.template, data.examples)
+                self._single = rejects_single_example(self.template, data.examples)
         return self._single
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
@@ -390,7 +390,7 @@ class Engine:
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
         held = sizes if data.examples.augment is None else self._describer.seen(request.budget, lengths, sizes)
-        for part in parts_of(held[training], self._examples_at_once(data)):
+        for part in split_clients(held[training], self._examples_at_once(data)):
             yield training[part] + chunk.start
 
     def _examples_at_once(self, data: FederatedData) -> float:
@@ -423,19 +423,19 @@ class Engine:
             if as_bytes and (gathered := examples.stored(entries, compute)):
                 decode = partial(examples.decode, dtype=compute)
             gathered = gathered or examples.batch(entries, compute, device)
-        inputs, labels = (sent(part, device) for part in gathered)
-        models, start = rows_on(device, dtype, work.models, work.start)
+        inputs, labels = (send(part, device) for part in gathered)
+        models, start = move_rows(device, dtype, work.models, work.start)
         batches = work.batches.on(device)
-        weights = None if work.weights is None else sent(work.weights.to(dtype), device)
+        weights = None if work.weights is None else send(work.weights.to(dtype), device)
         work = replace(work, inputs=inputs, labels=labels, decode=decode, weights=weights, batches=batches)
         work = replace(work, models=models, start=start)
         if data.examples.augment is not None:
-            work = with_augmented_examples(work, data.examples.augment)
+            work = augment_examples(work, data.examples.augment)
         if not work.prox:
             return work
         if work.centers is None:
             raise TypeError("prox needs centers")
-        centers, center = rows_on(device, dtype, work.centers, work.center)
+        centers, center = move_rows(device, dtype, work.centers, work.center)
         return replace(work, centers=centers, center=center)
 
     def _fit_chunk(
@@ -456,8 +456,8 @@ class Engine:
                 models = rows
             else:
                 models = self._starts_of(request, chunk) if models is None else models
-                kept = sent(finite.nonzero().flatten(), models.device)
-                models.index_copy_(0, sent(own[finite], models.device), rows.index_select(0, kept))
+                kept = send(finite.nonzero().flatten(), models.device)
+                models.index_copy_(0, send(own[finite], models.device), rows.index_select(0, kept))
             losses[own], trained[own] = found.where(finite, float("nan")), finite
         models = self._starts_of(request, chunk) if models is None else models
         return Chunk(chunk.start, models, losses, trained)
@@ -471,8 +471,8 @@ class Engine:
 
     def _starts_of(self, request: FitRequest, chunk: slice) -> Tensor:
         """Returns the models from which the clients of a chunk start `[c, d]`, on the device."""
-        starts, which = rows_on(self.device, self.plan.dtype, request.models, request.start[chunk])
-        return starts.index_select(0, sent(which, starts.device))
+        starts, which = move_rows(self.device, self.plan.dtype, request.models, request.start[chunk])
+        return starts.index_select(0, send(which, starts.device))
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
         """Trains the clients; the run may be interrupted between two of them. Errors name the clients concerned."""
@@ -516,7 +516,7 @@ class Engine:
             raise InputError(
                 f"the device has too little memory for one client ({error}); choose a smaller net or batch_size{other}"
             ) from error
-        self.adopt(plan)
+        self.switch_plan(plan)
         if not self._was_short:
             notice = (
                 f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
@@ -524,7 +524,7 @@ class Engine:
             warnings.warn(f"{notice}; config.yaml records the plan if that, too, was too much", Notice, 2)
         self._was_short = True
 
-    def adopt(self, plan: Plan) -> None:
+    def switch_plan(self, plan: Plan) -> None:
         """Switches to another plan with different lanes or chunks."""
         self.plan, self._loop = plan, None
         self.__dict__.pop("_scorer", None)

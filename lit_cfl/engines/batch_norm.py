@@ -25,7 +25,7 @@ def has_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 
-def refuses_single(module: LightningModule, examples: Examples) -> bool:
+def rejects_single_example(module: LightningModule, examples: Examples) -> bool:
     """Returns whether a BatchNorm layer of the module fails on a batch of one example; tries it on a copy."""
     if not has_batch_norm(module):
         return False
@@ -38,7 +38,7 @@ def refuses_single(module: LightningModule, examples: Examples) -> bool:
     return False
 
 
-def meet_single(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch) -> Tensor:
+def find_single_batches(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch) -> Tensor:
     """Returns which clients have a mini-batch of a single example among their first steps, bool `[n]`.
 
     Args:
@@ -51,14 +51,16 @@ def meet_single(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastB
     return (steps > 0) & ((full == 1) | (rest if last == "keep" else torch.zeros_like(rest)))
 
 
-def require_no_single(clients: Tensor, steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> None:
+def require_no_single_batch(
+    clients: Tensor, steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch
+) -> None:
     """Raises InputError for the first client with a mini-batch of one example.
 
     Args:
         clients: ids, int64 `[n]`.
-        steps, sizes, batch_size, last: see `meet_single`.
+        steps, sizes, batch_size, last: see `find_single_batches`.
     """
-    alone = meet_single(sizes, steps, batch_size, last)
+    alone = find_single_batches(sizes, steps, batch_size, last)
     if not alone.any():
         return
     first = int(alone.nonzero()[0])
@@ -70,9 +72,9 @@ def require_no_single(clients: Tensor, steps: Tensor, sizes: Tensor, batch_size:
 
 def _remedies(sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> str:
     sizes, found = sizes[sizes > 0].unique(), []
-    if not meet_single(sizes, sizes, batch_size, "join").any():
+    if not find_single_batches(sizes, sizes, batch_size, "join").any():
         found.append("set local.last_batch to join")
-    good = [size for size in _SIZES if not meet_single(sizes, sizes, size, last).any()]
+    good = [size for size in _SIZES if not find_single_batches(sizes, sizes, size, last).any()]
     if good:
         near = sorted(good, key=lambda size: abs(size - batch_size) if isinstance(batch_size, int) else size)
         found.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")

@@ -16,7 +16,7 @@ from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.local_training import CHECK, LocalTraining
-from lit_cfl.engines.module_state import copied_state, module_state, same_value
+from lit_cfl.engines.module_state import copy_state, module_state, same_value
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError, Notice, in_line, in_short
@@ -152,7 +152,7 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
     for _ in range(2):
         with engine.own_stream("evaluation"):
             found.append(outcomes_of(module, batch))
-        states.append(copied_state(module))
+        states.append(copy_state(module))
     if not torch.allclose(found[0], found[1], equal_nan=True):
         changed = next((name for name in states[1] if not same_value(states[0].get(name), states[1][name])), None)
         raise InputError(

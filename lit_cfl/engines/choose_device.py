@@ -10,7 +10,7 @@ from lit_cfl.errors import InputError
 _GPU_PAYS = 100_000_000_000  # multiply-adds: an estimate
 
 
-def found_device(asked: str, multiply_adds: float = 0) -> str:
+def resolve_device(asked: str, multiply_adds: float = 0) -> str:
     """Returns the device of one process: the first GPU for `cuda`, and for `auto` if it is worthwhile.
 
     Args:

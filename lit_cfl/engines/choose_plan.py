@@ -23,10 +23,10 @@ from math import ceil
 
 from lit_cfl.cores import count_cores
 from lit_cfl.devices import gib_of_gpu
-from lit_cfl.engines.choose_device import device_of_ray, found_device
+from lit_cfl.engines.choose_device import device_of_ray, resolve_device
 from lit_cfl.engines.cohort_fit import ClientLoop
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
-from lit_cfl.engines.ways import WAYS, way_named
+from lit_cfl.engines.ways import WAYS, get_way
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import InputError
 
@@ -41,7 +41,7 @@ def choose_plan(
     device: str,
     precision: Precision,
     workload: Workload,
-    by_hand: PlanOptions | None = None,
+    options: PlanOptions | None = None,
     room: RayRoom = RayRoom(),
 ) -> Plan:
     """Chooses the plan for these options on this machine.
@@ -53,16 +53,16 @@ def choose_plan(
         InputError: a device that is not there, a way that cannot train this, or an option that contradicts a part set
             by hand.
     """
-    by_hand = by_hand or PlanOptions()
+    options = options or PlanOptions()
     device = "cuda:0" if device == "cuda" else device
-    _require_no_contradiction(engine, device, precision, by_hand)
-    given = {name: value for name, value in vars(by_hand).items() if value is not None}
-    asked, in_ray = by_hand.device or device, given.get("workers", engine == "ray") > 0
+    _require_no_contradiction(engine, device, precision, options)
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    asked, in_ray = options.device or device, given.get("workers", engine == "ray") > 0
     places = count_cores() if room.places is None else room.places
-    if engine == "auto" and not given and _processes_pay(workload, found_device(asked, workload.multiply_adds)):
+    if engine == "auto" and not given and _processes_pay(workload, resolve_device(asked, workload.multiply_adds)):
         in_ray, places = True, _cores()
-    device = device_of_ray(asked, room.gpus) if in_ray else found_device(asked, workload.multiply_adds)
-    way = _way(by_hand.engine or engine, device, precision, workload)
+    device = device_of_ray(asked, room.gpus) if in_ray else resolve_device(asked, workload.multiply_adds)
+    way = _way(options.engine or engine, device, precision, workload)
     most = max(1, min(places, workload.cohort)) if device == "cpu" else max(1, room.gpus)
     workers = given.get("workers", most if in_ray else 0)
     by_rule = {
@@ -76,23 +76,23 @@ def choose_plan(
     return Plan(**by_rule | given)
 
 
-def _require_no_contradiction(engine: EngineOption, device: str, precision: str, by_hand: PlanOptions) -> None:
-    for name, asked, fixed in (("engine", engine, by_hand.engine), ("device", device, by_hand.device)):
+def _require_no_contradiction(engine: EngineOption, device: str, precision: str, options: PlanOptions) -> None:
+    for name, asked, fixed in (("engine", engine, options.engine), ("device", device, options.device)):
         if fixed is not None and asked not in ("auto", "ray", fixed):
             raise InputError(f"{name} is {asked!r}, but plan.{name} says {fixed!r}; leave out one of them")
-    if engine == "ray" and by_hand.workers == 0:
+    if engine == "ray" and options.workers == 0:
         raise InputError("engine is 'ray', but plan.workers says 0; leave out one of them")
-    if by_hand.precision not in (None, precision):
-        raise InputError(f"precision is {precision!r}, but plan.precision says {by_hand.precision!r}; set both alike")
+    if options.precision not in (None, precision):
+        raise InputError(f"precision is {precision!r}, but plan.precision says {options.precision!r}; set both alike")
 
 
 def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[ClientLoop]:
     task = workload.task
     if asked not in ("auto", "ray"):
-        reason = task and way_named(asked).reason_against(task, device, precision, workload.local)
+        reason = task and get_way(asked).reason_against(task, device, precision, workload.local)
         if reason:
             raise InputError(f"engine is {asked!r}, but {reason}; use --engine auto")
-        return way_named(asked)
+        return get_way(asked)
     if task is None:
         return WAYS[-1]
     return next(way for way in WAYS if way.reason_against(task, device, precision, workload.local) is None)

@@ -13,7 +13,7 @@ from lit_cfl.local_work import ClientFunction, Statistic, keep_statistic
 from lit_cfl.seeds import derive
 
 
-def statistics_of(
+def compute_statistics(
     function: ClientFunction,
     clients: Tensor,
     data: FederatedData,

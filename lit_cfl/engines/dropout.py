@@ -57,7 +57,7 @@ def compute_kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int],
     return kept.to(dtype) * (0.0 if p == 1 else 1 / (1 - p))
 
 
-def with_keyed_dropout(module: LightningModule) -> LightningModule:
+def replace_dropout(module: LightningModule) -> LightningModule:
     """Replaces every plain `nn.Dropout` in a module, in registration order. Returns the module."""
     layer = 0
     for parent in list(module.modules()):

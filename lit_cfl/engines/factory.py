@@ -26,19 +26,19 @@ def build_engine(
     return Engine(task, plan, seed, local, template)
 
 
-def room_of_ray(engine: EngineOption, device: str, by_hand: PlanOptions | None) -> RayRoom:
+def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) -> RayRoom:
     """Counts the resources of Ray's workers. Adds a notice if a cluster is running and `device` is `auto`.
 
     Returns:
         nothing where no worker of Ray's needs to know.
     """
-    by_hand = by_hand or PlanOptions()
-    asked = by_hand.device or device
-    if not (engine == "ray" or by_hand.workers) or (asked == "cpu" and by_hand.workers):
+    options = options or PlanOptions()
+    asked = options.device or device
+    if not (engine == "ray" or options.workers) or (asked == "cpu" and options.workers):
         return RayRoom()
     from lit_cfl.engines.ray import cluster  # all others work without Ray
 
-    room = cluster.count_room(by_hand.threads or 1)
+    room = cluster.count_room(options.threads or 1)
     if asked == "auto" and cluster.is_there():
         what = f"has {room.gpus} GPU(s): clients train on them" if room.gpus else "has no GPU: clients train on CPUs"
         warnings.warn(f"Ray's cluster {what}; --device says otherwise", Notice, stacklevel=2)

@@ -105,7 +105,7 @@ class FitDescriber:
         )
 
 
-def parts_of(sizes: Tensor, most: float) -> Iterator[slice]:
+def split_clients(sizes: Tensor, most: float) -> Iterator[slice]:
     """Splits clients into groups with at most this many examples, or with one client.
 
     Args:

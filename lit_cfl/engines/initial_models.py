@@ -6,7 +6,7 @@ from hashlib import sha256
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.engines.dropout import with_keyed_dropout
+from lit_cfl.engines.dropout import replace_dropout
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import TaskFactory
 from lit_cfl.errors import Notice
@@ -16,7 +16,7 @@ from lit_cfl.seeds import derive
 def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "cpu") -> LightningModule:
     """Builds the task's module with the initial model of that number."""
     with seed_globally(derive(seed, "initial", number), device):
-        return with_keyed_dropout(task())
+        return replace_dropout(task())
 
 
 class InitialModels:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.engines.permutations import Permutations
 from lit_cfl.local_work import Budget
 
@@ -103,7 +103,7 @@ class MiniBatches:
         Returns:
             the positions `[..., width]`, and in which places there is an example, bool; the others repeat the first.
         """
-        begins, counts = sent(torch.stack([self.begins[which], self.counts[which]]), self.device)[..., None]
+        begins, counts = send(torch.stack([self.begins[which], self.counts[which]]), self.device)[..., None]
         places = torch.arange(width, device=self.device)
         present = places < counts
         return self.drawn[begins + places * present], present

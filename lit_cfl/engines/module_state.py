@@ -31,7 +31,7 @@ def module_state(module: nn.Module) -> dict[str, Leaf]:
     return dict(_of_module("", module, set()))
 
 
-def copied_state(module: nn.Module) -> dict[str, Leaf]:
+def copy_state(module: nn.Module) -> dict[str, Leaf]:
     """Copies the state of a module, which may change afterwards."""
     return {name: _copied(value) for name, value in module_state(module).items()}
 

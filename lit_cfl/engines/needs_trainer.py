@@ -18,7 +18,7 @@ from lit_cfl.engines.batch_norm import BatchNorm, has_batch_norm
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.optimizers import unsupported
-from lit_cfl.engines.step_dependence import Compute, dependence_on_history, reads_of_progress
+from lit_cfl.engines.step_dependence import Compute, find_dependence_on_history, find_reads_of_progress
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
@@ -91,7 +91,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
     losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
     losses |= {"training_step": _loss_of_step} if _has_own_step(module) else {}
     for what, compute in losses.items():
-        if found := reads_of_progress(module, batch, compute, what):
+        if found := find_reads_of_progress(module, batch, compute, what):
             return found
     try:
         gradients, after = run_step(module, layout, batch)
@@ -102,7 +102,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
     if found := _compare_training_step(module, batch):
         return found
     for what, compute in losses.items():
-        if found := dependence_on_history(module, layout, parts, compute, what):
+        if found := find_dependence_on_history(module, layout, parts, compute, what):
             return found
     for slot, gradient, other in zip(layout.slots, gradients, others, strict=False):  # parameters come first
         if gradient is None or other is None:  # an optimizer leaves it unchanged, without decay

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 
 _TOGETHER = 64  # permutations: with fewer, a step's calls take longer than to draw them one by one
 _ANY_64_BITS = -(2**63)
@@ -80,7 +80,7 @@ class Permutations:
 
     def drawn(self, device: torch.device | str) -> Tensor:
         """Returns the permutations of the clients, concatenated, int64 `[sum]`."""
-        drawn = sent(self._drawn, device)
+        drawn = send(self._drawn, device)
         for one in self._shuffles:
             sizes, counts = self._sizes[one.clients], self._counts[one.clients]
             rows = torch.arange(len(one.clients)).repeat_interleave(counts)  # client of each permutation
@@ -88,8 +88,8 @@ class Permutations:
             pairs = self._pairs(one.clients)
             firsts = 2 * (pairs.cumsum(0) - pairs)[rows] + numbers * (sizes[rows] - 1)
             places = self._starts[one.clients][rows] + numbers * sizes[rows]
-            each, firsts, places = sent(torch.stack([sizes[rows], firsts, places]), device)
-            _shuffle(sent(one.bits, device), int(sizes.max()), each, firsts, places, drawn)
+            each, firsts, places = send(torch.stack([sizes[rows], firsts, places]), device)
+            _shuffle(send(one.bits, device), int(sizes.max()), each, firsts, places, drawn)
         return drawn[:-1]
 
 

@@ -13,8 +13,8 @@ from lit_cfl.engines.dropout import key_names, set_key
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision
-from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
-from lit_cfl.engines.stacked.steps import clipped, pulled_to
+from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
+from lit_cfl.engines.stacked.steps import add_pull, clip_gradients
 from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
@@ -35,7 +35,7 @@ class PlainLoop(ClientLoop):
         super().__init__(module, layout, plan, local)
         # PyTorch's own GRU is slower than a plain one on a CPU, its LSTM is faster
         kinds = {nn.GRU} if plan.device == "cpu" else set()
-        self._module = with_plain_cells(self.copied(plan.compute_dtype), kinds)
+        self._module = replace_unstackable_layers(self.copied(plan.compute_dtype), kinds)
         self._keyed = bool(key_names(module))
         self._whole = self._keyed or has_batch_norm(module)
         self._on_cpu = plan.device == "cpu"
@@ -96,9 +96,9 @@ class PlainLoop(ClientLoop):
             own = None if weights is None else weights[chosen]
             gradients, loss = self._gradients(examples[0][chosen], examples[1][chosen], own)
             if centers is not None:
-                gradients = pulled_to(centers, prox, gradients, stacked)
+                gradients = add_pull(centers, prox, gradients, stacked)
             if self.local.gradient_clip is not None:
-                gradients = clipped(gradients, self.local.gradient_clip)
+                gradients = clip_gradients(gradients, self.local.gradient_clip)
             optimizer.step_(stacked, gradients, state, corrections[step], first)
             if step == 0:
                 first = torch.zeros_like(first)

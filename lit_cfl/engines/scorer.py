@@ -9,7 +9,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.devices import is_out_of_memory, sent
+from lit_cfl.devices import is_out_of_memory, send
 from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of, penalty_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
@@ -67,7 +67,7 @@ class Scorer:
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
         """Computes the loss of each model on these examples, which are read once for all models; see `Engine`."""
-        models = sent(models, self._device)
+        models = send(models, self._device)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for start in range(0, len(index), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
@@ -105,7 +105,7 @@ class Scorer:
     ) -> Outcomes:
         """Computes losses and scores of each example under a mixture of the models: `[n]`, see `Engine`."""
         scores, rows = scores_of(self._module), list[Tensor]()
-        models = sent(models, self._device)
+        models = send(models, self._device)
         for part in torch.arange(len(index)).split(EVALUATION_BATCH):
             rows.append(self._mixed(models, weights[which[part]], index[part], examples))
         if not rows:
@@ -116,7 +116,7 @@ class Scorer:
         """Computes the outcomes of a batch of examples with separate weights `[n, K]`; halves it like `_losses`."""
         try:
             batch = examples.batch(index, self._dtype, self._device)
-            return self._mixed_outcomes(models, sent(weights, self._device), batch, int(index[0]))
+            return self._mixed_outcomes(models, send(weights, self._device), batch, int(index[0]))
         except RuntimeError as error:
             if not is_out_of_memory(error) or len(index) < 2:
                 raise
@@ -140,7 +140,7 @@ class Scorer:
             for number, part in parts:
                 own = slice(part.start - start, part.stop - start)
                 with note_on_error(partial(_while_scored, named, number)):
-                    row = sent(models[number], self._device)
+                    row = send(models[number], self._device)
                     found.append(self._outcomes(row, (inputs[own], labels[own]), int(index[part.start])))
             return torch.cat(found, dim=1)
         except RuntimeError as error:

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from lit_cfl.engines.global_generators import seed_global_generators
-from lit_cfl.engines.module_state import Leaf, copied_state, same_value
+from lit_cfl.engines.module_state import Leaf, copy_state, same_value
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout
 
@@ -34,7 +34,7 @@ _LATER = 1_000  # number of a batch
 _COMPUTED = "\0"  # begins the names of what is computed, which no attribute has
 
 
-def reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, what: str) -> list[str]:
+def find_reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, what: str) -> list[str]:
     """Returns the reason why a loss depends on training progress, in a list; empty if it does not.
 
     Args:
@@ -56,7 +56,7 @@ def reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, w
     return [f"{what} depends on batch_idx"] if differs else []
 
 
-def dependence_on_history(
+def find_dependence_on_history(
     module: LightningModule, layout: ParameterLayout, batches: Sequence[Batch], compute: Compute, what: str
 ) -> list[str]:
     """Returns the reason why a step depends on earlier steps, in a list; empty if it does not.
@@ -101,7 +101,7 @@ def _steps(
         if loss is not None:
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             state |= {f"{_COMPUTED}{number}": gradient for number, gradient in enumerate(gradients)}
-        found.append(state | copied_state(own))
+        found.append(state | copy_state(own))
     return found
 
 

@@ -44,10 +44,10 @@ def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | 
         weights: `[n]`; None = 1.
     """
     losses = losses_of(module, batch)
-    return losses if weights is None else weighted(module, losses, weights)
+    return losses if weights is None else weigh_losses(module, losses, weights)
 
 
-def weighted(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
+def weigh_losses(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
     """Multiplies losses of a module by weights, except its `penalty`; see `weighted_losses_of`."""
     products = losses * weights
     if not hasattr(module, "penalty"):

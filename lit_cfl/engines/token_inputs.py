@@ -15,7 +15,7 @@ def takes_tokens(module: nn.Module) -> bool:
     return embeds or bool(getattr(module, "takes_tokens", False))
 
 
-def with_tokens_for(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
+def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
     """Marks integer inputs as token ids if the module takes token ids; otherwise they are treated as numbers.
 
     Args:

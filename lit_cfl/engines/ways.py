@@ -9,6 +9,6 @@ from lit_cfl.engines.trainer import TrainerLoop
 WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLoop)  # the rule takes the first that can
 
 
-def way_named(name: str) -> type[ClientLoop]:
+def get_way(name: str) -> type[ClientLoop]:
     """Returns the way with this name."""
     return next(way for way in WAYS if way.name == name)

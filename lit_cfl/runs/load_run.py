@@ -21,7 +21,7 @@ from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import with_lists
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.token_inputs import with_tokens_for
+from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -201,7 +201,7 @@ class SavedRun:
             InputError: token ids stand for other words than in the run, or the algorithm cannot place clients without
                 labels.
         """
-        data = with_tokens_for(data, lambda: self.prepared.engine.template)
+        data = mark_tokens(data, lambda: self.prepared.engine.template)
         mine, theirs = self.prepared.data.examples, data.examples
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(

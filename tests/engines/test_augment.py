@@ -21,7 +21,7 @@ from lit_cfl.data import Augment, Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, Batch
 from lit_cfl.datamodules import ArrayData, Digits, Hybrid
 from lit_cfl.engines import augmented
-from lit_cfl.engines.augmented import with_augmented_examples
+from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.factory import build_engine
@@ -159,7 +159,7 @@ def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch):
 
 def test_work_without_keys_is_a_fault_of_ours():
     with pytest.raises(TypeError, match="no keys"):
-        with_augmented_examples(work_of(engine_of(), augmented_data(None)), BOTH)
+        augment_examples(work_of(engine_of(), augmented_data(None)), BOTH)
 
 
 # One result

@@ -19,7 +19,7 @@ from lit_cfl.engines.factory import build_engine, warn_of_slowness
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import gradients, stack
-from lit_cfl.engines.ways import way_named
+from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import measure_workload
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
@@ -420,7 +420,7 @@ def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
     assert len(load.task.trainer_reasons) == 1
     assert re.match(reason, load.task.trainer_reasons[0])
     for way in ("loop", "stack"):
-        against = way_named(way).reason_against(load.task, "cuda:0", "32-true", load.local)
+        against = get_way(way).reason_against(load.task, "cuda:0", "32-true", load.local)
         assert against == load.task.trainer_reasons[0]
     with pytest.warns(Notice, match=f"trained by lightning.Trainer, which is slower: {reason}"):
         warn_of_slowness("auto", Plan("trainer"), load)

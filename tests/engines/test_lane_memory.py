@@ -10,7 +10,7 @@ from torch.autograd.profiler import profile
 from torch.optim import SGD, Adam
 
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.dropout import with_keyed_dropout
+from lit_cfl.engines.dropout import replace_dropout
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import stack
@@ -24,7 +24,7 @@ PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # of the linear net, numbers
 
 
 def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
-    traits = TaskTraits.of(with_keyed_dropout(task(NETS[net], partial(optimizer, lr=0.1))()), ragged_data())
+    traits = TaskTraits.of(replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))()), ragged_data())
     return StackLoop.cost(traits, precision, batch_size).num_bytes
 
 

@@ -74,7 +74,7 @@ def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.Monke
         ("auto", long, PlanOptions(threads=1)),  # as comparisons, studies and reproductions have it
         ("loop", long, None),
     )
-    assert not any(choose_plan(engine, "cpu", "32-true", load, by_hand).workers for engine, load, by_hand in others)
+    assert not any(choose_plan(engine, "cpu", "32-true", load, options).workers for engine, load, options in others)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert choose_plan("auto", "cpu", "32-true", long).workers == 0
     monkeypatch.delenv("RAY_ADDRESS")
@@ -121,8 +121,8 @@ def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch:
     monkeypatch.setattr(rule, "count_cores", lambda: 16)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert [choose_plan("auto", "cpu", "32-true", work(n)).threads for n in (1_000_000, 100_000)] == [large, 1]
-    by_hand = choose_plan("auto", "cpu", "32-true", work(2_000_000), PlanOptions(threads=2))
-    assert by_hand.threads == 2  # what is set by hand stays
+    options = choose_plan("auto", "cpu", "32-true", work(2_000_000), PlanOptions(threads=2))
+    assert options.threads == 2  # what is set by hand stays
 
 
 def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,5 +199,5 @@ def test_workers_of_ray_are_counted_where_they_are():
     load = work(cohort=40)
     places = [choose_plan("ray", "cpu", "32-true", load, room=RayRoom(n)).workers for n in (0, 1, 24, 1000)]
     assert places == [1, 1, 24, 40]  # no more than clients of a round
-    by_hand = choose_plan("ray", "cpu", "32-true", load, PlanOptions(workers=64), RayRoom(24))
-    assert by_hand.workers == 64
+    options = choose_plan("ray", "cpu", "32-true", load, PlanOptions(workers=64), RayRoom(24))
+    assert options.workers == 64

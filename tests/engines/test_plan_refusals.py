@@ -36,8 +36,8 @@ def test_a_recorded_plan_is_chosen_again():
 
 
 def test_parts_of_the_plan_set_by_hand_stay():
-    by_hand = PlanOptions(lanes=8, threads=2, rows_mib=3, workers=1)
-    assert choose_plan("auto", "cpu", "32-true", work(), by_hand) == Plan(
+    options = PlanOptions(lanes=8, threads=2, rows_mib=3, workers=1)
+    assert choose_plan("auto", "cpu", "32-true", work(), options) == Plan(
         "loop", threads=2, rows_mib=3, lanes=8, workers=1
     )
     with pytest.raises(InputError, match=r"plan\.lanes is 0; it must be 1 or more"):

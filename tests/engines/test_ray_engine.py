@@ -32,7 +32,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.ray import pool as ray_pool
-from lit_cfl.engines.ray.shares import runs_of
+from lit_cfl.engines.ray.shares import split_evenly
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.evaluation import score_clients
 from lit_cfl.local_work import Budget
@@ -438,7 +438,7 @@ def test_few_examples_are_not_handed_over(hidden: int, least: int):
     ],
 )
 def test_work_is_cut_into_runs_of_about_the_same_size(sizes: list[int], parts: int, runs: list[tuple[int, int]]):
-    assert [(run.start, run.stop) for run in runs_of(sizes, parts)] == runs
+    assert [(run.start, run.stop) for run in split_evenly(sizes, parts)] == runs
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

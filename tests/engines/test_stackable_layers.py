@@ -17,7 +17,7 @@ from lit_cfl.engines import needs_trainer
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, with_plain_cells
+from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, replace_unstackable_layers
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import FedGroupLSTM, Sent140GRU, Sent140LSTM
@@ -159,7 +159,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 def test_rows_of_a_net_with_plain_cells_are_laid_out_as_before(net: Callable[[], nn.Module]):
     module = task(net())
     before, held = ParameterLayout.of(module), dict(module.named_parameters())
-    after = ParameterLayout.of(with_plain_cells(module))
+    after = ParameterLayout.of(replace_unstackable_layers(module))
     assert not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
     assert [(s.name, s.layer, s.shape, s.start) for s in after.slots] == [
         (s.name, s.layer, s.shape, s.start) for s in before.slots
@@ -170,7 +170,7 @@ def test_rows_of_a_net_with_plain_cells_are_laid_out_as_before(net: Callable[[],
 def test_layer_of_two_names_stays_one_and_only_the_kinds_asked_for_change():
     shared = nn.GRU(4, 3)
     module = task(nn.ModuleDict({"a": shared, "b": nn.ModuleList([nn.LSTM(4, 3), shared])}))
-    with_plain_cells(module, {nn.GRU})
+    replace_unstackable_layers(module, {nn.GRU})
     assert module.net["a"] is module.net["b"][1]
     assert [type(layer) for layer in (module.net["a"], module.net["b"][0])] == [PlainGRU, nn.LSTM]
 

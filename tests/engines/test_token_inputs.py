@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.parser import parse_run
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.token_inputs import takes_tokens, with_tokens_for
+from lit_cfl.engines.token_inputs import mark_tokens, takes_tokens
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
@@ -80,9 +80,9 @@ def test_asking_builds_a_module_only_for_integers_and_draws_nothing():
 
     for data in (ArrayData(X / 2, X[:, 0]), ArrayData(X - 9, X[:, 0]), integers(vocabulary=12)):
         federated = data.federated(0)
-        assert with_tokens_for(federated, refuse) is federated
+        assert mark_tokens(federated, refuse) is federated
     before = torch.random.get_rng_state()
-    with_tokens_for(integers().federated(0), embedding)
+    mark_tokens(integers().federated(0), embedding)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

@@ -8,7 +8,7 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from lit_cfl.engines.cohort_fit import CohortFit
-from lit_cfl.engines.dropout import set_key, with_keyed_dropout
+from lit_cfl.engines.dropout import replace_dropout, set_key
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.mini_batches import MiniBatches, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
@@ -18,7 +18,7 @@ from lit_cfl.parameters import ParameterLayout
 
 def made(make: Callable[[], LightningModule], seed: int = 0) -> tuple[LightningModule, ParameterLayout]:
     torch.manual_seed(seed)
-    module = with_keyed_dropout(make())
+    module = replace_dropout(make())
     return module, ParameterLayout.of(module)
 
 

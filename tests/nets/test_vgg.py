@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, interpolate
 from torch.testing import assert_close
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.dropout import KeyedDropout, with_keyed_dropout
+from lit_cfl.engines.dropout import KeyedDropout, replace_dropout
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
@@ -115,7 +115,7 @@ def test_it_learns_bright_from_dark_within_a_few_steps():
 
 def test_dropout_stands_behind_each_hidden_layer_and_each_draws_its_own_mask():
     net = tiny(hidden=[30, 30], dropout=0.4)
-    drawn = [layer for layer in with_keyed_dropout(Classification(net)).modules() if isinstance(layer, KeyedDropout)]
+    drawn = [layer for layer in replace_dropout(Classification(net)).modules() if isinstance(layer, KeyedDropout)]
     assert [(layer.layer, layer.p) for layer in drawn] == [(0, 0.4), (1, 0.4)]
     without = tiny(hidden=[30, 30], dropout=0.0)
     inputs = inputs_of(2, *PIXELS)

@@ -21,7 +21,7 @@ from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
-from lit_cfl.engines.ways import way_named
+from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
@@ -43,8 +43,8 @@ def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
 
 def test_losses_are_mean_binary_cross_entropies():
     batch = OUTPUTS[:1], torch.tensor([[1.0, 0.25, 0.0]], dtype=torch.float64)
-    by_hand = (log1p(exp(-2)) + 0.25 * log1p(exp(1)) + 0.75 * log1p(exp(-1)) + log1p(exp(0.5))) / 3
-    assert float(MultiLabel(nn.Identity()).losses(batch)) == pytest.approx(by_hand, rel=1e-12)
+    options = (log1p(exp(-2)) + 0.25 * log1p(exp(1)) + 0.75 * log1p(exp(-1)) + log1p(exp(0.5))) / 3
+    assert float(MultiLabel(nn.Identity()).losses(batch)) == pytest.approx(options, rel=1e-12)
 
 
 def test_scores_of_examples_by_hand():
@@ -115,7 +115,7 @@ NETS = {"linear": lambda: MCLR(SHAPE, 4), "mlp": lambda: MLP(12, SHAPE, 4), "cnn
 def test_every_engine_gives_the_trainers_result(net: str, plan: str):
     if (net, plan) == ("cnn", "chain"):
         traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
-        assert way_named("chain").reason_against(traits, "cpu", "64-true", LocalTraining()) is not None
+        assert get_way("chain").reason_against(traits, "cpu", "64-true", LocalTraining()) is not None
         return
     make, precise = lambda: MultiLabel(NETS[net](), SGD), "64-true"
     expected, _ = fitted(make, Plan("trainer", precision=precise), data=several())
@@ -130,7 +130,7 @@ def test_every_engine_gives_the_trainers_result(net: str, plan: str):
 def test_chain_is_the_way_by_rule_for_fully_connected_nets(net: str):
     traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
     for precision in ("32-true", "bf16-mixed"):
-        assert way_named("chain").reason_against(traits, "cpu", precision, LocalTraining()) is None
+        assert get_way("chain").reason_against(traits, "cpu", precision, LocalTraining()) is None
 
 
 # Whole runs

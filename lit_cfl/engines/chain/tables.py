@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.engines.chain.groups import ClientGroup
 from lit_cfl.engines.cohort_fit import CohortFit
 
@@ -134,6 +134,6 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
         rows=(own + among[:, None]).flatten(1),
         targets=examples.targets.index_select(0, positions).view(*own.shape, -1),
         shares=(present.to(work.models.dtype) / present.sum(-1, keepdim=True))[..., None],
-        keys=sent(work.keys[at], own.device) if masked and work.keys is not None else None,
+        keys=send(work.keys[at], own.device) if masked and work.keys is not None else None,
         weights=None if work.weights is None else work.weights[positions].view(*own.shape, 1),
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.engines.chain.parts import Chain, ChainLayer
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.stacked.steps import clipped
+from lit_cfl.engines.stacked.steps import clip_gradients
 
 Tensors = Mapping[str, Tensor]
 
@@ -163,7 +163,7 @@ class OptimizerUpdate(Update):
                 self._gradients[name].add_(trained[name] - self.centers[name], alpha=self.prox)
         gradients = tuple(self._gradients[name] for name in names)
         if self.training.clip is not None:
-            gradients = clipped(gradients, self.training.clip)
+            gradients = clip_gradients(gradients, self.training.clip)
         parameters = tuple(trained[name] for name in names)
         lanes = len(parameters[0])
         of_lanes = corrections[:, None].expand(2, lanes), first.expand(lanes)

@@ -34,10 +34,10 @@ from lit_cfl.engines.ray.shares import (
     MixtureShare,
     ScoreShare,
     StatisticShare,
-    runs_of,
+    split_evenly,
 )
 from lit_cfl.engines.ray.tasks import Ref
-from lit_cfl.engines.ray.worker import EngineSpec, Share, parts_of
+from lit_cfl.engines.ray.worker import EngineSpec, Share, to_arrays
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
 from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
@@ -72,10 +72,10 @@ class RayEngine(Engine):
         self._pool = self._stored = None
         self._close_pool()
 
-    def adopt(self, plan: Plan) -> None:
+    def switch_plan(self, plan: Plan) -> None:
         if plan.lanes != self.plan.lanes:
             self.close()  # workers have those they were started with
-        super().adopt(plan)
+        super().switch_plan(plan)
 
     def fit_chunks(
         self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
@@ -206,7 +206,7 @@ class RayEngine(Engine):
         if not self._pays(int(sizes.sum()) - _GRADIENT_ROW * len(clients)):
             return super().gradient_rows(model, clients, round, data, report)
         units = self.loop.gradient_units(sizes, clients)
-        runs = runs_of([int(sizes[unit].sum()) + 1 for unit in units], self.plan.workers)
+        runs = split_evenly([int(sizes[unit].sum()) + 1 for unit in units], self.plan.workers)
         parts = [torch.cat(units[run]) for run in runs]
         shares = [GradientShare(own := clients[part], round, HeldClients.of(own, data)) for part in parts]
         rows = torch.empty(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
@@ -220,7 +220,7 @@ class RayEngine(Engine):
     def statistics(
         self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
     ) -> list[Statistic | None]:
-        runs = runs_of((data.num_examples[clients] + 1).tolist(), self.plan.workers)
+        runs = split_evenly((data.num_examples[clients] + 1).tolist(), self.plan.workers)
         shares = [
             StatisticShare(function, own := clients[run], model is not None, round, HeldClients.of(own, data))
             for run in runs
@@ -245,7 +245,7 @@ class RayEngine(Engine):
 
     def _parts(self, units: Sequence[slice]) -> list[slice]:
         """Joins consecutive slices into one per actor."""
-        runs = runs_of([unit.stop - unit.start for unit in units], self.plan.workers)
+        runs = split_evenly([unit.stop - unit.start for unit in units], self.plan.workers)
         return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
 
     def _done(
@@ -264,7 +264,7 @@ class RayEngine(Engine):
 
     def _examples_stored(self, data: FederatedData) -> Ref:
         if self._stored is None or self._stored[0] is not data.examples:
-            self._stored = (data.examples, ray.put(parts_of(data.examples)))
+            self._stored = (data.examples, ray.put(to_arrays(data.examples)))
         return self._stored[1]
 
 

@@ -214,7 +214,7 @@ def _as_arrays(found: Outcomes) -> Sequence[np.ndarray]:
     return [part.numpy() for part in (found.losses, found.values, found.weights, *outputs)]
 
 
-def runs_of(sizes: Sequence[int], parts: int) -> list[slice]:
+def split_evenly(sizes: Sequence[int], parts: int) -> list[slice]:
     """Splits units of work into parts of about the same size, without empty ones.
 
     Args:

@@ -112,7 +112,7 @@ class Worker:
         return self._examples_read[1]
 
 
-def parts_of(examples: Examples) -> Parts:
+def to_arrays(examples: Examples) -> Parts:
     """Converts examples to arrays, as Ray stores them."""
     return {f.name: _array(getattr(examples, f.name)) for f in fields(examples)}
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.plan import Plan
@@ -57,7 +57,7 @@ def compute_stacked_gradients(
     places = torch.arange(max(1, int(work.sizes.max()))).expand(len(work), -1)
     starts = (work.sizes.cumsum(0) - work.sizes)[:, None]
     present = places < work.sizes[:, None]
-    index = sent(torch.where(present, starts + places, starts), device)  # filled up with its own example
+    index = send(torch.where(present, starts + places, starts), device)  # filled up with its own example
     batch = work.inputs[index], work.labels[index]
     rows = model.to(plan.compute_dtype).expand(len(work), -1)
     pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in layout.slots)
@@ -65,6 +65,6 @@ def compute_stacked_gradients(
     keys = torch.zeros(len(work), dtype=torch.int64) if work.keys is None else work.keys
     with torch.no_grad():
         found, _, _ = steps.gradients(
-            pieces[:trained], pieces[trained:], batch, sent(present, device), sent(keys, device)
+            pieces[:trained], pieces[trained:], batch, send(present, device), send(keys, device)
         )
     return torch.cat([gradient.reshape(len(work), -1) for gradient in found], dim=1).to(plan.dtype)

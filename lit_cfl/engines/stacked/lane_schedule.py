@@ -13,7 +13,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.engines.cohort_fit import CohortFit
 
 Changes = dict[int, Tensor]  # by step: a table with one column per client that begins or ends there
@@ -150,7 +150,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
     device = work.inputs.device
     index = torch.full((*shape, batch_size), -1, device=device)
     offsets = (work.sizes.cumsum(0) - work.sizes)[owners]
-    *places, offsets = sent(torch.stack([rows, lanes, offsets]), device)
+    *places, offsets = send(torch.stack([rows, lanes, offsets]), device)
     positions, present = work.batches.table(torch.arange(len(owners)), batch_size)
     index[tuple(places)] = torch.where(present, positions + offsets[:, None], -1)
     keys, at = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)
@@ -163,7 +163,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
 def _grouped(steps: Sequence[int], table: Tensor, device: str) -> Changes:
     """Groups the columns of a table by step; all are copied to the device at once."""
     order = sorted(range(len(steps)), key=steps.__getitem__)
-    table = sent(table[:, order], device)
+    table = send(table[:, order], device)
     found, start = {}, 0
     for step, group in groupby(steps[k] for k in order):
         part = slice(start, start + len(list(group)))

@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.devices import sent
+from lit_cfl.devices import send
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Cost, Ended
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
@@ -17,7 +17,7 @@ from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
 from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, compute_stacked_gradients, next_stack, order_for_stacks
 from lit_cfl.engines.stacked.lane_memory import lane_bytes
 from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
-from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
+from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
 from lit_cfl.engines.stacked.steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
@@ -146,11 +146,11 @@ class StackLoop(ClientLoop):
         corrections = self._optimizer.corrections(tables.numbers).transpose(0, 1).contiguous()
         given = tables.index, tables.keys, corrections, tables.numbers == 1
         for mine, new in zip(held.tables, given, strict=True):
-            mine[:steps].copy_(sent(new, self.plan.device))
+            mine[:steps].copy_(send(new, self.plan.device))
         held.at.zero_()
         if self._rates is not None and work.rates is not None:
             rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # of frozen groups nobody asks
-            self._rates.copy_(sent(rates, self.plan.device))
+            self._rates.copy_(send(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)
         if work.weights is None:
@@ -197,11 +197,11 @@ class StackLoop(ClientLoop):
         units = self.gradient_units(work.sizes, work.clients)[len(large) :]
         rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
         if len(large):
-            rows[sent(large, rows.device)] = super().gradients(model, work.select(large), ended)
+            rows[send(large, rows.device)] = super().gradients(model, work.select(large), ended)
         through = len(large)
         for own in units:
             found = compute_stacked_gradients(self._steps, self.layout, self.plan, model, work.select(own))
-            rows[sent(own, rows.device), : self.layout.num_parameters] = found
+            rows[send(own, rows.device), : self.layout.num_parameters] = found
             through += len(own)
             ended(through)
         return rows
@@ -225,7 +225,7 @@ def _steps_of(
     if local.lr_schedule is not None:
         rates = torch.zeros(1 + max(update.groups), dtype=torch.float64, device=device)
         update = update.with_rates(rates.unbind())
-    return update, Steps(with_plain_cells(module), layout, update, local.gradient_clip, autocast), rates
+    return update, Steps(replace_unstackable_layers(module), layout, update, local.gradient_clip, autocast), rates
 
 
 def _has_room(held: LaneWork, work: CohortFit, tables: LaneTables) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.needs_trainer import run_step, to_double
 from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.stacked.stackable_layers import why_not_stacked, with_plain_cells
+from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers, why_not_stacked
 from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.errors import in_short
@@ -69,7 +69,7 @@ def _take_stacked_step(module: LightningModule, layout: ParameterLayout, batch: 
     """Computes the gradients of each lane's mean loss, and the buffers afterwards `[2, d]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
-    steps = Steps(with_plain_cells(module), layout, FunctionalOptimizer.configured(module, trained))
+    steps = Steps(replace_unstackable_layers(module), layout, FunctionalOptimizer.configured(module, trained))
     parameters, buffers = (tuple(_two_lanes(tensor.detach()) for tensor in part) for part in (trained, constant))
     gradients, _, after = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
     return torch.cat([tensor.reshape(2, -1) for tensor in (*gradients, *after)], dim=1)

@@ -222,7 +222,9 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
-def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)) -> LightningModule:
+def replace_unstackable_layers(
+    module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)
+) -> LightningModule:
     """Replaces layers of these kinds by their plain form, if they have and need one. Returns the module.
 
     Args:

@@ -16,7 +16,7 @@ from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.stacked.convolutions import UnfoldedConvolutions
 from lit_cfl.engines.stacked.stackable_layers import PRESENT, find_stacked_norms
-from lit_cfl.engines.task_protocol import Batch, weighted
+from lit_cfl.engines.task_protocol import Batch, weigh_losses
 from lit_cfl.parameters import ParameterLayout
 
 _NO_EXAMPLE = -1
@@ -129,9 +129,9 @@ class Steps:
         factors = None if work.weights is None else work.weights[chosen]
         gradients, sums, updated = self.gradients(parameters, buffers, batch, present, keys, factors)
         if work.prox is not None and work.centers is not None:
-            gradients = pulled_to(work.centers, work.prox, gradients, parameters)
+            gradients = add_pull(work.centers, work.prox, gradients, parameters)
         if self._clip is not None:
-            gradients = clipped(gradients, self._clip)
+            gradients = clip_gradients(gradients, self._clip)
         self._optimizer.step_(parameters, gradients, lanes.state, corrections, first)
         if self._norms:
             for mine, new in zip(buffers, updated, strict=True):
@@ -195,15 +195,15 @@ class _Losses(nn.Module):
 
     def forward(self, batch: Batch, factors: Tensor | None) -> Tensor:
         losses: Tensor = self.module.losses(batch)  # type: ignore[operator]  # the engine has checked that it is there
-        return losses if factors is None else weighted(self.module, losses, factors)
+        return losses if factors is None else weigh_losses(self.module, losses, factors)
 
 
-def pulled_to(centers: Tensors, prox: Tensor | float, gradients: Tensors, parameters: Tensors) -> Tensors:
+def add_pull(centers: Tensors, prox: Tensor | float, gradients: Tensors, parameters: Tensors) -> Tensors:
     """Adds the gradient of prox/2 * |w - center|^2; centres may have buffers after the parameters."""
     return tuple(g + prox * (p - c) for g, p, c in zip(gradients, parameters, centers, strict=False))
 
 
-def clipped(gradients: Tensors, norm: float) -> Tensors:
+def clip_gradients(gradients: Tensors, norm: float) -> Tensors:
     """Scales each lane's gradient to at most this norm, like `torch.nn.utils.clip_grad_norm_`."""
     squares = torch.stack([vmap(torch.sum)(g * g) for g in gradients]).sum(0)
     scale = (norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)

@@ -11,7 +11,7 @@ from quadratic import ids, quadratic_clients
 
 from lit_cfl import memmap_rows
 from lit_cfl.errors import InputError
-from lit_cfl.memmap_rows import kept, stacked, stored
+from lit_cfl.memmap_rows import collect_rows, keep_row, store_rows
 
 
 @pytest.fixture
@@ -23,18 +23,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_come_back_in_order_and_leave_no_file(folder: Path, dtype: torch.dtype):
     rows = torch.arange(15, dtype=dtype).reshape(5, 3)
-    kept = stored(iter([rows[:2], rows[2:2], rows[2:]]), at_most=8)
-    assert torch.equal(kept, rows)
-    assert kept.dtype == dtype
+    found = store_rows(iter([rows[:2], rows[2:2], rows[2:]]), at_most=8)
+    assert torch.equal(found, rows)
+    assert found.dtype == dtype
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(("bytes_in_memory", "in_a_file"), [(24, False), (23, True)])
-def test_many_rows_are_stacked_in_a_file(
+def test_many_rows_are_collected_in_a_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bytes_in_memory: int, in_a_file: bool
 ):
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", bytes_in_memory)
-    found = stacked([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])])
+    found = collect_rows(iter([torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])]), at_most=2)
     assert found.tolist() == [[1, 2, 3], [4, 5, 6]]
     assert (found.untyped_storage().filename is not None) == in_a_file
     assert list(folder.iterdir()) == []
@@ -47,7 +47,7 @@ def test_a_row_is_kept_in_a_file_where_all_would_take_more_than_half_of_the_memo
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 23)
     monkeypatch.setattr(memmap_rows, "machine_memory", lambda: memory)
     rows = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
-    found = kept(rows[1], of=2)
+    found = keep_row(rows[1], of=2)
     rows.zero_()
     assert found.tolist() == [4, 5, 6]
     assert found.untyped_storage().nbytes() == 12  # nothing of the others is kept alive
@@ -61,7 +61,7 @@ def test_full_disk_is_an_error_that_names_the_folder(folder: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputError, match=r"No space left on device.*TMPDIR"):
-        stored(iter([torch.zeros(2, 3)]), at_most=2)
+        store_rows(iter([torch.zeros(2, 3)]), at_most=2)
     assert list(folder.iterdir()) == []
 
 
