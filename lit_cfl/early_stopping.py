@@ -77,7 +77,7 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
     Args:
         option: Option that gives the target, for the message.
     """
-    means = ("weighted", "mean", "worst10", "global", "tuned", "worst10_tuned")
+    means = ("weighted", "mean", "worst10", "global", "tuned", "mean_tuned", "worst10_tuned")
     of_accuracy = any(metric == f"val/{mean}_{ACCURACY.name}" for mean in means)
     if target is not None and ACCURACY in scores and of_accuracy and not 0 < target <= 1:
         raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0, 1 at most")

@@ -395,7 +395,7 @@ def _tuned_metrics(
     for split, found in parts.items():
         of_split = _joined(found).metrics("")
         for score in engine.scores:
-            named = {"weighted": "tuned", "worst10": "worst10_tuned"}
+            named = {"weighted": "tuned", "mean": "mean_tuned", "worst10": "worst10_tuned"}
             known = {new: of_split.get(f"/{old}_{score.name}") for old, new in named.items()}
             metrics |= {f"{NAMES[split]}/{new}_{score.name}": v for new, v in known.items() if v is not None}
     return metrics

@@ -9,7 +9,7 @@ Row = dict[str, Any]  # row of a run's table: values by column name, None = blan
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # aggregates of a score over clients
 _UNDEFINED = "undefined"  # clients without a score of sets
-_TUNED = ("tuned", "worst10_tuned")  # aggregates of a score after fine-tuning
+_TUNED = ("tuned", "mean_tuned", "worst10_tuned")  # aggregates of a score after fine-tuning
 _BEFORE = (
     "weighted_",
     "mean_",

@@ -20,7 +20,7 @@ from benchmarks.reproduction.plan import (
     keys_of,
     missing,
     planned_runs,
-    split_evenly,
+    runs_of,
     told_time,
 )
 from benchmarks.reproduction.recorder import LedgerRecorder
@@ -38,8 +38,8 @@ after it was stopped, also on another machine that has DIR; finished runs are ne
   python -m benchmarks.reproduction which-method --only FEMNIST/FedProx --variants 'trial 3' --out /tmp/one
 
 The table `summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a summary of
-all tables, in one to three minutes. The table `which-method` compares all systems on ten data sets, each with the best
-of eight settings.
+all tables, in one to three minutes. The table `which-method` compares all systems on all data sets, each with the best
+setting of a search; it writes its page before the first run and after the last one.
 """
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
@@ -59,6 +59,7 @@ class TableOfRuns:
         write: Writes the pages from the ledger; returns how much is done.
         summary: Returns lines for the end of the command.
         curves: Whether curves of runs are kept.
+        every_run: Whether the pages are written after every run, or only after the last one.
     """
 
     name: str
@@ -67,6 +68,7 @@ class TableOfRuns:
     write: Callable[[Ledger], str]
     summary: Callable[[], str]
     curves: bool
+    every_run: bool = True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,11 +124,14 @@ def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
         return [] if given.pages else next(filter(None, groups), [])
 
     with held(table.out):
-        recorder = LedgerRecorder(table.name, ledger, Path(given.work or WORK), table.write, table.curves)
+        write = table.write if table.every_run else lambda ledger: f"{len(ledger.rows)} runs"
+        recorder = LedgerRecorder(table.name, ledger, Path(given.work or WORK), write, table.curves)
         table.write(ledger)
         while runs := todo(recorder.ledger):
             errors = recorder.run(runs, given.device, given.jobs)
             failed |= {run.key: (str(run), error) for run, error in errors.items()}
+        if recorder.ledger is not ledger and not table.every_run:
+            table.write(recorder.ledger)
     print(table.summary())
     for name, error in failed.values():
         print(f"{name} failed: {error}")
@@ -162,17 +167,16 @@ def _paper_table(given: argparse.Namespace) -> TableOfRuns:
 
 
 def _which_method(given: argparse.Namespace) -> TableOfRuns:
-    """Searches and compares all systems, data set by data set; see `which_method`."""
+    """Searches and compares all systems, one system on one data set after the other; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
     if not out.name:
         raise InputError(f"--out {out}: the page is written next to the folder; name one, such as {ANSWER}")
-    names = [f"{data}/{system}" for data in protocol.data for system in protocol.systems]
-    of_data = [*protocol.data, *names]
-    chosen = fitting(of_data, given.only, "data set, or data set/system,")
+    names = [f"{data}/{system}" for data, system in protocol.cells()]
+    chosen = fitting([*protocol.data, *names], given.only, "data set, or data set/system,")
     known = (protocol.search_seed, *protocol.seeds)
     _require_known(given.seeds, known)
     variants, seeds = given.variants or ["*"], given.seeds or known
-    has_trials = any(fnmatch(f"trial {number}", pattern) for pattern in variants for number in range(protocol.trials))
+    has_trials = any(fnmatch(f"trial {number}", pattern) for pattern in variants for number in range(100))
     before = {} if has_trials else Ledger.read(Path(ANSWER)).rows  # whose trials have chosen
 
     def is_wanted(setting: Setting) -> bool:
@@ -181,11 +185,11 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
 
     def open_runs(ledger: Ledger) -> Iterator[list[PlannedRun]]:
         choices = Ledger(out, {**before, **ledger.rows})
-        for data in protocol.data:
+        for data, system in protocol.cells():
             yield [
                 run
-                for setting in filter(is_wanted, protocol.settings(choices, [data]))
-                for run in split_evenly(setting, which_method.open_seeds(ledger, setting, seeds))
+                for setting in filter(is_wanted, protocol.settings(choices, data, system))
+                for run in runs_of(setting, which_method.open_seeds(ledger, setting, seeds))
             ]
 
     return TableOfRuns(
@@ -195,6 +199,7 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
         lambda ledger: write_page(out, protocol, ledger),
         lambda: f"Answer: {page_of(out)}",
         curves=False,
+        every_run=False,
     )
 
 
@@ -241,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help=only)
     variants = (
         f"only the options of these names: {DEFAULT}, {PUBLISHED} (the published code's), or some tried later; "
-        f"{which_method.TABLE}: trial 0 to trial 7, best, newcomers, clusters 2"
+        f"{which_method.TABLE}: trial 0, trial 1, ..., best, newcomers, clusters 2"
     )
     parser.add_argument("--variants", nargs="+", default=[], metavar="PATTERN", help=variants)
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these of the table's seeds")

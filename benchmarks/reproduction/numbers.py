@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.reproduction.cells import PaperTable, load_table
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.plan import keys_of, split_evenly
+from benchmarks.reproduction.plan import keys_of, runs_of
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.verdicts import ACCURACY_POINTS
 from lit_cfl.statistics import paired_difference
@@ -44,7 +44,7 @@ def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dic
     """Returns the scores of a cell's variant by seed."""
     (cell,) = (cell for cell in table.cells if cell.id == f"{cell_id}-{SCORE}")
     (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
-    results = RecordedResults([table], ledger, keys_of(split_evenly(setting, setting.seeds)))
+    results = RecordedResults([table], ledger, keys_of(runs_of(setting, setting.seeds)))
     return {row["seed"]: row[SCORE] for row in results.rows(table, cell, variant)}
 
 

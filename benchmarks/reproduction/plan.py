@@ -62,11 +62,11 @@ def fitting(names: Sequence[str], patterns: Sequence[str], what: str) -> list[st
 def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
     """Returns every run that some cells need, seed by seed. Runs of several methods may be one: they have one key."""
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
-    runs = [run for setting in settings for run in split_evenly(setting, setting.seeds)]
+    runs = [run for setting in settings for run in runs_of(setting, setting.seeds)]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 
 
-def split_evenly(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
+def runs_of(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
     """Returns the runs of a setting under some seeds."""
     return [
         PlannedRun(setting, seed, result_key(config), class_name(config["algorithm"]), int(config["rounds"]))

@@ -24,6 +24,10 @@ SCORES = (
     "validation_accuracy",
     "worst10_accuracy",
     "newcomers_accuracy",
+    "tuned_accuracy",
+    "worst10_tuned_accuracy",
+    "tuned_validation_accuracy",
+    "local_steps",
 )
 CURVE = (
     "round",
@@ -49,7 +53,10 @@ def run_scores(run: Path) -> Row:
     * `test_accuracy`: mean over clients in the last round;
     * `validation_accuracy`, `worst10_accuracy`, `newcomers_accuracy`: of the last round, over the validation parts, the
       worst tenth of the clients, and the clients that were held out;
-    * `traffic`: models sent and received by all clients together.
+    * `tuned_accuracy`, `worst10_tuned_accuracy`, `tuned_validation_accuracy`: the same as `test_accuracy`,
+      `worst10_accuracy` and `validation_accuracy`, after fine-tuning;
+    * `traffic`: models sent and received by all clients together;
+    * `local_steps`: mini-batches of all clients together, without those of fine-tuning.
     """
     summary, rows = json.loads((run / "summary.json").read_text("utf-8")), read_table(run / "metrics.csv")
     accuracy, gaps = _column(rows, "test/weighted_accuracy"), _column(rows, "train/discrepancy")
@@ -64,6 +71,9 @@ def run_scores(run: Path) -> Row:
         "validation_accuracy": summary.get("val/weighted_accuracy"),
         "worst10_accuracy": summary.get("test/worst10_accuracy"),
         "newcomers_accuracy": summary.get("test/newcomers_accuracy"),
+        "tuned_accuracy": summary.get("test/mean_tuned_accuracy"),
+        "worst10_tuned_accuracy": summary.get("test/worst10_tuned_accuracy"),
+        "tuned_validation_accuracy": summary.get("val/tuned_accuracy"),
     }
     return {name: None if value is None else 100 * value for name, value in percent.items()} | {
         "rounds": summary["round"],
@@ -74,6 +84,7 @@ def run_scores(run: Path) -> Row:
         "traffic": summary["traffic/models_down"] + summary["traffic/models_up"],
         "num_clusters": summary.get("clusters/count"),
         "ari": summary.get("clusters/ari"),
+        "local_steps": summary.get("local/steps"),
     }
 
 

@@ -15,7 +15,24 @@ from benchmarks.reproduction.ledger import Ledger
 
 _FILE = Path(__file__).with_name("which_method.yaml")
 TABLE = "which-method"
-BEST, NEWCOMERS = "best", "newcomers"
+BEST, FIRST, NEWCOMERS = "best", "first edition", "newcomers"
+RATE = "task.optimizer.lr"
+
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Search:
+    """The trials of a system on a data set, as far as recorded runs decide them.
+
+    Args:
+        trials: Options of each trial, in the order of their stages.
+        chosen: Options of the best trial; None until all stages have run.
+    """
+
+    trials: Sequence[Options]
+    chosen: Options | None
 
 
 @dataclass(frozen=True)
@@ -24,10 +41,11 @@ class Protocol:
 
     Args:
         search_seed: of the trials.
-        trials: settings that are tried of each system on each data set; fewer where the grid has fewer.
-        draw: seed under which they are drawn.
+        trials: settings of the first edition that were tried of each system on each data set.
+        draw: seed under which they were drawn.
         seeds: of the runs that are reported.
         common: values of the options that all systems share, the default first.
+        edges: Learning rates outside `common` that are tried while the best one is at the edge.
         systems, data: content of the file, by name.
     """
 
@@ -36,6 +54,7 @@ class Protocol:
     draw: int
     seeds: tuple[int, ...]
     common: Mapping[str, Sequence[Any]]
+    edges: Sequence[float]
     systems: Mapping[str, Mapping[str, Any]]
     data: Mapping[str, Mapping[str, Any]]
 
@@ -45,80 +64,145 @@ class Protocol:
         content = read_yaml(_FILE)
         return cls(**(content | {"seeds": tuple(content["seeds"])}))
 
-    def drawn(self, system: str) -> list[dict[str, Any]]:
-        """Returns the options of a system's trials: its default, then others of its grid; the same on all data."""
+    def cells(self) -> list[tuple[str, str]]:
+        """Returns the data sets and systems that run, in the order in which they do.
+
+        New data sets come first, then new systems, then systems whose first search had options that are no longer
+        chosen, then the others.
+        """
+
+        def stage(cell: tuple[str, str]) -> int:
+            what = self.systems[cell[1]]
+            return 0 if "since" in self.data[cell[0]] else 1 if "since" in what else 2 if "now" in what else 3
+
+        cells = product(self.data, self.systems)
+        return sorted((c for c in cells if c[0] not in self.systems[c[1]].get("not_on", ())), key=stage)
+
+    def in_first_edition(self, data: str, system: str) -> bool:
+        """Returns whether the first edition had this system on this data set."""
+        return "since" not in self.data[data] and "since" not in self.systems[system]
+
+    def drawn(self, system: str) -> list[Options]:
+        """Returns the first edition's trials: a system's default, then others of its grid; the same on all data."""
         grid = {**self.common, **self.systems[system]["options"]}
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         rng = np.random.default_rng([self.draw, list(self.systems).index(system)])
         others = rng.permutation(np.arange(1, len(points)))[: self.trials - 1]
         return [points[0], *(points[number] for number in others)]
 
-    def searched(self, data: str, system: str) -> list[Setting]:
-        """Returns the trials of a system on a data set."""
+    def options(self, system: str) -> dict[str, Sequence[Any]]:
+        """Returns the values of a system's own options, the default first."""
+        return {**self.systems[system]["options"], **self.systems[system].get("now", {})}
+
+    def search(self, data: str, system: str, ledger: Ledger) -> Search:
+        """Returns the trials of all stages that recorded runs have reached, and the best one after the last stage."""
+        trials = self.drawn(system) if self.in_first_edition(data, system) else []
+        for stage in (self._rates, self._one_option, *[self._edge] * len(self.edges)):
+            best = self._best(data, system, trials, ledger)
+            if trials and best is None:
+                return Search(trials, None)
+            trials += [options for options in stage(system, trials, best or {}) if options not in trials]
+        return Search(trials, self._best(data, system, trials, ledger))
+
+    def first_choice(self, data: str, system: str, ledger: Ledger) -> Options | None:
+        """Returns what the first edition chose; None if it did not have this system on this data set."""
+        known = self.in_first_edition(data, system)
+        return self._best(data, system, self.drawn(system), ledger, every=True) if known else None
+
+    def _best(
+        self, data: str, system: str, trials: Sequence[Options], ledger: Ledger, every: bool = False
+    ) -> Options | None:
+        """Returns the trial with the best validation accuracy, the first of equals; None if one has not run."""
+        scores = []
+        for number, options in enumerate(trials):
+            row = recorded(ledger, self._trial(data, system, number, options), self.search_seed)
+            if row is None:
+                return None
+            score = row["validation_accuracy"]
+            scores.append(-1.0 if score is None or not (every or self._choosable(system, options)) else score)
+        return trials[scores.index(max(scores))] if scores else None
+
+    def _choosable(self, system: str, options: Options) -> bool:
+        return all(options[name] in values for name, values in self.options(system).items())
+
+    def _rates(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
+        """Stage 1: every learning rate that was not tried, with the best options so far (default without any)."""
+        tried = {options[RATE] for options in trials if self._choosable(system, options)}
+        start = best or {RATE: None} | {name: values[0] for name, values in self.options(system).items()}
+        return [start | {RATE: rate} for rate in self.common[RATE] if rate not in tried]
+
+    def _one_option(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
+        """Stage 2: every setting that differs from the best one in one option other than the learning rate."""
+        return [best | {name: value} for name, values in self.options(system).items() for value in values]
+
+    def _edge(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
+        """Stage 3: the next learning rate, if the best one is the largest or smallest tried."""
+        tried = {options[RATE] for options in trials}
+        above = [rate for rate in sorted(self.edges) if rate > max(tried)][:1]
+        below = [rate for rate in sorted(self.edges) if rate < min(tried)][-1:]
+        following = {max(tried): above, min(tried): below}.get(best[RATE], [])
+        return [best | {RATE: rate} for rate in following]
+
+    def reported(self, data: str, system: str, ledger: Ledger) -> list[tuple[Setting, Options]]:
+        """Returns the settings that run under the new seeds, with the chosen options.
+
+        `best` has the best options of the completed search; until then those of the first edition, if they can still be
+        chosen. `first edition` follows where it had others. Data sets that ask for it also have clients held out
+        (`newcomers`), other numbers of clusters (`clusters 2`), and options tried afterwards, with the choice of the
+        first edition for the systems that it had.
+        """
+        first, chosen = self.first_choice(data, system, ledger), self.search(data, system, ledger).chosen
+        best = chosen or (first if first and self._choosable(system, first) else None)
+        found = [(BEST, best, {})] if best else []
+        if first and first != best:
+            found.append((FIRST, first, {}))
+        if base := first or chosen:
+            found += [(name, base, more) for name, more in self._variants(data, system).items()]
         return [
-            self._setting(data, system, f"trial {number}", options, (self.search_seed,))
-            for number, options in enumerate(self.drawn(system))
+            (self._setting(data, system, name, options | more, self.seeds), options) for name, options, more in found
         ]
 
-    def chosen(self, data: str, system: str, ledger: Ledger) -> dict[str, Any] | None:
-        """Returns the options of the trial with the best validation accuracy; None where trials are missing."""
-        rows = [recorded(ledger, setting, self.search_seed) for setting in self.searched(data, system)]
-        known = [row for row in rows if row is not None]
-        if len(known) < len(rows):
-            return None
-        scores = [row["validation_accuracy"] for row in known]
-        best = max(range(len(scores)), key=lambda number: -1.0 if scores[number] is None else scores[number])
-        return self.drawn(system)[best]
-
-    def reported(self, data: str, system: str, ledger: Ledger) -> list[Setting]:
-        """Returns the settings that run under the new seeds once the trials are over: none before.
-
-        The first is the best setting. On data sets that ask for it there follow the same with clients held out
-        (`newcomers`), with other numbers of clusters (`clusters 2`), and with options tried afterwards.
-        """
-        options = self.chosen(data, system, ledger)
-        if options is None:
-            return []
-        variants = self._variants(data, system).items()
-        return [self._setting(data, system, name, options | more, self.seeds) for name, more in variants]
-
-    def _variants(self, data: str, system: str) -> dict[str, dict[str, Any]]:
-        """Returns what the reported settings have besides the chosen options, by their names."""
-        found: dict[str, dict[str, Any]] = {BEST: {}}
-        if self.data[data].get("newcomers"):
+    def _variants(self, data: str, system: str) -> dict[str, Options]:
+        """Returns what further reported settings have besides the chosen options, by their names."""
+        what, found = self.systems[system], dict[str, Options]()
+        if self.data[data].get("newcomers") and not what.get("tuned"):
             found[NEWCOMERS] = {"data.newcomers": 0.3}
-        if self.systems[system].get("needs_clusters"):
+        if what.get("needs_clusters") and "since" not in what:
             others = self.data[data].get("other_clusters", [])
             found |= {f"clusters {number}": {"algorithm.num_clusters": number} for number in others}
-        tried: dict[str, dict[str, Any]] = self.data[data].get("tried", {}).get(system, {})
+        tried: dict[str, Options] = self.data[data].get("tried", {}).get(system, {})
         return found | tried
 
-    def _setting(
-        self, data: str, system: str, variant: str, options: Mapping[str, Any], seeds: tuple[int, ...]
-    ) -> Setting:
-        clusters = {"algorithm.num_clusters": self.data[data]["clusters"]}
-        all_options = (clusters if self.systems[system].get("needs_clusters") else {}) | dict(options)
+    def _trial(self, data: str, system: str, number: int, options: Options) -> Setting:
+        return self._setting(data, system, f"trial {number}", options, (self.search_seed,))
+
+    def _setting(self, data: str, system: str, variant: str, options: Options, seeds: tuple[int, ...]) -> Setting:
+        what = self.systems[system]
+        clusters = {"algorithm.num_clusters": self.data[data]["clusters"]} if what.get("needs_clusters") else {}
+        all_options = clusters | what.get("always", {}) | options
         words = [word for name, value in all_options.items() for word in (f"--{name}", str(value))]
-        config = self.data[data]["config"]
-        return Setting(TABLE, data, system, variant, config, ("--algorithm", system, *words), seeds)
+        config, algorithm = self.data[data]["config"], what.get("algorithm", system)
+        return Setting(TABLE, data, system, variant, config, ("--algorithm", algorithm, *words), seeds)
 
-    def settings(self, ledger: Ledger, data: Sequence[str]) -> Iterator[Setting]:
-        """Yields the settings that can run by now, data set by data set."""
-        for name in data:
-            for system in self.systems:
-                yield from self.searched(name, system)
-                yield from self.reported(name, system, ledger)
-
-    def num_runs(self, data: str) -> int:
-        """Counts the runs on a data set."""
-        return sum(
-            len(self.drawn(system)) + len(self._variants(data, system)) * len(self.seeds) for system in self.systems
-        )
+    def settings(self, ledger: Ledger, data: str, system: str) -> Iterator[Setting]:
+        """Yields the settings of a system on a data set that can run by now."""
+        search = self.search(data, system, ledger)
+        yield from (self._trial(data, system, number, options) for number, options in enumerate(search.trials))
+        if search.chosen:
+            yield from (setting for setting, _ in self.reported(data, system, ledger))
 
 
 def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
-    """Returns the fresh row of a run, which is known by its command; None where it has not run."""
-    return ledger.by_command.get(setting.command(seed))
+    """Returns the fresh row of a run, which is known by its command; None where it has not run.
+
+    The accuracies of a system that fine-tunes its clients are those after fine-tuning.
+    """
+    row = ledger.by_command.get(setting.command(seed))
+    if row is None or not any(word.startswith("--evaluation.fine_tune") for word in setting.words):
+        return row
+    tuned = ("tuned_accuracy", "worst10_tuned_accuracy", "tuned_validation_accuracy")
+    names = ("test_accuracy", "worst10_accuracy", "validation_accuracy")
+    return row | {name: row[score] for name, score in zip(names, tuned, strict=True)}
 
 
 def open_seeds(ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:

@@ -11,7 +11,7 @@ from benchmarks.reproduction.files import Row, text, write_picture
 from benchmarks.reproduction.heat_table import heat_table
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.markdown import markdown_table
-from benchmarks.reproduction.which_method import BEST, NEWCOMERS, Protocol, options_told
+from benchmarks.reproduction.which_method import BEST, NEWCOMERS, RATE, Protocol, options_told
 from benchmarks.reproduction.which_method_results import (
     SCORE,
     Entry,
@@ -24,7 +24,6 @@ from lit_cfl.storage import write_rows, write_text
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
 BASELINE = "FedAvg"
-RATE = "task.optimizer.lr"
 COLUMNS = (
     "data",
     "system",
@@ -59,8 +58,7 @@ def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
     if groups:
         _draw(out, groups)
     write_text(page_of(out), "\n".join(_page(out, protocol, ledger, found, groups)))
-    total = sum(protocol.num_runs(data) for data in protocol.data)
-    return f"{len(ledger.rows)} of {total} runs, {len(groups)} of {len(protocol.data)} data sets"
+    return f"{len(ledger.rows)} runs, {len(groups)} of {len(protocol.data)} data sets"
 
 
 def _rows(found: Sequence[Entry]) -> Iterator[Row]:
@@ -155,7 +153,11 @@ def _protocol(out: Path, protocol: Protocol, ledger: Ledger, groups: Mapping[str
     yield "Trials of each system with each rate, the same on all data sets. If the best system has a rate that another"
     yield from ["one never tried, the other may be behind for this reason alone.", ""]
     rates = sorted(protocol.common[RATE])
-    tried = {system: [options[RATE] for options in protocol.drawn(system)] for system in protocol.systems}
+    tried = {
+        system: [options[RATE] for options in protocol.drawn(system)]
+        for system, what in protocol.systems.items()
+        if "since" not in what
+    }
     rows = [[system, *(str(found.count(rate)) for rate in rates)] for system, found in tried.items()]
     yield from markdown_table(["system", *map(str, rates)], rows)
     yield from ["### Options", "", "What else a trial may have; the first of each is the system's default.", ""]

@@ -59,8 +59,7 @@ def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
     found = []
     for data in protocol.data:
         for system in protocol.systems:
-            options = protocol.chosen(data, system, ledger) or {}
-            for setting in protocol.reported(data, system, ledger):
+            for setting, options in protocol.reported(data, system, ledger):
                 rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds}
                 known = {seed: row for seed, row in rows.items() if row is not None}
                 if len(known) == len(rows):

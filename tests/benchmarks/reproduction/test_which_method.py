@@ -25,11 +25,17 @@ from lit_cfl.statistics import interval
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "which_method"
 PROTOCOL = Protocol.read()
+OPTIONS = {"FedAvg": "algorithm.weights", "IFCA": "algorithm.weights", "StoCFL": "algorithm.tau"}  # one of each
 SMALL = replace(
     PROTOCOL,
     trials=3,
     seeds=(1, 2),
-    systems={name: PROTOCOL.systems[name] for name in ("FedAvg", "IFCA", "StoCFL")},
+    common={"task.optimizer.lr": [0.1]},
+    edges=[],
+    systems={
+        name: PROTOCOL.systems[name] | {"options": {option: PROTOCOL.systems[name]["options"][option][:2]}}
+        for name, option in OPTIONS.items()
+    },
     data={name: PROTOCOL.data[name] for name in ("Rotated MNIST", "Hybrid MNIST")},
 )
 
