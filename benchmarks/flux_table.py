@@ -28,6 +28,8 @@ Protocol, written before anything was run:
 * accuracy: mean over the clients of the accuracy on the client's test part of the model that it has after round 10
   (FLUX's "known association"). Nothing is chosen by it. Order: levels 8 and 1, fold by fold, then the others.
 
+Added after the first rows had been seen: IFCA and FeSEM with as many models as there are true clusters (`K given`).
+
 FLUX's figure has one number a level, which we take for the mean of its four shifts, as its standard deviations suggest.
 """
 
@@ -76,11 +78,14 @@ SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # of the true number of clus
     "FeSEM random": lambda true: FeSEM(CLUSTERS, start_partition="random"),
     "FeSEM loss": lambda true: FeSEM(CLUSTERS, start_partition="loss"),
     "FLUX": lambda true: FLUX(),
-    "FLUX K given": lambda true: FLUX(known_clusters=true),
+    "FLUX K given": lambda true: FLUX(num_clusters=true),
     "FedDrift": lambda true: FedDrift(),
     "CFL": lambda true: CFL(0.7, 1.5, warmup_rounds=3),
     "FedRC": lambda true: FedRC(CLUSTERS),
     "FedEM": lambda true: FedEM(CLUSTERS),
+    "IFCA K given": lambda true: IFCA(true),
+    "FeSEM random K given": lambda true: FeSEM(true, start_partition="random"),
+    "FeSEM loss K given": lambda true: FeSEM(true, start_partition="loss"),
     "CFL 0.4 0.6": lambda true: CFL(0.4, 0.6, warmup_rounds=3),
 }
 
