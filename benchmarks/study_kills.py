@@ -34,8 +34,7 @@ from hurt import NEVER, Hurt
 from kills import in_child
 from same_files import content, damages
 
-from lit_cfl.tune.check import TRIALS
-from lit_cfl.tune.record import trial_id
+from lit_cfl.tune.record import TRIALS, trial_id
 
 _LIMIT_SECONDS = 1200  # for one command: two starts of Ray on a very busy machine
 _HURT = "LITCFL_HURT"  # in the environment of a trial's process: the arguments of `Hurt`

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_cfl.tune.launching.job_package import _packages
+from lit_cfl.tune.launch_request import our_packages
 
 ROOT = Path(__file__).parents[1]
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
@@ -102,7 +102,7 @@ def modules() -> set[str]:
 
 
 def test_what_is_launched_holds_each_module_once():
-    found = _packages()
+    found = our_packages()
     assert found.keys() == modules()
     assert len({file.resolve() for file in found.values()}) == len(found)
 

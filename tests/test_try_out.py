@@ -7,8 +7,7 @@ import torch
 from studies import base
 
 from lit_cfl import devices, experiment
-from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.planning import _checked
+from lit_cfl.compare.comparison import Comparison, _checked
 from lit_cfl.config.variants import build
 from lit_cfl.engines import choose_device
 from lit_cfl.errors import InputError

@@ -15,9 +15,8 @@ from lit_cfl.errors import SaveError, counted
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, trial_id
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, STUDY, trial_id
 from lit_cfl.tune.spaces import Space, in_words
-from lit_cfl.tune.study_directory import STUDY
 
 _checks: list[Callable[[], None]] = []  # checks of this process's studies, the innermost last
 _LEAST_MIB = 20

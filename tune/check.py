@@ -16,11 +16,12 @@ from lit_cfl.scores import Scores
 from lit_cfl.tune.cluster import threads_of
 from lit_cfl.tune.objective import Objective, require_validation
 from lit_cfl.tune.points import parse_points, settings
+from lit_cfl.tune.record import TRIALS
 from lit_cfl.tune.schedulers import scheduler, stops_early
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import Study
-from lit_cfl.tune.trial_job import TrialJob
+from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
 
 
@@ -142,9 +143,6 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
 def first_clustering_round(corners: Sequence[Experiment]) -> int:
     """Returns the latest first clustering round in the space, before which no trial may be stopped."""
     return max(experiment.algorithm.first_clustering_round() for experiment in corners)
-
-
-TRIALS = "trials"  # folder of a study directory
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from lit_cfl.progress.console import new_console
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.tune import dry_run
-from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.options import StudyRequest, parse_study
-from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS
+from lit_cfl.tune.pictures import METHOD
+from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, find_resumed_directory
 from lit_cfl.tune.repeats import BEST
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import in_words
 from lit_cfl.tune.study import Study
-from lit_cfl.tune.study_directory import find_resumed_directory
 from lit_cfl.tune.study_result import StudyResult
 
 

@@ -1,21 +1,18 @@
 """`lit_cfl.tune(...)`: a study from Python, with the results as pandas tables."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row
 from lit_cfl.statistics import Interval
-from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.tune.command import run_request
-from lit_cfl.tune.options import StudyRequest, parse_study
-from lit_cfl.tune.study_directory import find_resumed_directory
+from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.record import find_resumed_directory
 from lit_cfl.tune.study_result import StudyResult
 
 if TYPE_CHECKING:
@@ -81,28 +78,12 @@ def tune(
     options = {"--study_dir": study_dir, "--resume": resume, "--ray.address": address}
     whole = [*(f"{name}={value}" for name, value in options.items() if value is not None), *words]
     with no_code_from(find_resumed_directory(whole)):
-        request = _request(study, whole)
+        named = ["--config", study] if isinstance(study, str) else []
+        request = parse_study([*named, *whole], study if isinstance(study, Mapping) else None)
         if request.dry_run:
             raise InputError("--dry-run is for the command lit-cfl tune; leave it out here")
         result = run_request(request, say)
     return _tables(result)
-
-
-def _request(study: str | Mapping[str, Any] | None, words: Sequence[str]) -> StudyRequest:
-    """Parses a study as the command does; content from Python does not count as a file of the user's."""
-    if study is None:
-        return parse_study(words)
-    if isinstance(study, str):
-        return parse_study(["--config", study, *words])
-    with TemporaryDirectory(prefix="lit-cfl-") as folder:
-        file = Path(folder) / "study.yaml"
-        file.write_text(as_yaml(dict(study)), encoding="utf-8")
-        request = parse_study(["--config", str(file), *words])
-        made = str(file.parent.resolve())
-        sys.path[:] = [path for path in sys.path if path != made]
-    base = request.study.whole_base
-    code = [place for place in base["code"] if place != made]
-    return replace(request, study=replace(request.study, base=base | {"code": code}))
 
 
 def _tables(result: StudyResult) -> StudyTables:

@@ -10,23 +10,21 @@ from datetime import datetime
 from pathlib import Path
 
 from lit_cfl.errors import InputError, LineParser
-from lit_cfl.tune.launching.job_package import packed
-from lit_cfl.tune.launching.jobs import JobResources, Jobs
-from lit_cfl.tune.launching.launch_request import LaunchRequest, read_launch_request
-from lit_cfl.tune.launching.results import (
-    collect,
+from lit_cfl.tune.cluster_jobs import (
+    JobResources,
+    Jobs,
     packing_command,
     renamed_when_complete,
     require_new,
-    require_storage,
     unpack,
 )
+from lit_cfl.tune.launch_request import LaunchRequest, packed, read_launch_request
 
 _EPILOG = """\
 every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:
   lit-cfl launch --config quickstart --address http://head:8265 --rounds 50
 """
-_FOLDER, _STORAGE = "lit-cfl folder", "lit-cfl storage"  # keys of a job's metadata
+_FOLDER = "lit-cfl folder"  # key of a job's metadata
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -36,17 +34,16 @@ def launch(arguments: Sequence[str]) -> int:
     if not address:
         raise InputError("say where the cluster is: --address http://HOST:8265")
     folder = given.run_dir or given.study_dir
-    if given.follow or given.stop:
-        _refuse_more(rest)
-        jobs = Jobs(address)
-        return _stop(jobs, given.stop) if given.stop else _follow(jobs, given.follow, folder)
-    order = read_launch_request(rest, given.include)
-    job = _job_name(order.name)
+    if given.follow:
+        if rest:
+            raise InputError(f"--follow goes back to a job that was launched; leave out {' '.join(rest)}")
+        return _follow(Jobs(address), given.follow, folder)
+    request = read_launch_request(rest, given.include)
+    job = _job_name(request.name)
     require_new(Path(folder or _default_folder(job)))
-    storage = None if given.storage_path is None else f"{require_storage(given.storage_path)}/{job}"
-    needs = JobResources(given.cpus, given.gpus, _environment(given.env), given.pip)
+    resources = JobResources(given.cpus, given.gpus, _environment(given.env), given.pip)
     jobs = Jobs(address)
-    _send(jobs, job, order, f"{given.remote_dir.rstrip('/')}/{job}", storage, needs)
+    _send(jobs, job, request, f"{given.remote_dir.rstrip('/')}/{job}", resources)
     if given.detach:
         _say_how(job, jobs.address, folder)
         return 0
@@ -66,21 +63,14 @@ def _parser() -> LineParser:
     parser.add_argument("--run_dir", help="where a run's results come to (default: runs/<job>)")
     parser.add_argument("--study_dir", help="the same, of a study")
     parser.add_argument("--remote_dir", default="~/lit-cfl", help="where jobs write on the cluster (%(default)s)")
-    parser.add_argument("--storage_path", help="shared folder or URL (s3://...) that the results go through")
     parser.add_argument("--include", nargs="+", default=[], metavar="PATH", help="further files to send")
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set for the job")
     parser.add_argument("--pip", metavar="FILE", help="requirements that the cluster installs for the job")
-    parser.add_argument("--cpus", type=float, default=0.0, help="cores of the job itself (default: beside the head)")
+    parser.add_argument("--cpus", type=float, default=0.0, help="cores of the job itself (default: none reserved)")
     parser.add_argument("--gpus", type=float, default=0.0, help="GPUs of the job itself")
     parser.add_argument("--detach", action="store_true", help="do not wait for the job")
-    parser.add_argument("--follow", metavar="JOB", help="go on following a job; fetches its results at the end")
-    parser.add_argument("--stop", metavar="JOB", help="end a job")
+    parser.add_argument("--follow", metavar="JOB", help="follow a job again; fetches its results at the end")
     return parser
-
-
-def _refuse_more(rest: Sequence[str]) -> None:
-    if rest:
-        raise InputError(f"--follow and --stop go back to a job that was launched; leave out {' '.join(rest)}")
 
 
 def _environment(given: Sequence[str]) -> dict[str, str]:
@@ -101,14 +91,14 @@ def _default_folder(job: str) -> str:
     return f"runs/{job}"
 
 
-def _send(jobs: Jobs, job: str, order: LaunchRequest, target: str, storage: str | None, needs: JobResources) -> None:
-    for notice in order.notices:
+def _send(jobs: Jobs, job: str, request: LaunchRequest, folder: str, resources: JobResources) -> None:
+    for notice in request.notices:
         print(f"Note: {notice}.")
-    own = ", ".join(sorted(order.files)) or "no file of yours"
+    own = ", ".join(sorted(request.files)) or "no file of yours"
     print(f"sends lit-cfl itself, the configuration, and {own}")
-    with packed(order, target, storage) as parcel:
-        jobs.submit(job, parcel, needs, {_FOLDER: target, _STORAGE: storage or ""})
-    print(f"job {job}; it writes to {target} on the cluster", flush=True)
+    with packed(request) as sent:
+        jobs.submit(job, request.entrypoint(folder), sent, resources, {_FOLDER: folder})
+    print(f"job {job}; it writes to {folder} on the cluster", flush=True)
 
 
 def _follow(jobs: Jobs, job: str, folder: str | None) -> int:
@@ -142,25 +132,15 @@ def _fetch(jobs: Jobs, job: str, folder: Path) -> None:
     if _FOLDER not in metadata:
         raise InputError(f"{job} was not started by lit-cfl launch: there is nothing to fetch")
     with renamed_when_complete(folder) as new:
-        if metadata[_STORAGE]:
-            collect(metadata[_STORAGE], new)
-        else:
-            unpack(jobs.output_of(packing_command(metadata[_FOLDER]), details.driver_node_id), new)
+        unpack(jobs.output_of(packing_command(metadata[_FOLDER]), details.driver_node_id), new)
     print(f"fetched: {folder}")
-
-
-def _stop(jobs: Jobs, job: str) -> int:
-    stopped = jobs.stop(job)
-    print(f"{job} " + ("is asked to stop" if stopped else "was over already"))
-    print(f"fetch what it left: lit-cfl launch --follow {job} --address {jobs.address}")
-    return 0
 
 
 def _say_how(job: str, address: str, folder: str | None) -> None:
     where = "" if folder is None else f" --run_dir {folder}"
     print(f"{job} continues on the cluster.")
     print(f"follow it, and fetch its results: lit-cfl launch --follow {job} --address {address}{where}")
-    print(f"stop it:                          lit-cfl launch --stop {job} --address {address}")
+    print(f"stop it:                          ray job stop {job} --address {address}")
 
 
 if __name__ == "__main__":  # without the other commands

@@ -1,50 +1,37 @@
-"""The classes selected in a study's file: samplers of Optuna and schedulers of Ray Tune."""
+"""The classes named in a study's file: samplers of Optuna and schedulers of Ray Tune."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 from lit_cfl.errors import InputError, nearest
 
-Written = str | dict[str, Any] | None  # in a study: a class, or its class_path and init_args
-
 
 def named_class(
-    written: Written, what: str, default: type, known: Mapping[str, type], base: type
+    written: str | dict[str, Any] | None, what: str, default: type, known: Mapping[str, type]
 ) -> tuple[type, dict[str, Any]]:
     """Finds a class, and the arguments given in a study.
 
     Args:
-        written: The study's own words.
-        what: The option's name, for messages.
-        default: The class if the study names none.
-        known: Classes that may be named without their module, and Ray Tune's names for them.
-        base: The class that all others must derive from.
+        written: Name of a class, or its class_path and init_args.
+        what: Name of the option, for messages.
+        default: Class if the study names none.
+        known: Classes that can be named, with or without their module.
 
     Raises:
-        InputError: there is no such class, or a study cannot use it.
+        InputError: a study cannot use this class.
     """
     one: dict[str, Any] = {"class_path": written} if isinstance(written, str) else (written or {})
     if not isinstance(one, dict) or set(one) - {"class_path", "init_args"}:
         raise InputError(f"{what} is {written!r}; give class_path and, if need be, init_args")
+    given = dict(one.get("init_args") or {})
     if "class_path" not in one:
-        return default, dict(one.get("init_args") or {})
+        return default, given
     path = str(one["class_path"])
     module, _, name = path.rpartition(".")
-    kind = known.get(name) if not module or module.startswith("ray.") else _imported(module, name)
-    if kind is None or not issubclass(kind, base):
-        hint = nearest(name, known)
-        raise InputError(f"{what} {path!r} cannot be used{hint}. Give one of {', '.join(known)}")
-    return kind, dict(one.get("init_args") or {})
-
-
-def _imported(module: str, name: str) -> type | None:
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        return None
-    return found if inspect.isclass(found) else None
+    if name not in known or (module and not module.startswith(("optuna.", "ray."))):
+        raise InputError(f"{what} {path!r} cannot be used{nearest(name, known)}. Give one of {', '.join(known)}")
+    return known[name], given
 
 
 def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal
+from typing import Literal
 
 from lit_cfl.errors import InputError, nearest
 from lit_cfl.experiment import PreparedRun
-from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
+from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
 TRAFFIC = "traffic/mib"  # decides ties
@@ -19,10 +19,10 @@ class Objective:
     """A metric and its direction.
 
     Args:
-        metric: a `val/...` column of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
+        metric: Column `val/...` of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
             says so.
         scores: Scores of the task.
-        second: a second objective beside it, `traffic/mib`, lower is better; None = none.
+        second: Second objective, `traffic/mib`, lower is better; None = none.
     """
 
     metric: str = main_column(CLASSIFIER)
@@ -38,7 +38,7 @@ class Objective:
                 f"a study is judged by one of {', '.join(known)}"
             )
         if self.second not in (None, TRAFFIC):
-            raise InputError(f"second_metric is {self.second!r}; the one that can stand beside another is {TRAFFIC}")
+            raise InputError(f"second_metric is {self.second!r}; only {TRAFFIC} can be a second objective")
 
     @classmethod
     def of(cls, metric: str | None, scores: Scores, second: str | None = None) -> "Objective":
@@ -85,7 +85,7 @@ class Objective:
         """Returns whether a value is as good as the target."""
         return value <= target if self.mode == "min" else value >= target
 
-    def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    def best(self, rows: Sequence[Row]) -> Row | None:
         """Returns the best row with the metric; ties go to lower traffic, then to the earlier trial.
 
         Args:
@@ -94,6 +94,15 @@ class Objective:
         sign = 1.0 if self.mode == "min" else -1.0
         known = [row for row in rows if row.get(self.metric) is not None and isfinite(row[self.metric])]
         return min(known, key=lambda row: (sign * row[self.metric], row[TRAFFIC]), default=None)
+
+    def front(self, rows: Sequence[Row]) -> list[Row]:
+        """Returns the Pareto-optimal rows in metric and traffic, the cheapest first."""
+        sign = 1.0 if self.mode == "min" else -1.0
+        front: list[Row] = []
+        for row in sorted(rows, key=lambda row: (row[TRAFFIC], sign * row[self.metric])):
+            if not front or sign * row[self.metric] < sign * front[-1][self.metric]:
+                front.append(row)
+        return front
 
 
 def refuse_test(metric: str) -> None:

@@ -1,7 +1,7 @@
 """The options of `lit-cfl tune`: makes a study from a command line or from a resumed study."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ from jsonargparse.typing import register_type
 from lit_cfl.config.files import read_config, read_folders
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
-from lit_cfl.config.option_tree import study_tree
+from lit_cfl.config.option_tree import require_known_options, study_tree
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.variants import base_config
 from lit_cfl.errors import InputError
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.tune.record import STUDY, find_resumed_directory, require_study_file
 from lit_cfl.tune.study import Limits, Resources, Study
-from lit_cfl.tune.study_directory import STUDY, find_resumed_directory, require_study_file
 
 
 def require_intact(path: Path) -> None:
@@ -45,11 +45,11 @@ class StudyRequest:
     """The request of a command line.
 
     Args:
-        study: with its base whole.
-        study_dir: where its files go; None = runs/<name>-<time>.
-        resume: a study directory to go on with, or None.
+        study: Study with its whole base.
+        study_dir: Directory of its files; None = runs/<name>-<time>.
+        resume: Study directory to continue, or None.
         address: Address of a Ray cluster; None = this machine.
-        dry_run: say what would run, and run nothing.
+        dry_run: Print what would run, and run nothing.
     """
 
     study: Study
@@ -107,30 +107,34 @@ def _help(option: str) -> str:
     return str(described[option])
 
 
-def parse_study(arguments: Sequence[str]) -> StudyRequest:
-    """Reads a command line. Raises InputError for invalid options."""
+def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = None) -> StudyRequest:
+    """Reads a command line. Raises InputError for invalid options.
+
+    Args:
+        arguments: Words of the command line.
+        content: Content of a study's file, in place of `--config`.
+    """
     words = _with_recorded_study(arguments)
     _refuse_parts(words)
-    _refuse_experiments(config_files(words))
-    parser = study_parser()
-    read = _read(parser, with_paths(words))
+    files = config_files(words)
+    contents = (
+        {file: read_config(config_path(file)) for file in files} if content is None else {"this content": content}
+    )
+    _refuse_experiments(contents)
+    require_known_options(study_tree(), list(content or ()), "lit-cfl tune")
+    read = _read(with_paths(words), list(contents.values()), content)
     resume, address = read.pop("resume"), read.pop("ray").address
     study_dir, dry_run = read.pop("study_dir"), read.pop("dry_run")
-    files = [Path(file) for file in config_files(words)]
     read.pop("config")
     study = _build(read)
-    beside = next((file.parent for file in reversed(files) if file.is_file()), None)
-    whole = _base(study, None if resume else beside)
-    if resume:
-        whole = without_code_inside(whole, Path(resume))
-    return StudyRequest(Study(**(vars(study) | {"base": whole})), study_dir, resume, address, dry_run)
-
-
-def _base(study: Study, beside: Path | None) -> dict[str, Any]:
+    folder = next((Path(file).parent for file in reversed(files) if Path(file).is_file()), None)
     try:
-        return base_config(study.base, beside)
+        base = base_config(study.base, None if resume else folder)
     except InputError as error:
         raise InputError(f"base: {error}") from error
+    if resume:
+        base = without_code_inside(base, Path(resume))
+    return StudyRequest(replace(study, base=base), study_dir, resume, address, dry_run)
 
 
 def _refuse_parts(words: Sequence[str]) -> None:
@@ -140,10 +144,9 @@ def _refuse_parts(words: Sequence[str]) -> None:
             raise InputError(f"--{option}.{part}: {option} is given whole; write {part} into the study's file")
 
 
-def _refuse_experiments(files: Sequence[str]) -> None:
+def _refuse_experiments(contents: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuses a file of `lit-cfl run`, an easy mistake, which the parser would describe by many unrelated errors."""
-    for file in files:
-        content = read_config(config_path(file))
+    for file, content in contents.items():
         if "task" in content and "space" not in content:
             raise InputError(
                 f"{file} is an experiment, not a study; write a study with `base: {file}` and a `space`, or start from "
@@ -167,12 +170,12 @@ def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
     return ["--config", str(path / STUDY), *words]
 
 
-def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    tree = study_tree()
+def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: Mapping[str, Any] | None) -> Namespace:
+    tree, parser = study_tree(), study_parser()
     try:
-        return parser.parse_args(with_lists(words, tree.look_up))
+        first = None if content is None else parser.parse_object(dict(content))
+        return parser.parse_args(with_lists(words, tree.look_up), namespace=first)
     except ArgumentError as error:
-        contents = [read_config(file) for file in config_files(words)]
         options = options_of(Study) | {name: Option(Any, name in ("base", "space")) for name in _AS_WRITTEN}
         message = explain(error, contents, with_lists(words, tree.look_up), tree, options)
         message = message.replace("--config quickstart", "--config tune/quickstart").replace(

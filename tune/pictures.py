@@ -1,42 +1,52 @@
-"""The pictures of a study, for its directory and its page."""
+"""The pictures of a study, for its directory and its page, and the importance of its parameters.
 
-import json
+Importance is PED-ANOVA (Watanabe, Bansal, Hutter, IJCAI 2023; for parameters of one algorithm among several Itakura et
+al., KDD 2026), as Optuna computes it: how much the values of the best quarter of the trials differ from those of all
+trials. Only finished trials count: the last figure of one that was stopped early is not its result.
+"""
+
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
+
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from lit_cfl.metric_names import Row
+from lit_cfl.pictures import search as figures
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.pictures.search import Search, history, importance, pareto, slices
-from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import FINISHED_STATUS
+from lit_cfl.tune.spaces import Space
 
-_LONGEST_LABEL = 18
+METHOD = "PED-ANOVA"
+FEWEST_TRIALS = 8  # a quarter of them is two
+EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 
-def makers(
+def list_figures(
     rows: Sequence[Row], parameters: Sequence[str], objective: Objective, shares: Mapping[str, float]
 ) -> dict[str, Callable[[], Figure | None]]:
     """Lists the figures of a study by name, with functions that return None if the figure would be empty.
 
     Args:
         rows: Rows of the trained trials by number.
-        parameters: names of the values that a trial may have.
+        parameters: Names of the values that a trial may have.
         objective: Objective by which trials are compared.
-        shares: each parameter's importance.
+        shares: Importance of each parameter.
     """
-    search = Search(rows, objective.metric, parameters, objective.best, TRAFFIC)
+    search = figures.Search(rows, objective.metric, parameters, objective.best, TRAFFIC)
     costed = [row for row in search.of(FINISHED_STATUS) if row.get(TRAFFIC) is not None]
     return {
-        "history": lambda: history(search),
-        "importance": lambda: importance(shares, METHOD),
-        "pareto": lambda: pareto(search, pareto_front(costed, objective)),
-        "slices": lambda: slices(search, short_labels),
+        "history": lambda: figures.history(search),
+        "importance": lambda: figures.importance(shares, METHOD),
+        "pareto": lambda: figures.pareto(search, objective.front(costed)),
+        "slices": lambda: figures.slices(search),
     }
 
 
@@ -51,17 +61,14 @@ def draw(
     """Writes the study's pictures into a folder; skips those that would be empty or that cannot be drawn.
 
     Args:
-        path: the folder; what an earlier call drew is removed.
-        rows: Rows of the trained trials by number.
-        parameters: names of the values that a trial may have.
-        objective: Objective by which trials are compared.
-        shares: each parameter's importance.
-        guard: receives what cannot be drawn.
+        path: Folder of the pictures; earlier ones are removed.
+        rows, parameters, objective, shares: see `list_figures`.
+        guard: Receives what cannot be drawn.
     """
     if all(row.get(objective.metric) is None or not isfinite(row[objective.metric]) for row in rows):
         return
     if guard("pictures", lambda: _empty_folder(path)) is not None:
-        for name, make in makers(rows, parameters, objective, shares).items():
+        for name, make in list_figures(rows, parameters, objective, shares).items():
             guard(f"pictures/{name}", partial(_write, path / name, make))
 
 
@@ -79,28 +86,40 @@ def _empty_folder(path: Path) -> Path:
     return path
 
 
-def short_labels(choices: Sequence[Any]) -> list[str]:
-    """Makes a short, distinct label for each choice: for a class its name, without its module."""
-    words = [_short(str(choice)) for choice in choices]
-    return words if len(set(words)) == len(words) else [f"{k + 1}: {word}" for k, word in enumerate(words)]
+def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[str, float]:
+    """Computes each parameter's share in separating the best quarter of the trials, highest first; sum 1.
+
+    Args:
+        rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.
+        space: Search space.
+        objective: Objective by which trials are compared.
+
+    Returns:
+        Nothing with fewer than eight trials, or if no parameter mattered.
+    """
+    study = build_study(rows, space, objective)
+    if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # warns that few trials make it imprecise, as the docs say
+        found = get_param_importances(study, evaluator=EVALUATOR, normalize=False)
+    total = sum(found.values())
+    return {key: float(value / total) for key, value in found.items()} if total > 0 else {}
 
 
-def _short(word: str) -> str:
-    try:
-        content = json.loads(word)
-    except ValueError:
-        content = word
-    if isinstance(content, dict) and "class_path" in content:
-        own = ", ".join(f"{key}={value}" for key, value in (content.get("init_args") or {}).items())
-        word = f"{str(content['class_path']).rpartition('.')[2]}({own})"
-    return word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…"
+def build_study(rows: Sequence[Row], space: Space, objective: Objective) -> optuna.Study:
+    """Builds an Optuna study from the finished trials inside the space, under their own numbers.
 
-
-def pareto_front(rows: Sequence[Row], objective: Objective) -> list[Row]:
-    """Finds the Pareto-optimal rows in metric and traffic, the cheapest first."""
-    sign = 1.0 if objective.mode == "min" else -1.0
-    front: list[Row] = []
-    for row in sorted(rows, key=lambda row: (row[TRAFFIC], sign * row[objective.metric])):
-        if not front or sign * row[objective.metric] < sign * front[-1][objective.metric]:
-            front.append(row)
-    return front
+    All other numbers are failed trials of this study.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction=objective.directions[0])
+    trials: list[FrozenTrial] = []
+    for row in rows:
+        if row["status"] == FINISHED_STATUS and isfinite(row[objective.metric]) and space.contains(row):
+            own = space.of_setting(row)
+            values = {key: row[key] for key in own}
+            trials += [create_trial(state=TrialState.FAIL) for _ in range(len(trials), int(row["trial_id"]))]
+            trials.append(create_trial(params=values, distributions=own, value=float(row[objective.metric])))
+    study.add_trials(trials)
+    return study

@@ -1,6 +1,10 @@
-"""The record of a trial: `trial.json` in its directory, the only file that a resumed study reads."""
+"""The files of a study: their names, and the record `trial.json` of each trial, which a resumed study reads.
+
+Imports nothing heavy.
+"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -9,8 +13,9 @@ from typing import Any
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import read_sealed
-from lit_cfl.tune.study_directory import STUDY
+from lit_cfl.storage.given_paths import resolve_directory
 
+STUDY, TRIALS, REPEATS, PICTURES, FRONT = "study.yaml", "trials", "repeats", "pictures", "front"  # in its directory
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # origin of a setting
 RECORD, TOO_LONG = "trial.json", "too_long.txt"  # files in a trial's directory
@@ -22,6 +27,31 @@ ERROR = "error"  # why it did not
 FULL_DISK = "full disk"  # why the study has to end, and to be resumed
 SECONDS = "seconds"
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs
+
+
+def find_resumed_directory(arguments: Sequence[str]) -> Path | None:
+    """Finds the directory after `--resume`; None for a new study."""
+    words = list(arguments)
+    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
+    if at is None:
+        return None
+    return resolve_directory(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]), "--resume")
+
+
+def require_study_file(path: Path) -> Path:
+    """Returns the study file in a directory. Raises InputError if there is none."""
+    file = path / STUDY
+    if not file.is_file():
+        raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
+    return file
+
+
+def read_study_id(path: Path) -> str:
+    """Reads the id of the study in a directory. Raises InputError if its file is damaged or not of a study."""
+    study_id = read_sealed(path / STUDY)[1]
+    if study_id is None:
+        raise InputError(f"{path / STUDY} is of no study: its last line names none; put the original back")
+    return study_id
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,10 @@ from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.callbacks import stop_if_asked
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.record import DEFAULT
-from lit_cfl.tune.trial import limited
-from lit_cfl.tune.trial_job import TrialJob
+from lit_cfl.tune.record import DEFAULT, REPEATS
+from lit_cfl.tune.trial import TrialJob, limited
 
 BEST = "best"
-REPEATS = "repeats"  # folder of a study directory
 _WORKER_DEATHS = 3  # worker deaths that one run survives
 
 

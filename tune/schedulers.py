@@ -5,13 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    MedianStoppingRule,
-    TrialScheduler,
-)
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from lit_cfl.errors import InputError
 from lit_cfl.tune.named_classes import built, named_class
@@ -21,7 +15,6 @@ from lit_cfl.tune.study import Study
 
 _SCHEDULERS: dict[str, type[TrialScheduler]] = {
     "ASHAScheduler": ASHAScheduler,
-    "AsyncHyperBandScheduler": AsyncHyperBandScheduler,  # the same class under its first name
     "MedianStoppingRule": MedianStoppingRule,
     "FIFOScheduler": FIFOScheduler,  # stops no trial
 }
@@ -66,7 +59,7 @@ def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialSchedul
 
 def _class(study: Study) -> tuple[type[TrialScheduler], dict[str, Any]]:
     default = ASHAScheduler if study.second_metric is None else FIFOScheduler
-    return named_class(study.scheduler, "scheduler", default, _SCHEDULERS, TrialScheduler)
+    return named_class(study.scheduler, "scheduler", default, _SCHEDULERS)
 
 
 class SchedulerPerAlgorithm(TrialScheduler):

@@ -16,17 +16,15 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.lock import locked
 from lit_cfl.tune.callbacks import stoppable
-from lit_cfl.tune.check import TRIALS, PreparedStudy, notices, prepare
+from lit_cfl.tune.check import PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
 from lit_cfl.tune.progress_lines import ProgressLines
-from lit_cfl.tune.record import ROUNDS
-from lit_cfl.tune.repeats import REPEATS, repeat
+from lit_cfl.tune.record import FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
+from lit_cfl.tune.repeats import repeat
 from lit_cfl.tune.searchers import searcher
-from lit_cfl.tune.study import Study, read_study_id
-from lit_cfl.tune.study_directory import STUDY
-from lit_cfl.tune.study_result import FRONT, PICTURES, StudyFiles, StudyResult
-from lit_cfl.tune.trial import run_trial
-from lit_cfl.tune.trial_job import share
+from lit_cfl.tune.study import Study
+from lit_cfl.tune.study_result import StudyFiles, StudyResult
+from lit_cfl.tune.trial import run_trial, share
 from lit_cfl.tune.trials import Trials
 from lit_cfl.tune.tuner import new_tuner
 from lit_cfl.tune.wandb_run import track_study

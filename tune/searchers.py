@@ -19,11 +19,10 @@ from lit_cfl.tune.record import FINISHED_STATUS, ROUNDS, STOPPED_STATUS, TrialRe
 from lit_cfl.tune.spaces import Space, corners
 from lit_cfl.tune.study import Study
 
-_SAMPLERS = {name: getattr(optuna.samplers, name) for name in optuna.samplers.__all__ if name.endswith("Sampler")}
-_SEARCHERS = {
-    **{name: kind for name, kind in _SAMPLERS.items() if kind is not BaseSampler},
-    "OptunaSearch": TPESampler,  # Ray Tune's names of the two most used ones
-    "BasicVariantGenerator": RandomSampler,
+_SAMPLERS: dict[str, type[BaseSampler]] = {
+    name: getattr(optuna.samplers, name)
+    for name in optuna.samplers.__all__
+    if name.endswith("Sampler") and name != "BaseSampler"
 }
 
 
@@ -53,7 +52,7 @@ def searcher(study: Study, space: Space, objective: Objective | None = None) -> 
             use.
     """
     default = RandomSampler if study.second_metric is None else TPESampler
-    kind, given = named_class(study.searcher, "searcher", default, _SEARCHERS, BaseSampler)
+    kind, given = named_class(study.searcher, "searcher", default, _SAMPLERS)
     if space.grid and (given or kind is not RandomSampler):
         raise InputError(f"a grid draws its own values; leave out searcher {kind.__name__}")
     if issubclass(kind, CmaEsSampler) and find_spec("cmaes") is None:
@@ -81,11 +80,11 @@ class Grid:
 
 
 class Optuna:
-    """A sampler of Optuna's.
+    """A sampler of Optuna.
 
-    A trial that was stopped early counts as pruned, with the round and the figure it came to, and a failed one as
-    pruned with none: TPE ranks both behind all trials that ran to their end. Its random numbers are those of the
-    setting's number, so that a resumed study goes on as one that was never killed.
+    A trial that was stopped early counts as pruned, with its last round and value, and a failed one as pruned without
+    a value: TPE ranks both after all finished trials. The random numbers follow from the setting's number, so that a
+    resumed study continues as one that was never killed.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Optuna:
         self.learns = kind is not RandomSampler
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(directions=objective.directions, sampler=self._sampler(0))
-        self._asked: dict[int, Trial] = {}  # whose result it does not know yet
+        self._asked: dict[int, Trial] = {}  # without a result so far
 
     def _sampler(self, number: int) -> BaseSampler:
         seeds = inspect.signature(self._kind).parameters.keys() & {"seed"}

@@ -19,7 +19,7 @@ _NOT_OF_A_TRIAL = {
     "tracking": "it changes no result",
     "checkpoint": "it changes no result",
 }  # options of an experiment
-_KINDS = ("uniform", "loguniform", "quniform", "randint", "lograndint", "choice", "grid")
+_KINDS = ("uniform", "loguniform", "randint", "lograndint", "choice", "grid")
 _BESIDE = ("step", "when")  # keys allowed next to one of them
 
 
@@ -100,7 +100,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _distribution(kind: str, values: Any, step: Any) -> Distribution:
-    count = {"choice": None, "grid": None, "quniform": 3}.get(kind, 2)
+    count = None if kind in ("choice", "grid") else 2
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != (count or len(values)):
         raise InputError(f"{kind} is {values!r}; give a list of {count or 'values'}")
     if step is not None and kind != "uniform":
@@ -109,8 +109,7 @@ def _distribution(kind: str, values: Any, step: Any) -> Distribution:
         return _one_of(values)
     if kind in ("randint", "lograndint"):
         return _whole_numbers(values[0], values[1], log=kind == "lograndint")
-    low, high, rounded = (*values, 0.0 if step is None else step)[:3]
-    return _numbers(low, high, rounded, log=kind == "loguniform")
+    return _numbers(values[0], values[1], 0.0 if step is None else step, log=kind == "loguniform")
 
 
 def _one_of(values: Sequence[Any]) -> CategoricalDistribution:

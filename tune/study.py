@@ -7,12 +7,11 @@ from typing import Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml
-from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.digests import write_sealed
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
-from lit_cfl.tune.study_directory import STUDY
 
 _DEFAULT_TRIALS = 20
 
@@ -73,8 +72,8 @@ class Study:
 
     Args:
         base: the experiment: a file, the name of a packaged configuration, or the experiment itself.
-        space: Search space: dotted names of options, each with one of uniform, loguniform, quniform, randint, choice,
-            grid.
+        space: Search space: dotted names of options, each with one of uniform, loguniform, randint, lograndint,
+            choice, grid.
         name: Name of the study and of its directory.
         points: settings of the user's own that are tried right after the base's, each with a value for all that matters
             at it; None = none.
@@ -139,11 +138,3 @@ class Study:
     def write(self, path: Path, study_id: str) -> None:
         """Writes the study file with a digest and the study's id, eight hexadecimal digits."""
         write_sealed(path, as_yaml(asdict(self)), study_id)
-
-
-def read_study_id(path: Path) -> str:
-    """Reads the id of the study in a directory. Raises InputError if its file is damaged or not of a study."""
-    study_id = read_sealed(path / STUDY)[1]
-    if study_id is None:
-        raise InputError(f"{path / STUDY} is of no study: its last line names none; put the original back")
-    return study_id

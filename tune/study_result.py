@@ -13,23 +13,25 @@ from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.csv_log import write_rows
 from lit_cfl.storage.yaml_files import parse_yaml
-from lit_cfl.tune.check import TRIALS, PreparedStudy
-from lit_cfl.tune.importance import importance
+from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.pictures import draw, pareto_front
+from lit_cfl.tune.pictures import draw, importance
 from lit_cfl.tune.record import (
     DEFAULT,
     ERROR,
     FAILED_STATUS,
     FINISHED_STATUS,
+    FRONT,
+    PICTURES,
     ROUNDS,
     RUNNING,
     SECONDS,
     STOPPED_STATUS,
+    TRIALS,
     TrialRecord,
 )
 from lit_cfl.tune.repeats import Repeated
-from lit_cfl.tune.trial_job import TrialJob
+from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import Trials
 
 
@@ -121,7 +123,6 @@ class StudyResult:
     objective: Objective = Objective()
 
 
-PICTURES, FRONT = "pictures", "front"  # folders of a study directory
 _SHARE = 0.05  # maximum share of time for drawing while trials run
 
 
@@ -160,7 +161,7 @@ class StudyFiles:
         rows = trial_rows(self.trials, job)
         trained = [row for row in rows if not row["repeats"]]
         finished = [row for row in trained if row["status"] == FINISHED_STATUS]
-        front = pareto_front(finished, objective) if objective.second else []
+        front = objective.front(finished) if objective.second else []
         write_trials(self.path / "trials.csv", rows, job, [row["trial_id"] for row in front])
         best = objective.best(finished)
         if best is not None:

@@ -19,8 +19,8 @@ from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import rounds_kept, sync_line
 from lit_cfl.tracking.options import Mode
 from lit_cfl.tracking.weights_and_biases import WandbRun
-from lit_cfl.tune.check import TRIALS, PreparedStudy
-from lit_cfl.tune.record import FINISHED_STATUS
+from lit_cfl.tune.check import PreparedStudy
+from lit_cfl.tune.record import FINISHED_STATUS, TRIALS
 from lit_cfl.tune.study_result import StudyResult
 
 _FILES = ("trials.csv", "pictures/*.png")

@@ -53,7 +53,7 @@ def check_data(words: Sequence[str]) -> None:
 
 def check_tune(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl tune`, and the options of a base inside the study's file."""
-    from lit_cfl.tune.study_directory import find_resumed_directory, require_study_file
+    from lit_cfl.tune.record import find_resumed_directory, require_study_file
 
     if _asks_for_help(words):
         return
@@ -75,8 +75,7 @@ def check_tune(words: Sequence[str]) -> None:
 
 def check_compare(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl compare`. Raises InputError."""
-    from lit_cfl.compare.entries import read_entries, require_names, section, with_options
-    from lit_cfl.compare.options import read_arguments, require_comparison
+    from lit_cfl.compare.arguments import compared_algorithms, read_arguments, require_comparison
 
     if _asks_for_help(words):
         return
@@ -84,11 +83,9 @@ def check_compare(words: Sequence[str]) -> None:
     if given.resume is not None:
         require_comparison(given.resume)
         return
-    content = read_config(config_path(given.config))
-    own = section(content["algorithm"], given.config) if content.get("algorithm") else None
-    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
+    content = read_config(config_path(given.config_name))
+    entries, rest = compared_algorithms(given, content.get("algorithm"))
     plain = experiment_tree([content | {"algorithm": "FedAvg", "baseline": None}], rest)
-    require_names(entries, rest, list(plain.names()))
     trees = {}
     for entry in entries:
         tree = experiment_tree([content | {"algorithm": dict(entry.section), "baseline": None}], [*rest, *entry.words])

@@ -1,20 +1,18 @@
 """`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
 
-from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
-from lit_cfl.compare.jobs import CompareJob, jobs_of, processes, summary_of, unfinished
-from lit_cfl.compare.options import CompareArguments, directory, read_arguments
-from lit_cfl.compare.planning import plan_comparison, require_target
+from lit_cfl.compare.arguments import CompareArguments, absolute_directory, read_arguments
+from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
+from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
-from lit_cfl.compare.run_many import run_jobs
+from lit_cfl.compare.run_many import plan_of, processes, run_jobs
 from lit_cfl.compare.tables import show_table, write_tables
-from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.pictures.options import Format
 from lit_cfl.progress import Screen, describe, dry_run, page_line
@@ -31,7 +29,7 @@ def compare(arguments: Sequence[str]) -> int:
     """Runs a comparison. Returns 1 if a run failed, 128 + the signal if a signal ended it."""
     given = read_arguments(arguments)
     screen = Screen(given.quiet)
-    comparison, path = asked_for(given, screen)
+    comparison, path = requested_comparison(given, screen)
     if given.dry_run:
         _show_plan(screen.aside, comparison, given.num_cpus)
         return 0
@@ -47,18 +45,18 @@ def compare(arguments: Sequence[str]) -> int:
     return 1 if results.failed else 0
 
 
-def asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
+def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
     """Returns the comparison described by the arguments, and its directory. Raises InputError."""
     if given.resume is not None:
-        path = directory(given.resume)
+        path = absolute_directory(given.resume)
         return _resumed(path, given.target), path
     if given.compare_dir is not None:
-        require_unused(directory(given.compare_dir))
+        require_unused(absolute_directory(given.compare_dir))
     comparison, notices = plan_comparison(given)
     for notice in notices:
         screen.say(f"Note: {notice}.")
     default = default_run_directory(f"{comparison.name}-compare")
-    return comparison, directory(given.compare_dir or str(default))
+    return comparison, absolute_directory(given.compare_dir or str(default))
 
 
 def run_comparison(
@@ -67,7 +65,7 @@ def run_comparison(
     """Runs the remaining runs of a comparison, and writes its tables.
 
     Returns:
-        the results, and what kept a table from being written.
+        The results, and the first write error of the tables, or None.
 
     Raises:
         InputError: the directory is in use.
@@ -83,27 +81,24 @@ def run_comparison(
 
 def _resumed(path: Path, target: float | None) -> Comparison:
     """Reads the comparison; a target must suit the scores of the finished runs, if any."""
-    comparison = read_comparison(path).with_target(target)
-    summaries = (summary_of(job, comparison) for job in jobs_of(comparison, path))
-    for score, *_ in map(read_scores, filter(None, summaries)):
+    comparison = read_comparison(path)
+    for score, *_ in map(read_scores, filter(None, (job.summary for job in comparison.jobs(path)))):
         require_target(target, score)
-    return comparison
+    return comparison if target is None else replace(comparison, target=target)
 
 
 def _run(
     comparison: Comparison, path: Path, given: CompareArguments, screen: Screen, check: Callable[[], None]
 ) -> Results:
-    jobs = unfinished(comparison, path)
-    total = len(comparison.names) * len(comparison.seeds)
-    with screen.display(total, total - len(jobs)) as display:
-        rounds = {name: experiment.rounds for name, experiment in comparison.experiments.items()}
-        outcome = partial(_outcome, comparison)
-        errors = run_jobs(jobs, rounds, _plan(comparison), given.num_cpus, display, check, outcome)
+    jobs = comparison.jobs(path)
+    left = [job for job in jobs if not job.is_whole]
+    with screen.display(len(jobs), len(jobs) - len(left)) as display:
+        errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome)
     return collect(comparison, path, errors)
 
 
-def _outcome(comparison: Comparison, job: CompareJob) -> str:
-    summary = summary_of(job, comparison)
+def _outcome(job: Job) -> str:
+    summary = job.summary
     return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
 
@@ -118,10 +113,6 @@ def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | 
     except SaveError as error:
         return error
     return None
-
-
-def _plan(comparison: Comparison) -> Plan:
-    return Plan(**{key: value for key, value in vars(comparison.first.plan).items() if value is not None})
 
 
 def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
@@ -164,7 +155,7 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
 def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -> None:
     """Prints the runs that would start."""
     runs = len(comparison.names) * len(comparison.seeds)
-    at_once = processes(_plan(comparison), num_cpus, runs)
+    at_once = processes(plan_of(comparison.first), num_cpus, runs)
     lines = {
         "algorithms": ", ".join(comparison.names),
         "seeds": ", ".join(map(str, comparison.seeds)),

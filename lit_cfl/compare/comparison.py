@@ -1,22 +1,38 @@
-"""Comparisons: their experiments and seeds, and their record in a directory."""
+"""Comparisons: made from a command line and checked before any training, or read from a directory."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import yaml
 
-from lit_cfl.compare.options import RECORD, require_comparison
-from lit_cfl.config.files import code_folders
+from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.compare.arguments import (
+    RECORD,
+    CompareArguments,
+    ComparedAlgorithm,
+    compared_algorithms,
+    require_comparison,
+    section,
+)
+from lit_cfl.compare.jobs import Job, read_experiment, write_experiment
+from lit_cfl.compare.run_many import with_threads
+from lit_cfl.config.files import code_folders, valid_anywhere
 from lit_cfl.config.own_code import announce_own_code
-from lit_cfl.config.parser import parse_run
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.devices import release_gpu_memory
+from lit_cfl.engines.choose_device import require_first_gpu
+from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.storage.atomic_writes import name_write_errors
-from lit_cfl.storage.config_file import stored_config, write_config
+from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
+
+_CLUSTERS = "num_clusters"
 
 
 @dataclass(frozen=True)
@@ -25,9 +41,9 @@ class Comparison:
 
     Args:
         name: Name of the experiment.
-        experiments: one an algorithm, by its name, under one plan; the others are compared with the first.
-        seeds: each algorithm runs once under each.
-        target: a test figure of the task's first score; None = one that all runs reach.
+        experiments: Experiment of each algorithm by name, under one plan; the others are compared with the first.
+        seeds: Seeds of each algorithm's runs.
+        target: Test figure of the task's first score; None = one that all runs reach.
     """
 
     name: str
@@ -37,12 +53,12 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """Lists the names of the algorithms, in order."""
+        """The names of the algorithms, in order."""
         return list(self.experiments)
 
     @property
     def first(self) -> Experiment:
-        """Returns the experiment that the others are compared with."""
+        """The experiment that the others are compared with."""
         return self.experiments[self.names[0]]
 
     def rounds_with_all(self, name: str) -> int:
@@ -50,18 +66,17 @@ class Comparison:
         experiment = self.experiments[name]
         return sum(experiment.algorithm.needs_all(round) for round in range(experiment.rounds))
 
+    def jobs(self, path: Path) -> list[Job]:
+        """Lists all runs, seed by seed, so that an interrupted comparison has complete pairs."""
+        experiments = self.experiments.items()
+        return [Job(path, name, seed, one.rounds) for seed in self.seeds for name, one in experiments]
+
     def write(self, path: Path) -> None:
         """Writes a configuration for each algorithm, and then the record that marks the directory as a comparison."""
         for name, experiment in self.experiments.items():
-            with name_write_errors(path / name):
-                (path / name).mkdir(exist_ok=True)
-            write_config(path / name, experiment.described())
+            write_experiment(path / name, experiment)
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
         write_sealed(path / RECORD, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
-
-    def with_target(self, target: float | None) -> "Comparison":
-        """Returns the comparison with another target, if one is given."""
-        return self if target is None else replace(self, target=target)
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -71,26 +86,13 @@ def read_comparison(path: Path) -> Comparison:
     try:
         record = parse_yaml(read_sealed(file)[0])
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
-        _announce(path, [str(own) for own in names])
-        experiments = {str(own): recorded(path, str(own)) for own in names}
+        parts = [path / str(own) for own in names]
+        folders = [one for part in parts for one in code_folders(["--config", str(part / "config.yaml")], path)]
+        announce_own_code(path, parts, folders)
+        experiments = {part.name: read_experiment(part) for part in parts}
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error}); put the original back, or start another comparison") from error
     return Comparison(name, experiments, seeds, target)
-
-
-def recorded(path: Path, name: str) -> Experiment:
-    """Reads the experiment of one algorithm of a comparison."""
-    file = path / name / "config.yaml"
-    if not file.is_file():
-        raise InputError(f"{file} is missing; put the original back, or start another comparison")
-    stored_config(path / name)  # refuses one that is damaged, or of another format
-    return parse_run(["--config", str(file)], prog="lit-cfl compare", opened=path).experiment
-
-
-def _announce(path: Path, names: Sequence[str]) -> None:
-    parts = [path / name for name in names]
-    folders = [folder for part in parts for folder in code_folders(["--config", str(part / "config.yaml")], path)]
-    announce_own_code(path, parts, folders)
 
 
 def require_unused(path: Path) -> None:
@@ -99,3 +101,100 @@ def require_unused(path: Path) -> None:
         if (path / file).exists():
             more = f", or go on with --resume {quote(str(path))}" if file == RECORD else ""
             raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")
+
+
+def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
+    """Makes the comparison requested by a command line, and notices for the user. Raises InputError."""
+    base = base_config(given.config)
+    entries, rest = compared_algorithms(given, base.get("algorithm"))
+    if given.seeds:
+        base["seeds"] = given.seeds
+    base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
+    plain = _plain(base, rest, entries[-1].name)
+    notices: list[str] = []
+    built = {entry.name: _experiment(entry, base, rest, notices) for entry in entries}
+    for name, experiment in built.items():
+        if given.num_cpus != 1:
+            _require_first_gpu(name, experiment)
+    seeds = list(plain.described()["seeds"])
+    return _checked(Comparison(plain.name, built, seeds, given.target)), notices
+
+
+def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
+    """Builds the experiment with FedAvg, so that its errors are not attributed to a compared algorithm."""
+    try:
+        return build(dict(base) | {"algorithm": "FedAvg"}, rest)
+    except InputError as error:
+        own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
+        raise InputError(str(error).replace("See lit-cfl run --help", own)) from error
+
+
+def _experiment(
+    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], notices: list[str]
+) -> Experiment:
+    """Builds an algorithm's experiment, named after it, with paths that are valid in any folder."""
+    config = dict(base) | {"algorithm": dict(entry.section)}
+    try:
+        experiment = build(config, [*rest, *entry.words])
+        number = None if entry.given(_CLUSTERS) else _number_of_clusters(entry, experiment.algorithm, base)
+        if number is not None:
+            notices.append(f"{entry.name} runs with {_CLUSTERS} {number}, as the file's algorithm")
+            experiment = build(config, [*rest, *entry.words, f"--algorithm.{_CLUSTERS}", str(number)])
+    except InputError as error:
+        raise InputError(_about(entry.name, str(error))) from error
+    own = {"name": f"{experiment.name}-{entry.name}"}
+    return with_threads(experiment.changed(**(valid_anywhere(experiment.described()) | own)))
+
+
+def _about(name: str, message: str) -> str:
+    """Rewrites a message of the parser for the options of `compare`."""
+    message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
+    return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
+
+
+def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> int | str | None:
+    """Returns the file's number of clusters; None if the algorithm has no such option, or finds the number by default.
+
+    Raises:
+        InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair.
+    """
+    own = section(base["algorithm"], "the file") if base.get("algorithm") else {}
+    number = own.get("init_args", {}).get(_CLUSTERS)
+    if number is None and isinstance(getattr(algorithm, _CLUSTERS, None), int):
+        raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
+    if number is None or not hasattr(algorithm, _CLUSTERS):
+        return None
+    return "auto" if number == "auto" else int(number)
+
+
+def _require_first_gpu(name: str, experiment: Experiment) -> None:
+    """Raises InputError if runs in Ray processes, with a GPU each, request a GPU by number."""
+    plan = experiment.plan or PlanOptions()
+    if "ray" not in (experiment.engine, plan.engine):
+        require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; but for --num_cpus 1)")
+
+
+def _checked(comparison: Comparison) -> Comparison:
+    """Prepares all runs and fills in their plan. Raises InputError if one of them could not start."""
+    plan = None
+    for seed in comparison.seeds:
+        prepared, chosen = comparison.first.for_seed(seed).try_out(seed)
+        plan = plan or asdict(chosen)
+        require_target(comparison.target, prepared.engine.scores[0])
+        for name, experiment in comparison.experiments.items():
+            try:
+                if experiment.described().get("tiny"):  # its data depend on the number of clusters
+                    experiment.try_out(seed)[0].engine.close()
+                experiment.algorithm.check(prepared.engine.at(0, prepared.data))
+            except InputError as error:
+                raise InputError(f"{name}, seed {seed}: {error}") from error
+        prepared.engine.close()
+        del prepared
+        release_gpu_memory()  # the runs are in other processes
+    return replace(comparison, experiments={k: e.changed(plan=plan) for k, e in comparison.experiments.items()})
+
+
+def require_target(target: float | None, score: Score) -> None:
+    """Raises InputError if the target is an impossible accuracy."""
+    if target is not None and score == ACCURACY and not 0 < target <= 1:
+        raise InputError(f"--target is {target:g}; it is a test accuracy, so give a number above 0, 1 at most")

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.compare.command import asked_for, run_comparison
-from lit_cfl.compare.options import read_arguments
+from lit_cfl.compare.arguments import read_arguments
+from lit_cfl.compare.command import requested_comparison, run_comparison
 from lit_cfl.compare.tables import read_notes
 from lit_cfl.errors import InputError
 from lit_cfl.progress import Screen
@@ -99,9 +99,9 @@ def compare(
     if given.dry_run:
         raise InputError("--dry-run is for the command lit-cfl compare; leave it out here")
     if config is not None and not isinstance(config, str):
-        given = replace(given, content=config)
+        given = replace(given, config=config)
     screen = Screen(given.quiet)
-    comparison, path = asked_for(given, screen)
+    comparison, path = requested_comparison(given, screen)
     _, trouble = run_comparison(comparison, path, given, screen)
     if trouble is not None:
         raise trouble

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import CompareJob, summary_of
+from lit_cfl.compare.jobs import Job
 from lit_cfl.metric_names import Row, main_column
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
@@ -79,10 +79,10 @@ class Results:
     """The results of a comparison.
 
     Args:
-        runs: a row an algorithm and seed, with `run_columns`.
-        rows: a row an algorithm, with `COLUMNS`.
-        notes: sentences that belong under the table.
-        curves: test figures of each algorithm's finished runs by round, in the rounds that all of them have.
+        runs: Rows of algorithms and seeds, with `run_columns`.
+        rows: Rows of algorithms, with `COLUMNS`.
+        notes: Sentences below the table.
+        curves: Test figures of each algorithm's finished runs by round, in the rounds that all of them have.
         score: Score to compare, the task's first.
     """
 
@@ -98,11 +98,10 @@ class Results:
         return [row for row in self.runs if row["status"] == "failed"]
 
 
-def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]) -> Results:
+def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Results:
     """Reads the files of the runs and computes the results."""
-    jobs = [CompareJob(path, name, seed) for name in comparison.names for seed in comparison.seeds]
-    summaries = {job: summary_of(job, comparison) for job in jobs}
-    done = {job: summary for job, summary in summaries.items() if summary is not None and job not in errors}
+    jobs = sorted(comparison.jobs(path), key=lambda job: comparison.names.index(job.name))
+    done = {job: summary for job in jobs if job not in errors and (summary := job.summary) is not None}
     metrics = {job: read_table(job.folder / "metrics.csv") for job in done}
     scores = next(map(read_scores, done.values()), CLASSIFIER)
     score, column = scores[0], main_column(scores, "test")
@@ -123,7 +122,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]
     return Results(runs, rows, notes, curves, score)
 
 
-def _run_row(job: CompareJob, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:
+def _run_row(job: Job, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:
     row: Row = {"algorithm": job.name, "seed": job.seed}
     if summary is None:
         return row | {"status": "failed" if error else "missing", "error": error}
@@ -164,11 +163,11 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
     Args:
         rows: Rows of `metrics.csv`.
-        target: None = nobody asks.
+        target: Target of the first score, or None.
         scores: Scores of the task.
     """
     column = main_column(scores, "test")
-    for row in rows if target is not None else ():
+    for row in rows:
         value = row[column]
         if value is None or target is None or (row["clusters/unobserved"] and not scores_everyone(row)):
             continue
@@ -177,7 +176,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
     return None
 
 
-def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Score) -> Row:
+def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
     """Subtracts the first algorithm's scores from another's, per seed, over the clients scored in both runs."""
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
@@ -201,12 +200,13 @@ def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Sc
 def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[str, float]:
     """Computes the share of the gap between FedAvg and Oracle that each algorithm closes, by name.
 
-    It is that of the means over the seeds under which all three have finished and score every client; there is none
-    where Oracle is not better than FedAvg.
+    It is the share for the means over the seeds under which all three have finished and score every client; there is
+    none if Oracle is not better than FedAvg.
 
     Args:
-        rows: a row an algorithm; of those with one class the first counts.
-        runs: rows of `runs.csv`.
+        rows: Rows of algorithms; of several with one class the first counts.
+        runs: Rows of `runs.csv`.
+        score: Score to compare.
     """
     named = {row["class"]: row["algorithm"] for row in reversed(rows)}
     if not {"FedAvg", "Oracle"} <= named.keys():
@@ -233,7 +233,7 @@ def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float
     return {round: [one[round] for one in known] for round in sorted(shared)}
 
 
-def _mismatches(comparison: Comparison, done: Sequence[CompareJob]) -> list[str]:
+def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
     """Warns of runs of one seed whose recorded clients or initial weights differ."""
     if comparison.first.described().get("tiny"):
         return ["Tiny runs: good for seeing whether they run, and not paired."]
@@ -272,9 +272,9 @@ def _notes(
         notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
     if target is not None:
         worst = "lowest" if score.higher_is_better else "highest"
-        said = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
+        origin = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
-            f"Rounds, MiB and local steps: until the test {name} is {target:g} ({said}); test data only report, "
+            f"Rounds, MiB and local steps: until the test {name} is {target:g} ({origin}); test data only report, "
             "and a round counts only if all clients are scored in it."
         )
     for row in rows:

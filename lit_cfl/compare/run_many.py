@@ -1,16 +1,17 @@
-"""Runs many experiments: in parallel in Ray if there are enough cores, else one after the other."""
+"""Runs many experiments: side by side in Ray if there are enough cores, else one after the other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from lit_cfl.compare.jobs import CompareJob, one_by_one, processes
+from lit_cfl.compare.jobs import Job, run_job, write_experiment
 from lit_cfl.engines.choose_device import resolve_device
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress import Display, Screen
+from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.runs.signals import interruptible
-from lit_cfl.storage.atomic_writes import name_write_errors
-from lit_cfl.storage.config_file import write_config
 
 
 def run_many(
@@ -20,9 +21,9 @@ def run_many(
 ) -> dict[Path, str]:
     """Runs experiments under each of their seeds, each run in a process, with one thread unless its plan has more.
 
-    `<folder>/seed-<seed>/` is the directory of a run. What is there is resumed, and nothing is run twice. All runs take
-    part, also after one that fails. It is for experiments of one kind: the first one's plan says whether each gets a
-    core or a GPU.
+    `<folder>/seed-<seed>/` is the directory of a run. Existing runs are resumed, and nothing is run twice. A failed run
+    does not end the others. The experiments must be of one kind: the first one's plan says whether each run gets a core
+    or a GPU.
 
     Args:
         experiments: Experiments by the folder of their runs, whose last part is the displayed name.
@@ -36,52 +37,58 @@ def run_many(
     Raises:
         Interrupted: SIGINT or SIGTERM arrived; the runs have saved themselves.
     """
-    planned = {folder.resolve(): _planned(experiment) for folder, experiment in experiments.items()}
+    planned = {folder.resolve(): with_threads(experiment) for folder, experiment in experiments.items()}
     for folder, experiment in planned.items():
-        with name_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_config(folder, experiment.described())
+        write_experiment(folder, experiment)
     jobs = [
-        CompareJob(folder.parent, folder.name, seed)
+        Job(folder.parent, folder.name, seed, experiment.rounds)
         for folder, experiment in planned.items()
         for seed in experiment.seeds
     ]
-    rounds = {folder.name: experiment.rounds for folder, experiment in planned.items()}
     if not jobs:
         return {}
-    plan = _found(next(iter(planned.values())))
+    plan = plan_of(next(iter(planned.values())))
     with interruptible() as check, Screen().display(len(jobs)) as display:
-        failed = run_jobs(jobs, rounds, plan, num_cpus, display, check, lambda job: ended(job.folder))
+        failed = run_jobs(jobs, plan, num_cpus, display, check, lambda job: ended(job.folder))
     return {job.folder: error for job, error in failed.items()}
 
 
-def _planned(experiment: Experiment) -> Experiment:
+def with_threads(experiment: Experiment) -> Experiment:
     """Sets one thread in an experiment's plan unless it sets another number."""
     plan = experiment.plan or PlanOptions()
     return experiment.changed(plan={"threads": plan.threads or 1})
 
 
-def _found(experiment: Experiment) -> Plan:
+def plan_of(experiment: Experiment) -> Plan:
     """Returns the plan options that determine the number of parallel runs."""
     options = experiment.plan or PlanOptions()
     given = {name: value for name, value in vars(options).items() if value is not None}
     return Plan(**{"device": resolve_device(experiment.device)} | given)
 
 
+def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
+    """Returns how many runs go at once: as many as Ray has cores for their threads, or GPUs; 1 without Ray."""
+    if find_spec("ray") is None or plan.workers or num_cpus == 1 or jobs < 2:
+        return 1
+    from lit_cfl.engines.ray import cluster  # imports Ray
+
+    room = cluster.count_room(plan.threads)
+    cores = room.places if num_cpus is None else num_cpus // plan.threads
+    return max(1, min((cores if plan.device == "cpu" else room.gpus) or 1, jobs))
+
+
 def run_jobs(
-    jobs: Sequence[CompareJob],
-    rounds: Mapping[str, int],
+    jobs: Sequence[Job],
     plan: Plan,
     num_cpus: int | None,
     display: Display,
     check: Callable[[], None],
-    outcome: Callable[[CompareJob], str],
-) -> dict[CompareJob, str]:
+    outcome: Callable[[Job], str],
+) -> dict[Job, str]:
     """Runs all jobs, continuing after failures.
 
     Args:
         jobs: Jobs to run.
-        rounds: Rounds of the jobs by name.
         plan: Plan of every run.
         num_cpus: Cores to use; None = all.
         display: Shows their progress.
@@ -97,9 +104,9 @@ def run_jobs(
     if at_once > 1:
         from lit_cfl.compare.side_by_side import side_by_side  # imports Ray
 
-        ends = side_by_side(jobs, rounds, display, check, plan, at_once)
+        ends = side_by_side(jobs, display, check, plan, at_once)
     else:
-        ends = one_by_one(jobs, rounds, display, check)
+        ends = _one_by_one(jobs, display, check)
     failed = {}
     for job, error in ends:
         if error is None:
@@ -108,3 +115,14 @@ def run_jobs(
             display.ended(str(job), f"failed: {error}", failed=True)
             failed[job] = error
     return failed
+
+
+def _one_by_one(jobs: Sequence[Job], display: Display, check: Callable[[], None]) -> Iterator[tuple[Job, str | None]]:
+    """Runs the jobs in this process. Yields each job, and the reason if it failed."""
+    for job in jobs:
+        check()
+        display.started(str(job), 0, job.rounds)
+        callbacks = RunCallbacks(
+            between_clients=check, row=partial(display.row, str(job)), activity=partial(display.activity, str(job))
+        )
+        yield job, run_job(job, callbacks)

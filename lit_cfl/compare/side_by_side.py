@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,7 @@ from time import monotonic
 from ray.exceptions import RayError
 
 from lit_cfl.activity import Activity
-from lit_cfl.compare.jobs import CompareJob, run_job
+from lit_cfl.compare.jobs import Job, run_job
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray.tasks import run_tasks
@@ -29,32 +29,26 @@ JobResult = tuple[str | None, list[str]]  # why a run failed, and its notices
 
 
 def side_by_side(
-    jobs: Sequence[CompareJob],
-    rounds: Mapping[str, int],
-    display: Display,
-    check: Callable[[], None],
-    plan: Plan,
-    at_once: int,
-) -> Iterator[tuple[CompareJob, str | None]]:
+    jobs: Sequence[Job], display: Display, check: Callable[[], None], plan: Plan, at_once: int
+) -> Iterator[tuple[Job, str | None]]:
     """Runs the jobs in Ray, starting and stopping it unless it is running. Yields each job, and its error if any.
 
     Args:
         jobs: Jobs to run, in this order.
-        rounds: Rounds of each algorithm, by its name.
-        display: shows their progress.
-        check: called twice a second; may raise to end the comparison.
+        display: Shows their progress.
+        check: Called twice a second; may raise to end the comparison.
         plan: Plan of every run.
-        at_once: how many run at the same time.
+        at_once: Number of runs at the same time.
     """
     share = _connected(jobs[0].path, Plan(device=plan.device, threads=plan.threads, workers=at_once))
     notes = TemporaryDirectory(prefix="lit-cfl-compare-", ignore_cleanup_errors=True)
     note_of = {job: Path(notes.name) / f"{number}.json" for number, job in enumerate(jobs)}
     try:
-        running: set[CompareJob] = set()
+        running: set[Job] = set()
 
-        def begun(job: CompareJob) -> None:
+        def begun(job: Job) -> None:
             running.add(job)
-            display.started(str(job), 0, rounds[job.name])
+            display.started(str(job), 0, job.rounds)
 
         def between() -> None:
             check()
@@ -100,11 +94,12 @@ class ActivityFile:
             self.path.write_text(json.dumps(asdict(activity)), "utf-8")
 
 
-def in_worker(job: CompareJob, note: Path) -> JobResult:
+def in_worker(job: Job, note: Path) -> JobResult:
     """Runs a job in a worker. Notices are returned with the result, as a worker's output is not shown.
 
     Args:
-        note: a file for what is being done.
+        job: Job to run.
+        note: File for the worker's current activity.
     """
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
@@ -118,7 +113,7 @@ def _outcome(result: JobResult | RayError) -> JobResult:
     return result
 
 
-def _show(job: CompareJob, note: Path, display: Display) -> None:
+def _show(job: Job, note: Path, display: Display) -> None:
     """Shows the progress of a run in a worker."""
     row = last_row(job.folder / "metrics.csv")
     if row is not None:

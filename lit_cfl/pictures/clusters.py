@@ -1,23 +1,19 @@
 """Figures of clusters: memberships over the rounds, and scores of their clients."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 
 from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, name_of, true_name_of
-from lit_cfl.pictures.figure import Figure, Table, thin
-from lit_cfl.pictures.panels import BLUE, Bars, Cells, Panel, Style
+from lit_cfl.pictures.figure import Figure, Table, short, thin
+from lit_cfl.pictures.panels import BLUE, Bars, Cells, HeatMap, Panel, Style
 from lit_cfl.pictures.sample import describe_sample, sample
 from lit_cfl.scores import ACCURACY, Score
 
 MOST_ROUNDS = 400  # maximum in a figure of memberships
 _MOST_CLUSTERS = 250
 _MOST_BINS = 30
-_HEAT = (  # viridis
-    *("#440154", "#482878", "#3e4a89", "#31688e", "#26828e"),
-    *("#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"),
-)
+_MOST_TICKS = 20  # models that are numbered on an axis
 
 
 def memberships(
@@ -70,12 +66,18 @@ def memberships(
 
 
 def client_scores(
-    rounds: np.ndarray, values: np.ndarray, cluster: np.ndarray, score: Score, most_rounds: int = MOST_ROUNDS
+    rounds: np.ndarray,
+    clients: np.ndarray,
+    values: np.ndarray,
+    cluster: np.ndarray,
+    score: Score,
+    most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
     """Draws the score of each client over the rounds as a heat map; None unless two rounds and two values are known.
 
     Args:
         rounds: Evaluated rounds, int `[R]`, ascending.
+        clients: Ids of the clients, int `[clients]`.
         values: Scores, float `[R, clients]`, nan = not scored or undefined.
         cluster: Clusters in the last round, int `[clients]`, -1 = none; rows are in their order.
         score: Score that the values are of.
@@ -88,23 +90,23 @@ def client_scores(
     shown, kept = sample(cluster), thin(len(rounds), most_rounds)
     means = np.array([one[np.isfinite(one)].mean() if np.isfinite(one).any() else np.inf for one in values[:, shown].T])
     order = shown[np.lexsort((means, cluster[shown]))]
-    steps = len(_HEAT)
-    places = np.floor((values[kept][:, order].T - low) / (high - low) * steps).clip(0, steps - 1)
-    borders = [f"{low + k * (high - low) / steps:.3g}" for k in range(steps + 1)]
-    names = [*(f"{a} to {b}" for a, b in pairwise(borders)), "not known"]
-    cells = Cells(np.where(np.isfinite(places), places, steps).astype(int), names, _edges(rounds[kept]))
+    matrix = HeatMap(values[kept][:, order].T, low, high, f"test {score.title}", edges=_edges(rounds[kept]))
+    clusters = [None if cluster[k] < 0 else int(cluster[k]) for k in order]
+    scores = [short(float(values[-1, k])) if np.isfinite(values[-1, k]) else None for k in order]
+    rows = list(zip(clients[order].tolist(), clusters, scores, strict=True))
     last = values[-1][np.isfinite(values[-1])]
     at_the_end = f" At the end {last.min():.3g} to {last.max():.3g}." if len(last) else ""
     fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
     return Figure(
         "client-scores",
         f"{score.title.capitalize()} of the clients over the rounds",
-        [[Panel("", "round", "clients, by cluster", cells=cells)]],
-        f"A row is a client, a colour its test {score.title}; clients are in the order of their clusters at the end, "
-        f"and in each cluster of their means over the rounds.{describe_sample(len(order), len(cluster))}{fewer}",
+        [[Panel("", "round", "clients, by cluster", matrix=matrix)]],
+        f"A row is a client, a colour its test {score.title}; grey: not known. Clients are in the order of their "
+        "clusters at the end, and in each cluster of their means over the rounds."
+        f"{describe_sample(len(order), len(cluster))}{fewer}",
         f"Heat map, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: test {score.title} of "
         f"{len(cluster)} clients.{at_the_end}",
-        {name: Style(colour) for name, colour in zip(names, (*_HEAT, "#e6e6e6"), strict=True)},
+        table=Table(f"Clients in round {rounds[-1]}: values", ["client", "cluster", score.title], rows, folded=True),
         height=2.6,
     )
 
@@ -121,21 +123,20 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
         return None
     shown = known[sample(cluster[known])]
     order = shown[np.lexsort((-weights[shown].max(1), cluster[shown]))]
-    steps = len(_HEAT)
-    names = [f"{k / steps:g} to {(k + 1) / steps:g}" for k in range(steps)]
-    places = np.floor(weights[order] * steps).clip(0, steps - 1).astype(int)
-    edges = [number - 0.5 for number in range(weights.shape[1] + 1)]
+    models = range(weights.shape[1])
+    edges = [number - 0.5 for number in (*models, len(models))]
+    matrix = HeatMap(weights[order], 0.0, float(weights[order].max()), "weight", edges=edges)
+    ticks = {float(number): str(number) for number in models} if len(models) <= _MOST_TICKS else {}
     rows: list[list[int | str]] = [[int(client), *(f"{weight:.3f}" for weight in weights[client])] for client in order]
     return Figure(
         "mixtures",
         "Weights of the models in the clients' mixtures",
-        [[Panel("", "model", "clients, by largest weight", cells=Cells(places, names, edges))]],
+        [[Panel("", "model", "clients, by largest weight", matrix=matrix, x_ticks=ticks)]],
         "A row is a client, a column a model, a colour the weight of the model in the client's mixture after the last "
         f"round.{describe_sample(len(order), len(known))}",
         f"Heat map, a row a client and a column a model: weights of {weights.shape[1]} models in the mixtures of "
         f"{len(known)} clients, whose largest weights are {weights[known].max(1).mean():.2f} on average.",
-        {name: Style(colour) for name, colour in zip(names, _HEAT, strict=True)},
-        Table("Weights: values", ["client", *map(str, range(weights.shape[1]))], rows, folded=True),
+        table=Table("Weights: values", ["client", *map(str, models)], rows, folded=True),
         height=2.6,
     )
 

@@ -74,6 +74,7 @@ _HEIGHT = 1.55  # of a panel
 _T = TypeVar("_T")
 _MOST_NOTES = 60  # notes of a curve at most, approximately
 _MOST_GROUPS = 20  # at the side of a matrix
+_UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
 _LONG = 40  # letters of the names on a horizontal axis, above which they are turned
 _THIN = 0.045  # share of the rows that a mark next to them needs
 LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # of lines, in this order: everywhere the same
@@ -171,11 +172,12 @@ class HeatMap:
     """Heat map.
 
     Args:
-        values: Rows of values, the first on top; nan = no colour.
-        low, high: the range of the colours.
+        values: Rows of values, the first on top; nan = no colour, or grey with `edges`.
+        low, high: Range of the colours.
         label: Label of the colour bar.
         groups: Groups of the rows and columns, equal ones adjacent; lines divide them, and labels at the side name
             them.
+        edges: Edges of the columns on the horizontal axis; empty = cells are square.
     """
 
     values: np.ndarray
@@ -183,6 +185,7 @@ class HeatMap:
     high: float
     label: str
     groups: Sequence[str] = ()
+    edges: Sequence[float] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,7 +395,14 @@ def _are_whole(values: Sequence[float]) -> bool:
 
 def _draw_matrix(axes: Axes, matrix: HeatMap) -> None:
     axes.grid(visible=False)
-    axes.imshow(matrix.values, cmap="viridis", vmin=matrix.low, vmax=matrix.high, interpolation="none")
+    look: Any = {"cmap": "viridis", "vmin": matrix.low, "vmax": matrix.high}
+    if matrix.edges:
+        rows = np.arange(len(matrix.values) + 1) - 0.5
+        axes.set(facecolor=_UNKNOWN, yticks=[])
+        axes.pcolormesh(matrix.edges, rows, matrix.values, rasterized=True, **look)
+        axes.set_ylim(rows[-1], rows[0])
+        return
+    axes.imshow(matrix.values, interpolation="none", **look)
     edges, names = stretches(matrix.groups)
     if names:
         axes.set(xticks=[], yticks=[])
@@ -427,7 +437,8 @@ def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequenc
     shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
     if shown:
         matrix, place = shown[0]
-        figure.colorbar(place.images[0], ax=[place for _, place in shown], label=matrix.label, aspect=15)
+        colours = (*place.images, *place.collections)[0]
+        figure.colorbar(colours, ax=[place for _, place in shown], label=matrix.label, aspect=15)
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:

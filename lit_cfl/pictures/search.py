@@ -1,7 +1,9 @@
 """Figures of a search: its history, importance of parameters, Pareto front, and one parameter at a time."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import HEIGHT, Figure, known, short
@@ -10,6 +12,7 @@ from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel,
 _MOST_SLICES = 12
 _ACROSS = 2  # panels side by side in a figure of slices
 _WIDE = 50  # ratio of values above which their axis is logarithmic
+_LONGEST_LABEL = 18  # letters of a choice on an axis
 _BAR = 0.22  # inches of a parameter in the figure of importance
 _FRONT, _BEST = "Pareto front", "best so far"
 TRIAL_STYLES = {
@@ -142,13 +145,8 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
     )
 
 
-def slices(search: Search, short_labels: Callable[[Sequence[str]], Sequence[str]]) -> Figure | None:
-    """Draws trials by their value of each parameter, two panels per row; None if no parameter varies.
-
-    Args:
-        search: the trials.
-        short_labels: shortens choices, so that they fit on an axis and differ.
-    """
+def slices(search: Search) -> Figure | None:
+    """Draws trials by their value of each parameter, two panels per row; None if no parameter varies."""
     panels: list[Panel | None] = []
     shown = []
     for key in search.parameters:
@@ -177,3 +175,20 @@ def slices(search: Search, short_labels: Callable[[Sequence[str]], Sequence[str]
         TRIAL_STYLES,
         height=1.6,
     )
+
+
+def short_labels(choices: Sequence[Any]) -> list[str]:
+    """Makes a short, distinct label for each choice: for a class its name, without its module."""
+    words = [_short_label(str(choice)) for choice in choices]
+    return words if len(set(words)) == len(words) else [f"{k + 1}: {word}" for k, word in enumerate(words)]
+
+
+def _short_label(word: str) -> str:
+    try:
+        content = json.loads(word)
+    except ValueError:
+        content = word
+    if isinstance(content, dict) and "class_path" in content:
+        own = ", ".join(f"{key}={value}" for key, value in (content.get("init_args") or {}).items())
+        word = f"{str(content['class_path']).rpartition('.')[2]}({own})"
+    return word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…"

@@ -72,7 +72,7 @@ def _client_scores(run: RunFiles, score: Score, most_rounds: int) -> Figure | No
     values[row, column] = table[score.name]
     cluster = np.full(len(clients), -1)
     cluster[column] = table["cluster"]  # the last round's, since rows are in the order of the rounds
-    return client_scores(rounds, values, cluster, score, most_rounds)
+    return client_scores(rounds, clients, values, cluster, score, most_rounds)
 
 
 def _similarity(run: RunFiles, runs: int) -> Figure | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lit_cfl.compare.options import RECORD
+from lit_cfl.compare.arguments import RECORD
 from lit_cfl.errors import InputError
 from lit_cfl.report.options import require_directory
 from lit_cfl.report.run_files import RunFiles, attempt, is_run, read_run

@@ -21,14 +21,11 @@ from lit_cfl.statistics import interval, paired_difference
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.lock import is_held
 from lit_cfl.storage.yaml_files import parse_yaml
-from lit_cfl.tune.importance import importance
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import makers
-from lit_cfl.tune.record import FINISHED_STATUS, RUNNING, read_record
+from lit_cfl.tune.pictures import importance, list_figures
+from lit_cfl.tune.record import FINISHED_STATUS, RUNNING, STUDY, read_record, read_study_id
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, in_words
-from lit_cfl.tune.study import read_study_id
-from lit_cfl.tune.study_directory import STUDY
 
 _MOST_ERRORS = 5
 _INTERRUPTED = "interrupted"  # a trial that began, in a study that no process works on
@@ -109,7 +106,7 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     """Builds the section of a study."""
     trained, objective = study.trained, study.objective
     shares = guard("importance", lambda: _shares(study)) or {}
-    made = makers(trained, study.parameters, objective, shares)
+    made = list_figures(trained, study.parameters, objective, shares)
     figures = [figure for what, make in made.items() if (figure := guard(what, make)) is not None]
     blocks: list[Block] = [*_summary(study), *(replace(figure, name=f"{name}-{figure.name}") for figure in figures)]
     repeated = _repeated(study)

@@ -16,10 +16,11 @@ from small_comparison import SMALL
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli.main import main
-from lit_cfl.compare.jobs import CompareJob, processes
-from lit_cfl.compare.options import read_arguments
-from lit_cfl.compare.planning import plan_comparison
+from lit_cfl.compare.arguments import read_arguments
+from lit_cfl.compare.comparison import plan_comparison
+from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import _difference
+from lit_cfl.compare.run_many import processes
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
 from lit_cfl.scores import Score
@@ -107,7 +108,7 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert len({tuple(cohort) for cohort, _ in seen["FedAvg"]}) == 6
     assert len({initial for _, initial in seen["FedAvg"]}) == 2
     prints = {
-        (name, seed): read_fingerprint(CompareJob(Path("c"), name, seed).folder)
+        (name, seed): read_fingerprint(Job(Path("c"), name, seed, 3).folder)
         for name in ("FedAvg", "IFCA")
         for seed in (3, 5)
     }
@@ -292,7 +293,7 @@ def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.Capt
 def test_pair_whose_shared_clients_have_no_known_figure_is_said_and_not_counted():
     """A perplexity over some of the clients does not follow from those of each client."""
     score = Score("perplexity", higher_is_better=False, transform="exp")
-    jobs = {name: CompareJob(Path("c"), name, 0) for name in ("A", "B")}
+    jobs = {name: Job(Path("c"), name, 0, 1) for name in ("A", "B")}
     for name, clients in (("A", (0, 1)), ("B", (1, 2))):
         folder = jobs[name].folder
         folder.mkdir(parents=True)
@@ -324,7 +325,7 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     monkeypatch.setattr(cluster, "_room", lambda: room)
     assert [processes(Plan(threads=threads), None, 30) for threads in (1, 2, 6)] == [11, 5, 1]
     assert processes(Plan(device="cuda:0"), None, 30) == 3
-    monkeypatch.setattr("lit_cfl.compare.jobs.find_spec", lambda name: None)
+    monkeypatch.setattr("lit_cfl.compare.run_many.find_spec", lambda name: None)
     assert processes(Plan(threads=1), None, 30) == 1
 
 

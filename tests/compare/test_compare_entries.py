@@ -6,7 +6,7 @@ import pytest
 from test_compare import OWN
 
 from lit_cfl.cli.main import main
-from lit_cfl.compare.entries import ComparedAlgorithm, read_entries, with_options
+from lit_cfl.compare.arguments import ComparedAlgorithm, read_entries, with_options
 from lit_cfl.errors import InputError
 
 

@@ -15,7 +15,7 @@ import pytest
 from processes import in_child, left, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
-from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.compare.jobs import Job
 from lit_cfl.storage.csv_log import read_table
 
 OPTIONS = (
@@ -142,6 +142,6 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     shutil.rmtree(folder / "pictures")
     (folder / "pictures").write_text("in the way")
     (folder / "summary.json").unlink()  # as if it had been killed just before its end
-    error, notices = in_worker(CompareJob(Path("c"), "FedAvg", 1), tmp_path / "note.json")
+    error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1), tmp_path / "note.json")
     assert error is None
     assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lit_cfl.activity import Activity
 from lit_cfl.cli.main import main
-from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.compare.jobs import Job
 from lit_cfl.progress.live import Display, LogDisplay, TerminalDisplay
 
 pytestmark = pytest.mark.usefixtures("plain_comparisons")
@@ -109,9 +109,9 @@ def test_a_worker_writes_what_it_does_for_the_driver_to_read(tmp_path: Path, mon
         def activity(self, title: str, activity: Activity) -> None:
             seen.append((title, activity))
 
-    job = CompareJob(Path("c"), "FedAvg", 1)
+    job = Job(Path("c"), "FedAvg", 1, 1)
 
-    def run_job(job: CompareJob, callbacks: Any) -> None:
+    def run_job(job: Job, callbacks: Any) -> None:
         for done in range(3):
             callbacks.activity(Activity("training", 2, done, 8))
 

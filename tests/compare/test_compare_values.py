@@ -11,7 +11,7 @@ from made_runs import RUN_ID, config, write_table
 from lit_cfl.algorithms import IFCA, FedAvg
 from lit_cfl.compare.command import _outcome
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import as_markdown, cells
 from lit_cfl.metric_names import CLIENTS, METRICS
@@ -141,8 +141,7 @@ def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results
 
 def test_the_line_of_a_run_that_ended_has_its_last_figures_and_the_time_of_all_of_it(tmp_path: Path):
     made(tmp_path, "A", 1)
-    job, comparison = CompareJob(tmp_path, "A", 1), Comparison("x", {"A": digits(algorithm=FedAvg())}, [1])
-    assert _outcome(comparison, job) == "val accuracy 0.50  clusters 1  ARI 0.25  20.0 s"
+    assert _outcome(Job(tmp_path, "A", 1, 3)) == "val accuracy 0.50  clusters 1  ARI 0.25  20.0 s"
 
 
 def test_without_a_target_it_is_the_lowest_end_and_what_it_cost_is_of_the_same_rounds(tmp_path: Path):
@@ -162,7 +161,7 @@ def test_a_failed_run_counts_as_failed_and_its_pair_in_no_difference(tmp_path: P
     experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
     for name, seed in (("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 2)):
         made(tmp_path, name, seed)
-    failed = CompareJob(tmp_path, "B", 1)
+    failed = Job(tmp_path, "B", 1, 3)
     found = collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {failed: "too warm"})
     _, row = found.rows
     assert (row["runs"], row["failed"], row["pairs"]) == (2, 1, 2)

@@ -22,7 +22,7 @@ from lit_cfl.scores import ACCURACY, read_scores
 from lit_cfl.storage.config_file import read_run_id, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.study_directory import STUDY
+from lit_cfl.tune.record import STUDY
 
 PAGES = ("own_algorithm", "own_model", "own_data")
 OTHERS = {"loads": "mae", "talk": "perplexity"}  # configurations of other tasks, by their score

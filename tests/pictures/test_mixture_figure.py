@@ -1,4 +1,4 @@
-"""The figure of the clients' weights over models: order, colours, values, and when there is none."""
+"""The figure of the clients' weights over models: order, values, and when there is none."""
 
 from pathlib import Path
 
@@ -14,12 +14,13 @@ WEIGHTS = np.array([[0.3, 0.7], [0.55, 0.45], [np.nan, np.nan], [1.0, 0.0]])
 CLUSTER = np.array([1, 0, -1, 0])
 
 
-def test_rows_are_clients_by_their_largest_weight_and_colours_are_tenths():
+def test_rows_are_clients_by_their_largest_weight():
     figure = mixtures(WEIGHTS, CLUSTER)
     (panel,) = figure.rows[0]
-    assert panel.cells.places.tolist() == [[9, 0], [5, 4], [3, 7]]  # clients 3, 1 and 0; client 2 has no model
-    assert panel.cells.edges == [-0.5, 0.5, 1.5]
-    assert panel.cells.names[5] == "0.5 to 0.6"
+    matrix = panel.matrix
+    assert matrix.values.tolist() == [[1.0, 0.0], [0.55, 0.45], [0.3, 0.7]]  # clients 3, 1 and 0; client 2 has no model
+    assert (matrix.edges, matrix.low, matrix.high) == ([-0.5, 0.5, 1.5], 0.0, 1.0)
+    assert panel.x_ticks == {0.0: "0", 1.0: "1"}
     assert "largest weights are 0.75 on average" in figure.alt
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -99,10 +100,10 @@ def test_counts_of_classes_need_the_file_and_the_accuracy():
 def test_the_heat_map_has_a_row_a_client_and_a_column_a_round(tmp_path: Path):
     path = run(experiment(), tmp_path / "run").path
     (figure,) = [one for one in figures_of(read_run(path), "x", ACCURACY, 1) if one.name == "x-client-scores"]
-    cells = figure.rows[0][0].cells
+    values = figure.rows[0][0].matrix.values
     table = pd.read_parquet(path / "client_rounds.parquet")
     wide = table.pivot(index="client", columns="round", values="accuracy")
-    assert cells.places.shape == wide.shape
-    tenths = [[10 if pd.isna(value) else min(9, int(value * 10)) for value in row] for row in wide.to_numpy()]
-    assert sorted(cells.places.tolist()) == sorted(tenths)
-    assert list(cells.names)[-1] == "not known"
+    clients = [row[0] for row in figure.table.rows]
+    np.testing.assert_array_equal(values, wide.loc[clients].to_numpy())
+    last = wide.loc[clients, wide.columns[-1]]
+    assert [row[2] for row in figure.table.rows] == [f"{value:.4g}" for value in last]

@@ -1,7 +1,6 @@
 """`lit-cfl launch` without a cluster (tests/tune/test_clusters.py has one): what is sent, comes back, is refused."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -17,20 +16,17 @@ from studies import ALGORITHMS, STUDY, base
 
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
+from lit_cfl.tune import cluster_jobs, launch_request
 from lit_cfl.tune import launch as command
-from lit_cfl.tune.launching import job_package, results
-from lit_cfl.tune.launching.job_package import packed
-from lit_cfl.tune.launching.jobs import JobResources, Jobs
-from lit_cfl.tune.launching.launch_request import read_launch_request
-from lit_cfl.tune.launching.results import (
-    collect,
+from lit_cfl.tune.cluster_jobs import (
+    JobResources,
+    Jobs,
     packing_command,
     renamed_when_complete,
     require_new,
-    require_storage,
-    store,
     unpack,
 )
+from lit_cfl.tune.launch_request import as_in_the_job, find_files, packed, read_launch_request
 from lit_cfl.tune.options import parse_study
 
 OWN = "from helper_of_launch import RATE\nfrom lit_cfl.algorithms import FedAvg\nclass Own(FedAvg):\n    rate = RATE\n"
@@ -60,14 +56,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sent(order) -> tuple[set[str], dict]:
     """What of a job's folder is not our packages, and its configuration."""
-    with packed(order, "~/x/job", None) as folder:
+    with packed(order) as folder:
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         ours = {name for name in found if name.startswith("lit_cfl/")}
         assert {name.rpartition(".")[2] for name in ours} == {"py"}
         assert {
             "lit_cfl/cli/main.py",
             "lit_cfl/datamodules/federated.py",
-            "lit_cfl/cli/on_cluster.py",
+            "lit_cfl/tune/search.py",
         } <= ours
         assert [found.metadata["Name"] for found in distributions(path=[str(folder)])] == ["lit-cfl"]
         return found - ours, yaml.safe_load((folder / "launched.yaml").read_text())
@@ -77,7 +73,6 @@ def test_own_code_goes_along_and_nothing_else_of_the_folder(project: Path):
     found, config = sent(read_launch_request(["--config", "mine.yaml", "--rounds", "7"]))
     assert {name for name in found if "dist-info" not in name} == {
         "launched.yaml",
-        "launched.json",
         "own_of_launch.py",
         "helper_of_launch.py",
         "nets_of_launch/__init__.py",
@@ -136,8 +131,6 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
     (project / "hub" / "deep").mkdir(parents=True)
     (project / "hub" / "deep" / "data.csv").write_text("1")
     config = {"data": {"source": str(project / "hub"), "other": [str(project / "hub" / "deep")]}, "name": "hub"}
-    from lit_cfl.tune.launching.launch_request import as_in_the_job, find_files
-
     assert as_in_the_job(config, find_files(["hub"])) == {
         "data": {"source": "hub", "other": ["hub/deep"]},
         "name": "hub",
@@ -145,15 +138,12 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
 
 
 def test_the_job_is_told_what_to_do(project: Path):
-    with packed(
-        read_launch_request(["--config", "mine.yaml", "--rounds", "3"]), "~/x/job", "s3://bucket/job"
-    ) as folder:
-        job = json.loads((folder / "launched.json").read_text())
-    words = ["run", "--config", "launched.yaml", "--run_dir"]
-    assert job == {"words": words, "folder": "~/x/job", "storage": "s3://bucket/job"}
-    env = JobResources(env={"A": "b"}, pip="r.txt").runtime_env(folder)
-    patience = {"RAY_JOB_STOP_WAIT_TIME_S": "300"}  # Ray would kill a job three seconds after --stop
-    assert env == {"working_dir": str(folder), "env_vars": {"A": "b"} | patience, "pip": "r.txt"}
+    request = read_launch_request(["--config", "mine.yaml", "--rounds", "3", "--quiet"])
+    command = "python -m lit_cfl run --config launched.yaml --quiet --run_dir '~/x/a job'"
+    assert request.entrypoint("~/x/a job") == command
+    env = JobResources(env={"A": "b"}, pip="r.txt").runtime_env(project)
+    patience = {"RAY_JOB_STOP_WAIT_TIME_S": "300"}  # Ray would kill a job three seconds after `ray job stop`
+    assert env == {"working_dir": str(project), "env_vars": {"A": "b"} | patience, "pip": "r.txt"}
 
 
 @pytest.mark.parametrize(
@@ -191,9 +181,9 @@ def test_included_file_must_exist(project: Path):
 def test_a_job_larger_than_ray_takes_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch):
     (project / "big.bin").write_bytes(bytes(3 * 2**20))
     order = read_launch_request(["--config", "mine.yaml"], ["big.bin"])
-    monkeypatch.setattr(job_package, "_LIMIT_MIB", 3)
+    monkeypatch.setattr(launch_request, "_LIMIT_MIB", 3)
     message = r"folder would be [45] MiB, and a Ray cluster takes 3; the largest file is big.bin"  # 3 and our own code
-    with pytest.raises(InputError, match=message), packed(order, "~/x", None):
+    with pytest.raises(InputError, match=message), packed(order):
         pass
 
 
@@ -244,8 +234,8 @@ def test_results_that_are_not_whole_or_too_large_are_none(
     for broken in (log[:4000], "", printed(packing_command(str(tmp_path / "gone")))):
         with pytest.raises(InputError, match="the results could not be read"):
             unpack(broken, tmp_path / "new")
-    monkeypatch.setattr(results, "LIMIT_MIB", 0)
-    with pytest.raises(InputError, match="more than 0 MiB packed; launch with --storage_path"):
+    monkeypatch.setattr(cluster_jobs, "LIMIT_MIB", 0)
+    with pytest.raises(InputError, match="more than 0 MiB packed; copy them from the cluster"):
         unpack(printed(packing_command(str(results_folder))), tmp_path / "new")
 
 
@@ -303,41 +293,6 @@ def test_half_a_result_leaves_nothing_behind(tmp_path: Path):
         require_new(tmp_path / "runs" / "new")
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_results_go_through_storage(scheme: str, results_folder: Path, tmp_path: Path):
-    url = require_storage(f"{scheme}{tmp_path}/shared/")
-    store(results_folder, f"{url}/job")
-    (tmp_path / "new").mkdir()
-    collect(f"{url}/job", tmp_path / "new")
-    assert files_of(tmp_path / "new") == fetched(results_folder) == files_of(tmp_path / "shared" / "job")
-
-
-def test_storage_in_memory_works_within_one_process(results_folder: Path, tmp_path: Path):
-    store(results_folder, "memory://bucket/job")
-    (tmp_path / "new").mkdir()
-    collect("memory://bucket/job", tmp_path / "new")
-    assert files_of(tmp_path / "new") == fetched(results_folder)
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("memory://x", "memory ends with the job"),
-        ("shared/results", "give an absolute path"),
-        ("file://shared", "give an absolute path"),
-        ("nowhere://x", "--storage_path nowhere://x: .*install that package here and on the cluster"),
-    ],
-)
-def test_storage_that_would_keep_nothing_is_refused(url: str, message: str):
-    with pytest.raises(InputError, match=message):
-        require_storage(url)
-
-
-def test_storage_without_results_says_so(tmp_path: Path):
-    with pytest.raises(InputError, match="nothing is stored at"):
-        collect(str(tmp_path / "gone"), tmp_path)
-
-
 class FakeJobs:
     """A cluster that says what it is told."""
 
@@ -345,8 +300,8 @@ class FakeJobs:
         self.address = address
         FakeJobs.calls = []
 
-    def submit(self, job, parcel, needs, metadata):
-        self.calls.append(("submit", job, needs, metadata))
+    def submit(self, job, shell, folder, resources, metadata):
+        self.calls.append(("submit", job, shell, resources, metadata))
 
     def follow(self, job, say):
         say("round 1\n")
@@ -362,9 +317,6 @@ class FakeJobs:
     def output_of(self, shell, node):
         self.calls.append(("output_of", node))
         return printed(shell)
-
-    def stop(self, job):
-        return True
 
 
 class Outage:
@@ -385,12 +337,12 @@ class Outage:
 
 
 def test_a_job_is_followed_through_an_outage_and_a_long_one_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lit_cfl.tune.launching.jobs._POLL_SECONDS", 0.001)
+    monkeypatch.setattr("lit_cfl.tune.cluster_jobs._POLL_SECONDS", 0.001)
     jobs, said = object.__new__(Jobs), list[str]()
     jobs.address, jobs._client = "http://head:8265", Outage(3)
     assert jobs.follow("mine-1", said.append).status.is_terminal()
     assert said == ["round 1\n"]
-    monkeypatch.setattr("lit_cfl.tune.launching.jobs._SILENT_SECONDS", 0.01)
+    monkeypatch.setattr("lit_cfl.tune.cluster_jobs._SILENT_SECONDS", 0.01)
     jobs._client = Outage(10_000)
     with pytest.raises(InputError, match=r"connection refused\. The job may go on; .*--follow mine-1 --address http"):
         jobs.follow("mine-1", said.append)
@@ -399,7 +351,7 @@ def test_a_job_is_followed_through_an_outage_and_a_long_one_says_how_to_go_on(mo
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch, results_folder: Path) -> type[FakeJobs]:
     monkeypatch.setattr(command, "Jobs", FakeJobs)
-    FakeJobs.status, FakeJobs.metadata = "SUCCEEDED", {"lit-cfl folder": str(results_folder), "lit-cfl storage": ""}
+    FakeJobs.status, FakeJobs.metadata = "SUCCEEDED", {"lit-cfl folder": str(results_folder)}
     return FakeJobs
 
 
@@ -408,10 +360,11 @@ LAUNCH = ["--config", "mine.yaml", "--address", "http://head:8265"]
 
 def test_a_job_is_sent_followed_and_fetched(jobs, project: Path, results_folder: Path, capsys):
     assert command.launch([*LAUNCH, "--run_dir", "back", "--cpus", "2", "--env", "A=b=c"]) == 0
-    (kind, job, needs, metadata), (_, node) = jobs.calls
-    assert (kind, needs.cpus, needs.env, node) == ("submit", 2.0, {"A": "b=c"}, "n")
+    (kind, job, shell, resources, metadata), (_, node) = jobs.calls
+    assert (kind, resources.cpus, resources.env, node) == ("submit", 2.0, {"A": "b=c"}, "n")
     assert job.startswith("mine-2")
-    assert metadata == {"lit-cfl folder": f"~/lit-cfl/{job}", "lit-cfl storage": ""}
+    assert shell == f"python -m lit_cfl run --config launched.yaml --run_dir '~/lit-cfl/{job}'"
+    assert metadata == {"lit-cfl folder": f"~/lit-cfl/{job}"}
     assert files_of(project / "back") == fetched(results_folder)
     said = capsys.readouterr().out
     assert "sends lit-cfl itself, the configuration, and helper_of_launch.py, nets_of_launch/__init__.py" in said
@@ -423,7 +376,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(jobs, project: Path
     assert command.launch(LAUNCH) == 130
     said, job = capsys.readouterr().out, jobs.calls[0][1]
     assert f"lit-cfl launch --follow {job} --address http://head:8265" in said
-    assert f"lit-cfl launch --stop {job} --address http://head:8265" in said
+    assert f"ray job stop {job} --address http://head:8265" in said
 
 
 def test_a_failed_job_says_why_and_its_exit_code_is_ours(jobs, project: Path, capsys):
@@ -436,11 +389,9 @@ def test_a_failed_job_says_why_and_its_exit_code_is_ours(jobs, project: Path, ca
     assert "nothing is fetched" in capsys.readouterr().err
 
 
-def test_a_job_can_be_left_alone_stopped_and_followed_later(jobs, project: Path, results_folder: Path, capsys):
+def test_a_job_can_be_left_alone_and_followed_later(jobs, project: Path, results_folder: Path, capsys):
     assert command.launch([*LAUNCH, "--detach"]) == 0
     assert not (project / "runs").exists()
-    assert command.launch(["--stop", "mine-1", "--address", "http://head:8265"]) == 0
-    assert "mine-1 is asked to stop" in capsys.readouterr().out
     assert command.launch(["--follow", "mine-1", "--address", "http://head:8265"]) == 0
     assert files_of(project / "runs" / "mine-1") == fetched(results_folder)
 
@@ -451,7 +402,6 @@ def test_a_job_can_be_left_alone_stopped_and_followed_later(jobs, project: Path,
         (LAUNCH[:2], "say where the cluster is: --address"),
         ([*LAUNCH, "--env", "NOT_SET_AT_ALL"], "it is not set here; give --env NOT_SET_AT_ALL=VALUE"),
         ([*LAUNCH, "--run_dir", "nets_of_launch"], "nets_of_launch is there already"),
-        ([*LAUNCH, "--storage_path", "here"], "give an absolute path"),
         ([*LAUNCH, "--follow", "x"], "leave out --config mine.yaml"),
         ([*LAUNCH[2:], "--follow", "x"], "x was not started by lit-cfl launch"),
     ],

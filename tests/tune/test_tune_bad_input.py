@@ -30,7 +30,7 @@ def typed(config: Path, *words: str) -> int:
             "a grid cannot try all values of local.epochs; write local.epochs: {grid: [...]}",
         ),
         (
-            {"space": {"algorithm.eta_g": {"quniform": [0, 1, 0.6]}}},
+            {"space": {"algorithm.eta_g": {"uniform": [0, 1], "step": 0.6}}},
             [],
             "rounds to multiples of 0.6, but 0 or 1 is none",
         ),
@@ -46,7 +46,7 @@ def typed(config: Path, *words: str) -> int:
             "a search cannot run through 'ray://127.0.0.1:1': run lit-cfl tune",
         ),
         ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
-        ({"searcher": "OptunaSerch"}, [], "searcher 'OptunaSerch' cannot be used (did you mean OptunaSearch?)"),
+        ({"searcher": "TPESampl"}, [], "searcher 'TPESampl' cannot be used (did you mean TPESampler?)"),
         (
             {"scheduler": "torch.optim.SGD"},
             [],
@@ -84,7 +84,7 @@ def typed(config: Path, *words: str) -> int:
         ({"second_metric": "val/loss"}, [], "second_metric is 'val/loss'"),
         ({"searcher": "optuna.study.Study"}, [], "searcher 'optuna.study.Study' cannot be used"),
         (
-            {"searcher": {"class_path": "OptunaSearch", "init_args": {"points_to_evaluate": []}}},
+            {"searcher": {"class_path": "TPESampler", "init_args": {"points_to_evaluate": []}}},
             [],
             "searcher TPESampler has no option 'points_to_evaluate'",
         ),
@@ -120,10 +120,10 @@ def test_trials_do_not_share_a_gpu_that_nobody_divides(tmp_path: Path, monkeypat
 
 
 def test_a_searcher_on_the_command_line_takes_the_place_of_the_files(tmp_path: Path):
-    file = study_file(tmp_path, searcher={"class_path": "OptunaSearch", "init_args": {"seed": 3}})
-    word = "{class_path: ray.tune.search.optuna.OptunaSearch, init_args: {seed: 4}}"
+    file = study_file(tmp_path, searcher={"class_path": "TPESampler", "init_args": {"seed": 3}})
+    word = "{class_path: optuna.samplers.TPESampler, init_args: {seed: 4}}"
     study = parse_study(["--config", str(file), "--searcher", word]).study
-    assert study.searcher == {"class_path": "ray.tune.search.optuna.OptunaSearch", "init_args": {"seed": 4}}
+    assert study.searcher == {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 4}}
 
 
 def test_what_the_constructor_of_a_net_raises_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,11 +12,11 @@ from studies import ALGORITHMS, STUDY
 
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.search import short_labels
 from lit_cfl.statistics import interval
 from lit_cfl.tune.command import closing_table
-from lit_cfl.tune.importance import FEWEST_TRIALS, build_study, importance
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import draw, makers, pareto_front, short_labels
+from lit_cfl.tune.pictures import FEWEST_TRIALS, build_study, draw, importance, list_figures
 from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
@@ -127,7 +127,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("planted\nmore")
 
-    monkeypatch.setattr(f"lit_cfl.tune.pictures.{broken}", fails)
+    monkeypatch.setattr(f"lit_cfl.pictures.search.{broken}", fails)
     rows, said = plain_rows(9), list[str]()
     guard, shares = DrawingGuard(said.append), importance(rows, PLAIN, Objective())
     for _ in range(2):  # a study draws again and again
@@ -153,9 +153,9 @@ def test_a_picture_of_before_does_not_stay(tmp_path: Path):
 
 def test_the_front_holds_what_none_beats_in_both():
     rows = [row(0, 0.5, 3.0), row(1, 0.7, 5.0), row(2, 0.6, 4.0), row(3, 0.6, 6.0), row(4, 0.5, 2.0), row(5, 0.7, 5.0)]
-    assert [one["trial_id"] for one in pareto_front(rows, Objective())] == ["4", "2", "1"]
+    assert [one["trial_id"] for one in Objective().front(rows)] == ["4", "2", "1"]
     losses = [one | {"val/loss": one[METRIC]} for one in rows]
-    assert [one["trial_id"] for one in pareto_front(losses, Objective("val/loss"))] == ["4"]
+    assert [one["trial_id"] for one in Objective("val/loss").front(losses)] == ["4"]
 
 
 def test_the_history_numbers_trials_as_the_tables_do():
@@ -174,7 +174,7 @@ def test_the_history_numbers_trials_as_the_tables_do():
 
 
 def made(rows: list[dict[str, Any]], name: str, parameters: list[str] = PARAMETERS) -> Figure:
-    figure = makers(rows, parameters, Objective(), {})[name]()
+    figure = list_figures(rows, parameters, Objective(), {})[name]()
     assert figure is not None
     return figure
 

@@ -23,8 +23,7 @@ from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.study_result import StudyFiles
-from lit_cfl.tune.trial import run_trial
-from lit_cfl.tune.trial_job import share
+from lit_cfl.tune.trial import run_trial, share
 from lit_cfl.tune.trials import Trials
 
 pytestmark = pytest.mark.usefixtures("plain_studies")

@@ -21,7 +21,7 @@ from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
-from lit_cfl.tune.trial_job import TrialJob
+from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
 
 METRIC = "val/weighted_accuracy"

@@ -37,7 +37,7 @@ def optuna_of(asked: Study) -> Optuna:
 
 def test_optuna_ranks_a_trial_that_was_stopped_early_behind_all_that_finished():
     """Ray's own way tells it that every trial is complete, with the last figure for the result."""
-    optuna = optuna_of(study(ETA, searcher="OptunaSearch"))
+    optuna = optuna_of(study(ETA, searcher="TPESampler"))
     for number, result in enumerate((FINISHED, STOPPED, FAILED)):
         optuna.add(number, optuna.ask(number), result)
     finished, stopped, failed = optuna._study.trials
@@ -48,7 +48,7 @@ def test_optuna_ranks_a_trial_that_was_stopped_early_behind_all_that_finished():
 
 
 def test_optuna_hears_of_settings_that_it_did_not_ask_for():
-    optuna = optuna_of(study({"algorithm": ALGORITHMS}, searcher="OptunaSearch"))
+    optuna = optuna_of(study({"algorithm": ALGORITHMS}, searcher="TPESampler"))
     for result in (FINISHED, STOPPED):
         optuna.add(None, {"algorithm": "IFCA", "IFCA.num_clusters": 3}, result)
     assert [trial.state for trial in optuna._study.trials] == [TrialState.COMPLETE, TrialState.PRUNED]
@@ -74,13 +74,6 @@ def test_two_objectives_are_two_of_optunas_with_their_directions():
     assert [trial.number for trial in optuna._study.best_trials] == [0]
     for number in range(3, 20):  # beyond the first draws, which are random
         optuna.add(number, optuna.ask(number), FINISHED)
-
-
-@pytest.mark.parametrize("name", ["OptunaSearch", "ray.tune.search.optuna.OptunaSearch", "TPESampler"])
-def test_names_of_ray_tune_and_of_optuna_mean_the_same_sampler(name: str):
-    space = {"algorithm": ALGORITHMS}
-    drawn = [optuna_of(study(space, searcher=name)).ask(number) for number in range(4)]
-    assert drawn == [optuna_of(study(space, searcher="optuna.samplers.TPESampler")).ask(number) for number in range(4)]
 
 
 def test_cma_es_without_its_package_or_with_two_objectives_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -120,7 +113,7 @@ def test_a_default_in_the_space_is_told_to_the_searcher():
     (default,) = first_of(None, space)
     assert default.inside
     assert default.values == {"algorithm.eta_g": 0.0, "algorithm.num_clusters": 2}
-    optuna = optuna_of(study(space, searcher="OptunaSearch"))
+    optuna = optuna_of(study(space, searcher="TPESampler"))
     optuna.add(None, default.values, FINISHED)
     (known,) = optuna._study.trials
     assert (known.state, known.value) == (TrialState.COMPLETE, 0.5)

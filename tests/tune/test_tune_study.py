@@ -197,7 +197,7 @@ def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_e
     slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
     space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
     limits = {"trials": 4, "concurrent": 1}
-    folder = prepared_folder(tmp_path, 0.2, space=space, searcher="OptunaSearch", seeds=[0], limits=limits)
+    folder = prepared_folder(tmp_path, 0.2, space=space, searcher="TPESampler", seeds=[0], limits=limits)
     study = tmp_path / "study"
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((study / "trials").glob("*/summary.json"))) >= 2, command)
@@ -278,7 +278,7 @@ def test_a_study_over_several_algorithms_and_a_common_option_ends_and_goes_on(
         },
         "task.optimizer.lr": {"loguniform": [0.01, 0.5]},
     }
-    file = study_file(tmp_path, space=space, searcher="OptunaSearch", limits={"trials": 3, "concurrent": 1})
+    file = study_file(tmp_path, space=space, searcher="TPESampler", limits={"trials": 3, "concurrent": 1})
     assert main(["tune", "--config", str(file), "--study_dir", "s"]) == 0
     assert main(["tune", "--resume", "s", "--limits.trials", "5"]) == 0
     said = capsys.readouterr()

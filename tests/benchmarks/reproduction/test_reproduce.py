@@ -32,7 +32,7 @@ from benchmarks.reproduction.result_key import result_key
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.scores import run_scores
 from benchmarks.reproduction.verdicts import measured, verdict
-from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.compare.jobs import Job
 from lit_cfl.config.parser import parse_run
 from lit_cfl.config.tiny import shrink
 from lit_cfl.config.variants import base_config, build
@@ -298,7 +298,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
 ):
     found: list[str | None] = []
 
-    def noted(jobs: Sequence[CompareJob], rounds: dict[str, int], plan: Plan, *others: Any) -> dict[CompareJob, str]:
+    def noted(jobs: Sequence[Job], plan: Plan, *others: Any) -> dict[Job, str]:
         found.append(plan.device)  # cores are counted for a CPU, else GPUs
         return dict.fromkeys(jobs, "not tried")
 

@@ -1,14 +1,21 @@
-"""Ray's Jobs API, with errors that name a remedy."""
+"""Jobs of a Ray cluster through Ray's Jobs API: submits and follows them, and fetches their results."""
 
 import asyncio
 import logging
 import os
+import re
+import shlex
+import tarfile
 import time
+from base64 import b64decode
+from binascii import Error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from pathlib import Path
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -31,9 +38,9 @@ class JobResources:
     """Resources of the job itself on the cluster, apart from its trials and workers.
 
     Args:
-        cpus, gpus: reserved; 0 = it runs on the head node beside everything else.
-        env: environment variables, also of trials and workers; everybody on the cluster can read them.
-        pip: a requirements file that the cluster installs first, or None.
+        cpus, gpus: Reserved cores and GPUs; 0 = it runs on the head node alongside everything else.
+        env: Environment variables, also of trials and workers; everybody on the cluster can read them.
+        pip: Requirements file that the cluster installs first, or None.
     """
 
     cpus: float = 0.0
@@ -41,10 +48,10 @@ class JobResources:
     env: Mapping[str, str] = field(default_factory=dict)
     pip: str | None = None
 
-    def runtime_env(self, parcel: Path) -> dict[str, Any]:
-        """Returns Ray's runtime environment."""
+    def runtime_env(self, folder: Path) -> dict[str, Any]:
+        """Returns Ray's runtime environment of a job with this folder."""
         env = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS} | dict(self.env)  # Ray's default is 3: too few to save
-        found: dict[str, Any] = {"working_dir": str(parcel), "env_vars": env}
+        found: dict[str, Any] = {"working_dir": str(folder), "env_vars": env}
         return found if self.pip is None else found | {"pip": self.pip}
 
 
@@ -66,16 +73,16 @@ class Jobs:
         with _explained(self.address), _not_overridden():
             self._client = JobSubmissionClient(self.address)
 
-    def submit(self, job: str, parcel: Path, needs: JobResources, metadata: dict[str, str]) -> None:
-        """Sends a job's folder and starts it."""
+    def submit(self, job: str, command: str, folder: Path, resources: JobResources, metadata: dict[str, str]) -> None:
+        """Sends a job's folder and starts its command there."""
         with _explained(self.address):
             self._client.submit_job(
-                entrypoint="python -m lit_cfl.cli.on_cluster",
+                entrypoint=command,
                 submission_id=job,
                 metadata=metadata,
-                runtime_env=needs.runtime_env(parcel),
-                entrypoint_num_cpus=needs.cpus,
-                entrypoint_num_gpus=needs.gpus,
+                runtime_env=resources.runtime_env(folder),
+                entrypoint_num_cpus=resources.cpus,
+                entrypoint_num_gpus=resources.gpus,
             )
 
     def details(self, job: str) -> JobDetails:
@@ -119,11 +126,6 @@ class Jobs:
         except (RuntimeError, aiohttp.ClientError):  # the connection broke: the job may continue
             await asyncio.sleep(_POLL_SECONDS)
         return shown
-
-    def stop(self, job: str) -> bool:
-        """Requests a job to stop; returns whether it was running."""
-        with _explained(self.address):
-            return bool(self._client.stop_job(job))
 
     def output_of(self, command: str, node: str | None) -> str:
         """Runs a short shell command as a separate job on one node (None = the head); returns its output."""
@@ -179,3 +181,73 @@ def _not_overridden() -> Iterator[None]:
         yield
     finally:
         os.environ.update(held)
+
+
+_BEGIN, _END = "lit-cfl archive begins", "lit-cfl archive ends"
+_OF_RAY = re.compile("Running entrypoint for job .*\n")  # written by another process, so anywhere in the log
+_LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel; a lock holds nothing
+LIMIT_MIB = 256  # packed: Ray holds a log whole when it is read
+
+
+def packing_command(folder: str) -> str:
+    """Returns a shell command that prints a folder as an archive between two marks, for a job at the folder's node."""
+    place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
+    left_out = " ".join(f"--exclude=./{name}" for name in _LEFT_OUT)
+    size = LIMIT_MIB * 2**20 + 1
+    tar = f"tar -C {place} {left_out} -czf - . | head -c {size} | base64"
+    return f"echo {shlex.quote(_BEGIN)}; {tar}; echo {shlex.quote(_END)}"
+
+
+def unpack(log: str, folder: Path) -> None:
+    """Unpacks the output of `packing_command`.
+
+    Raises:
+        InputError: it is not whole, or too large.
+    """
+    text = _OF_RAY.sub("", f"\n{log}").rpartition(f"\n{_BEGIN}\n")[2].partition(f"\n{_END}")[0]
+    try:
+        archive_bytes = b64decode(text)
+        if len(archive_bytes) > LIMIT_MIB * 2**20:
+            raise InputError(
+                f"the results take more than {LIMIT_MIB} MiB packed; copy them from the cluster, or launch with "
+                "--remote_dir in a folder that this machine sees, too"
+            )
+        with tarfile.open(fileobj=BytesIO(archive_bytes), mode="r:gz") as archive:
+            _extract(archive, folder)
+    except (Error, tarfile.TarError, EOFError, OSError) as error:
+        raise InputError(f"the results could not be read: {error}; the cluster said: {log[-500:].strip()}") from error
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Extracts an archive safely: nothing outside of the folder, no devices, no owners. Raises TarError otherwise."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    plain = []  # before Python 3.11.4, such as Debian 12's: files and folders, but no links
+    for member in archive:
+        place = PurePosixPath(member.name)
+        if place.is_absolute() or ".." in place.parts:
+            raise tarfile.TarError(f"{member.name!r} would be outside of the folder")
+        plain += [member] if member.isfile() or member.isdir() else []
+    archive.extractall(folder, plain)  # noqa: S202  # each was looked at above
+
+
+@contextmanager
+def renamed_when_complete(folder: Path) -> Iterator[Path]:
+    """Provides a temporary folder, renamed when the block succeeds, so that no partial result is left.
+
+    Raises:
+        InputError: the name is taken.
+    """
+    require_new(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
+        (Path(name) / "results").mkdir()
+        yield Path(name) / "results"
+        (Path(name) / "results").rename(folder)
+
+
+def require_new(folder: Path) -> None:
+    """Checks that a folder is new or empty. Raises InputError."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there already; name another with --run_dir or --study_dir")

@@ -1,0 +1,313 @@
+"""The command line of `lit-cfl compare`: its options, the compared algorithms, and the options of each.
+
+Imports nothing heavy.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.config import catalogue
+from lit_cfl.config.files import append_to_path, read_config
+from lit_cfl.config.named_configs import config_path
+from lit_cfl.config.option_tree import class_of, experiment_tree
+from lit_cfl.config.typed_words import split_list
+from lit_cfl.errors import InputError, LineParser, nearest
+from lit_cfl.storage.given_paths import expand_home, resolve_directory
+
+RECORD = "compare.yaml"  # file in the directory of a comparison
+Section = Mapping[str, Any]  # class_path and init_args of an algorithm
+_RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
+_OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that may differ between algorithms
+_EPILOG = """\
+WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
+(ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm begin with its name, all others are
+those of lit-cfl run:
+
+  lit-cfl compare --config quickstart --algorithms FedAvg IFCA StoCFL --seeds 0 1 2 3 4
+  lit-cfl compare --config quickstart --algorithms FedAvg two=IFCA four=IFCA --two.num_clusters 2 --four.num_clusters 4
+"""
+_ELSEWHERE = {
+    "--seed": "give --seeds",
+    "--run_dir": "give --compare_dir",
+    "--json": "read runs.csv and results.csv",
+    "--new_plan": "all runs of a comparison are under one plan",
+    "--algorithm": "give --algorithms, and options by its name, such as --FedGroup.num_clusters 4",
+    "--baseline": "put it first in --algorithms",
+    "--print_config": "see <name>/config.yaml in the comparison's directory",
+}
+_FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # options allowed with --resume
+
+
+@dataclass(frozen=True)
+class CompareArguments:
+    """The options of a command line.
+
+    Args:
+        config: Experiment's file, or its content; empty with `resume`.
+        algorithms: Words after `--algorithms`, see `read_entries`.
+        seeds: Seeds of the runs; empty = the file's.
+        compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
+        resume: Directory of a comparison to continue, or None.
+        target: Test figure for the columns of rounds and MiB, or None.
+        num_cpus: Cores to use; None = all.
+        quiet, dry_run: Options as of `lit-cfl run`.
+        rest: Options of the experiment and of single algorithms.
+    """
+
+    config: str | Mapping[str, Any]
+    algorithms: list[str]
+    seeds: list[int]
+    compare_dir: str | None
+    resume: str | None
+    target: float | None
+    num_cpus: int | None
+    quiet: bool
+    dry_run: bool
+    rest: list[str]
+
+    @property
+    def config_name(self) -> str:
+        """The experiment's file, for messages."""
+        return self.config if isinstance(self.config, str) else "the configuration"
+
+
+def read_arguments(arguments: Sequence[str]) -> CompareArguments:
+    """Reads the part of a command line that does not need the experiment. Raises InputError."""
+    given, rest = _parser().parse_known_args(arguments)
+    for word in rest:
+        head = word.partition("=")[0]
+        group = head.partition(".")[0]
+        owner = group if group in ("--algorithm", "--baseline") else head
+        if owner in _ELSEWHERE:
+            raise InputError(f"{head} is no option of lit-cfl compare; {_ELSEWHERE[owner]}")
+    if given.resume is not None:
+        _require_free(arguments, rest)
+    elif given.config is None:
+        raise InputError("nothing says on which experiment to compare; give a file: --config quickstart")
+    elif not given.algorithms:
+        raise InputError("nothing says what to compare; give --algorithms, such as --algorithms FedAvg IFCA")
+    if given.target is not None and not isfinite(given.target):
+        raise InputError(f"--target is {given.target:g}; it is a figure on test data, so give a number, such as 0.8")
+    if given.num_cpus is not None:
+        _require_cores(given.num_cpus)
+    read = {
+        "config": given.config or "",
+        "algorithms": [entry for word in given.algorithms or [] for entry in _entries(word)],
+        "seeds": _whole_numbers(given.seeds or []),
+    }
+    return CompareArguments(**(vars(given) | read), rest=rest)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = LineParser(
+        prog="lit-cfl compare",
+        allow_abbrev=False,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Runs several algorithms on the same clients, cohorts and initial weights over several seeds.",
+        usage="%(prog)s --config FILE --algorithms [NAME=]WHAT ... [--seeds N ...] [options]",
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="The experiment: a file, or the name of one of `lit-cfl list configs`.")
+    add("--algorithms", nargs="+", metavar="WHAT", help="What to compare; differences are to the first.")
+    add("--seeds", nargs="+", metavar="N", help="In place of the file's.")
+    add("--compare_dir", metavar="DIR", help="Where the files go (default: runs/<name>-compare-<time>).")
+    add("--resume", metavar="DIR", help="Go on with a comparison as it was begun.")
+    add(
+        "--target",
+        type=float,
+        help="Test figure of the first score for the columns rounds and MiB (default: what all runs reach).",
+    )
+    add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
+    add("--quiet", action="store_true", help="Print the comparison's directory at the end; no more but errors.")
+    add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
+    return parser
+
+
+def _entries(word: str) -> list[str]:
+    """Splits `FedAvg,IFCA`; file names may contain commas."""
+    return [word] if Path(word).is_file() or Path(word.partition("=")[2]).is_file() else split_list([word])
+
+
+def _whole_numbers(words: Sequence[str]) -> list[int]:
+    """Parses integers, also in brackets and with commas: `--seeds [0, 1]`."""
+    texts = split_list(words)
+    for text in texts:
+        if not text.isdecimal():
+            raise InputError(f"--seeds: {text!r} is no seed; give whole numbers from 0 on, such as --seeds 0 1 2")
+    return [int(text) for text in texts]
+
+
+def _require_cores(asked: int) -> None:
+    if asked < 1:
+        raise InputError(f"--num_cpus is {asked}; give 1 or more")
+    from lit_cfl.cores import count_cores  # takes a second to import
+
+    cores = count_cores()
+    if asked > cores and "RAY_ADDRESS" not in os.environ:
+        raise InputError(f"--num_cpus is {asked}, but {cores} cores may be used here; give {cores} or less")
+
+
+def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
+    for word in arguments:
+        name = word.partition("=")[0]
+        if (name.startswith("--") and name not in _FREE) or word in rest:
+            raise InputError(
+                f"--resume continues the comparison as it was started; leave out {name} "
+                f"(free are {', '.join(_FREE[1:])}), or start another one with --compare_dir"
+            )
+
+
+def require_comparison(path: str | Path) -> None:
+    """Checks that a directory contains a comparison. Raises InputError."""
+    if not (expand_home(path) / RECORD).is_file():
+        raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
+
+
+def absolute_directory(given: str) -> Path:
+    """Makes the path of a comparison absolute, since workers may run elsewhere."""
+    return resolve_directory(given, "--compare_dir").absolute()
+
+
+@dataclass(frozen=True)
+class ComparedAlgorithm:
+    """One algorithm of a comparison.
+
+    Args:
+        name: Name of the entry's folder, options and row of the table.
+        section: Class and arguments, as under `algorithm:` in a configuration.
+        words: Further options, as `--algorithm.<option> VALUE`.
+        code: Folders of the user's own classes.
+    """
+
+    name: str
+    section: Section
+    words: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+
+    def given(self, option: str) -> bool:
+        """Returns whether the user has set this option."""
+        flag = f"--algorithm.{option}"
+        return option in self.section.get("init_args", {}) or any(w.partition("=")[0] == flag for w in self.words)
+
+
+def compared_algorithms(given: CompareArguments, algorithm: object) -> tuple[list[ComparedAlgorithm], list[str]]:
+    """Returns the compared algorithms with their options, and the options of the experiment.
+
+    Args:
+        given: Command line.
+        algorithm: Algorithm of the experiment's file, or None.
+
+    Raises:
+        InputError: an unknown file, a name that cannot be used, or an option of an algorithm that is not compared.
+    """
+    own = section(algorithm, given.config_name) if algorithm else None
+    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
+    _require_known_names(entries, rest)
+    return entries, rest
+
+
+def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgorithm]:
+    """Reads the entries of `--algorithms`.
+
+    Args:
+        words: Entries `[NAME=]WHAT`: a class, a packaged configuration, or a file that has an `algorithm:`, or is one.
+        own: Experiment's own algorithm; its class alone means this class with the file's arguments.
+
+    Raises:
+        InputError: an unknown file, a name twice, or one that names no folder.
+    """
+    entries = [_entry(word, own) for word in words]
+    for number, entry in enumerate(entries):
+        _require_name(entry.name)
+        if entry.name.lower() in [other.name.lower() for other in entries[:number]]:
+            raise InputError(
+                f"--algorithms has {entry.name} twice; give each a name of its own: A={words[number]} B={words[number]}"
+            )
+    return entries
+
+
+def with_options(
+    entries: Sequence[ComparedAlgorithm], words: Sequence[str]
+) -> tuple[list[ComparedAlgorithm], list[str]]:
+    """Gives each entry its options `--NAME.option VALUE`: those of its algorithm, or of `_OF_AN_ENTRY`.
+
+    Returns:
+        The entries with their options, and the remaining words.
+    """
+    own: dict[str, list[str]] = {entry.name: [] for entry in entries}
+    by_name = {entry.name: entry for entry in entries}
+    left: list[str] = []
+    target = left
+    for word in words:
+        if word.startswith("--"):
+            name = max((name for name in own if word.startswith(f"--{name}.")), key=len, default=None)
+            target = left if name is None else own[name]
+            word = word if name is None else _flag(by_name[name], word.removeprefix(f"--{name}."))
+        target.append(word)
+    return [replace(entry, words=tuple(own[entry.name])) for entry in entries], left
+
+
+def _flag(entry: ComparedAlgorithm, option: str) -> str:
+    """Returns the flag of an entry's option as `lit-cfl run` knows it."""
+    head = re.split(r"[.=]", option)[0]
+    known = class_of(entry.section["class_path"], "algorithms") if head in _OF_AN_ENTRY else None
+    of_algorithm = head not in _OF_AN_ENTRY or (known is not None and head in known.options)
+    return f"--algorithm.{option}" if of_algorithm else f"--{option}"
+
+
+def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str]) -> None:
+    """Refuses algorithm names that are experiment options, and options of algorithms that are not compared."""
+    names = [entry.name for entry in entries]
+    heads = {option.partition(".")[0] for option in experiment_tree([], []).names()}
+    taken = [name for name in names if name in heads]
+    if taken:
+        raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
+    for word in words:
+        head, dot, _ = word.removeprefix("--").partition(".")
+        if word.startswith("--") and dot and head not in heads:
+            known = ", ".join(names)
+            raise InputError(f"{word}: no algorithm here is called {head!r}{nearest(head, names)}; there are {known}")
+
+
+def section(written: Any, where: str) -> Section:
+    """Reads an algorithm of a configuration: its class alone, or with arguments."""
+    if isinstance(written, str):
+        return {"class_path": written}
+    if not isinstance(written, dict) or not isinstance(written.get("class_path"), str):
+        raise InputError(f"{where} names no algorithm; it needs algorithm: with class_path: (and init_args:)")
+    return written
+
+
+def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
+    name, what = "", word
+    if "=" in word and not Path(word).is_file():
+        name, _, what = word.partition("=")
+    if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
+        file = config_path(what)
+        found, code = _section_of_file(file), tuple(append_to_path(["--config", file]))
+    else:
+        mine = own is not None and what in (own["class_path"], _short(own["class_path"]))
+        found, code = own if mine and own is not None else {"class_path": what}, ()
+    return ComparedAlgorithm(name or _short(found["class_path"]), found, code=code)
+
+
+def _section_of_file(file: str) -> Section:
+    whole = read_config(file)
+    return section(whole.get("algorithm", whole), file)
+
+
+def _short(class_path: str) -> str:
+    return class_path.rpartition(".")[2]
+
+
+def _require_name(name: str) -> None:
+    plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
+    if not plain or name.lower() in _RESERVED:
+        raise InputError(f"{name!r} cannot be a name of an algorithm here: it is to be a folder; choose another NAME=")
