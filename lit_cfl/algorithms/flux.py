@@ -14,6 +14,8 @@ Where this differs from the paper and its code:
 * every client with data sends its descriptor in that round, also one that is not in the cohort.
 * where the nearest distances have no knee, their largest is the radius, so that clients alike form one cluster; the
   code ends with an error.
+* of two equal nearest distances, those of mutual neighbours, the second can always be the knee; in the code rounding
+  decides.
 * a newcomer with labels is matched by its whole descriptor; the code matches newcomers without them only.
 * no noise for differential privacy is added, and clusters do not follow data that shift (the code's `flux_dynamic`).
 """

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from lit_cfl.clustering.merging import components
 
+_TIE = 1e-9  # two equal values fall by exactly 1 / (n - 1), up to rounding: that counts as a fall
+
 
 def cluster_by_density(points: Tensor, radius_scale: float = 1.0) -> Tensor:
     """Clusters points by DBSCAN with two points per neighbourhood; isolated points become clusters of one.
@@ -35,7 +37,8 @@ def find_knee(values: Tensor) -> int | None:
 
     Kneedle (Satopaa, Albrecht, Irwin, Raghavan. ICDCS Workshops 2011) with sensitivity 1 for a convex curve: seen
     from the largest value, the first peak of the normalised curve's height above the diagonal from which the height
-    falls by more than 1 / (n - 1) before it rises again.
+    falls by 1 / (n - 1) or more before it rises again. Mutual nearest neighbours have equal distances, and the height
+    falls by exactly 1 / (n - 1) between them. Where only more counts, as in kneed, rounding decides there.
     """
     n = len(values)
     if n < 2 or not values[-1] > values[0]:
@@ -49,6 +52,6 @@ def find_knee(values: Tensor) -> int | None:
             peak = k
         if height[k] <= min(around):
             peak = None
-        if peak is not None and height[k + 1] < height[peak] - 1 / (n - 1):
+        if peak is not None and height[k + 1] < height[peak] - 1 / (n - 1) + _TIE:
             return n - 1 - peak
     return None

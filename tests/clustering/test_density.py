@@ -72,3 +72,11 @@ def test_without_a_knee_the_largest_distance_is_the_radius():
 )
 def test_knee_is_where_values_begin_to_rise_steeply(values: list[float], knee: int | None):
     assert find_knee(torch.tensor(values, dtype=torch.float64)) == knee
+
+
+def test_rounding_decides_no_knee():
+    """Mutual nearest neighbours have equal distances, so that the height falls by exactly 1 / (n - 1) between them."""
+    nearest = torch.tensor([1.8, 1.8, 1.9, 1.9, 1.95, 1.95, 2.0, 2.0, 2.1, 2.2, 2.2, 2.4], dtype=torch.float64)
+    for seed in range(20):
+        rounded = nearest * (1 + 1e-14 * torch.randn(12, generator=rng(seed), dtype=torch.float64))
+        assert find_knee(rounded.sort().values) == 10
