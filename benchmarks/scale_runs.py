@@ -45,7 +45,7 @@ from lit_cfl.nets import MCLR
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.run import run
 from lit_cfl.tasks import Classification
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 COLUMNS = (
     "algorithm",

@@ -36,8 +36,8 @@ from lit_cfl.pictures.similar_clients import similarity
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.tasks import Classification
-from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.background import BackgroundTrackers
+from lit_cfl.tracking.options import Tracking
+from lit_cfl.tracking.trackers import Trackers
 
 CLUSTERS, WIDTH = 10, 64
 
@@ -61,7 +61,7 @@ def whole_run(rounds: int, tracked: bool) -> str:
     for owner, names, spent, clock in (
         (Trackers, ("__init__", "log", "conclude", "finish"), waited, perf_counter),
         (Recorder, ("round_view",), waited, perf_counter),
-        (BackgroundTrackers, ("_begin", "_log", "_conclude", "_finish"), background, thread_time),
+        (Trackers, ("_start_wandb", "_log", "_conclude", "_finish"), background, thread_time),
     ):
         for name in names:
             setattr(owner, name, timed(getattr(owner, name), spent, clock))

@@ -26,7 +26,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 
 def whole_run(rounds: int) -> str:

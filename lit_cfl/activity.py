@@ -1,4 +1,4 @@
-"""Describes the current work of a run, for people who wait for it."""
+"""Describes the current work of a run, for displays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ class Activity:
     """A step of the work of a run.
 
     Args:
-        what: is done, such as `pre-training`.
-        round: rounds completed before the one that it belongs to; None = it comes before the rounds.
-        done: clients that are through with it, 0 to `total`.
-        total: clients in all; 0 where they are not counted.
+        what: Name of the step, such as `pre-training`.
+        round: Number of rounds completed before its round; None = it comes before the rounds.
+        done: Clients that have finished it, 0 to `total`.
+        total: Number of clients; 0 = they are not counted.
     """
 
     what: str
@@ -24,7 +24,7 @@ class Activity:
         return f"{self.what} {self.done} of {self.total} clients" if self.total else self.what
 
 
-Report = Callable[[Activity], None]  # is called often: it should only take notes
+Report = Callable[[Activity], None]  # called often, so it should return fast
 
 
 def unreported(activity: Activity) -> None:

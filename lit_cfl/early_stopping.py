@@ -16,11 +16,11 @@ class StopRule:
     """Early stopping.
 
     Args:
-        metric: a `val/...` or `train/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
-            Lower is better for a loss, the discrepancy and deviations; a score has a direction of its own.
-        patience: stop after so many evaluations without a better value; None = never.
-        target: stop once the metric is this good; None = never.
-        max_minutes: stop at the first evaluation after so much time; None = never. Not to be repeated exactly.
+        metric: A `val/...` or `train/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
+            Lower is better for a loss, the discrepancy and deviations; each score defines its own direction.
+        patience: Evaluations without a better value after which the run stops; None = never.
+        target: Value of the metric at which the run stops; None = never.
+        max_minutes: Minutes after which the run stops at the next evaluation; None = never. Not exactly repeatable.
     """
 
     metric: str | None = None
@@ -48,26 +48,26 @@ class StopRule:
 
         Args:
             rows: Rows of `metrics.csv` so far.
-            seconds: since the start of the run.
+            seconds: Seconds since the start of the run.
             scores: Scores of the task.
 
         Raises:
             InputError: the run does not report the metric.
         """
         metric = self.metric_of(scores)
-        loss = f"{metric.partition('/')[0]}/loss"  # blank in rounds in which nobody trained, or was there to be scored
+        loss = f"{metric.partition('/')[0]}/loss"  # blank in rounds in which no client trained, or could be scored
         first = next((row for row in rows if row.get(loss) is not None and isfinite(row[loss])), None)
         if first is not None and first.get(metric) is None:
             raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0
         values = [sign * row[metric] for row in rows if row.get(metric) is not None]
-        best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equals
+        best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equal values
         if self.target is not None and values and values[-1] >= sign * self.target:
             return f"{metric} reached {self.target}"
         if self.patience is not None and len(values) - 1 - best >= self.patience:
             return f"{metric} has not improved in {self.patience} evaluations"
         if self.max_minutes is not None and seconds >= 60 * self.max_minutes:
-            return f"{self.max_minutes} minutes are over"
+            return f"{self.max_minutes} minutes have passed"
         return None
 
 
@@ -90,7 +90,7 @@ def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
     if metric not in choosable:
         close = get_close_matches(metric, choosable, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(f"{metric!r} is no metric to choose by{hint}. There are: {', '.join(choosable)}")
+        raise InputError(f"cannot choose by {metric!r}{hint}. Metrics: {', '.join(choosable)}")
 
 
 def _refuse_test(metric: str) -> None:

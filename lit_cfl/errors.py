@@ -31,7 +31,7 @@ def explain_divergence_of(client: int, round: int, loss: float | None, rate: flo
     """Builds the error that names the diverged client and the round.
 
     Args:
-        round: rounds completed before.
+        round: Number of rounds completed before.
         loss: Training loss of the client, None if none was reported.
         rate: Learning rate of the client.
     """
@@ -43,10 +43,10 @@ def explain_divergence_of(client: int, round: int, loss: float | None, rate: flo
 
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
-    """Adds to an error, such as one of the user's module, where it was raised. An InputError already says so.
+    """Adds a note about the place to an error, such as one of the user's module, except for an InputError.
 
     Args:
-        what: gives the words after "It was raised".
+        what: Returns the words after "It was raised".
     """
     try:
         yield
@@ -86,7 +86,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Returns ` (did you mean ...?)`, or nothing if no name is similar: 1 = equal, 0 = no letter in common."""
+    """Returns ` (did you mean ...?)`, or nothing if no name has this similarity: 1 = equal, 0 = no letter in common."""
     known = list(known)
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
@@ -111,11 +111,11 @@ class LineParser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
-class Interrupted(BaseException):  # no error: the user or the scheduler asked for it
+class Interrupted(BaseException):  # requested by the user or the scheduler
     """SIGINT or SIGTERM arrived. Not an Exception, so that no handler takes it for a failure.
 
     Args:
-        signum: number of the signal.
+        signum: Number of the signal.
     """
 
     def __init__(self, signum: int) -> None:

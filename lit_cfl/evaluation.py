@@ -28,13 +28,13 @@ class EvaluationPlan:
     """When to evaluate, and on which clients.
 
     Args:
-        every: rounds between two evaluations, 1 or more; the last round is always evaluated.
-        clients: `assigned`: those that have a model. `all`: clients without a model get one for this score, which is
-            then thrown away. A number: those with a model among a fixed sample of that many clients.
-        fine_tune: Also score each client after it has trained its model for so long on its own examples, which is then
-            dropped (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
+        every: Rounds between two evaluations, 1 or more; the last round is always evaluated.
+        clients: `assigned`: clients that have a model. `all`: clients without a model get one for this score, which is
+            then dropped. A number: clients with a model among a fixed sample of this size.
+        fine_tune: Also score each client after fine-tuning a copy of its model on its own examples for this budget
+            (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
         per_client: Also write the scores of each client in each evaluated round into `client_rounds.parquet`.
-        class_counts: There, too, each client's test examples of each class, and how many of them are right.
+        class_counts: Also write each client's test examples of each class there, and the number of right ones.
     """
 
     every: int = 1
@@ -52,7 +52,7 @@ class EvaluationPlan:
             raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
 
     def require_accuracy(self, scores: Scores, num_labels: int) -> None:
-        """Raises InputError if examples are to be counted by class, but the task has no classes or no accuracy."""
+        """Raises InputError if `class_counts` is set, but the task has no classes or no accuracy."""
         if self.class_counts and (not num_labels or ACCURACY not in scores):
             raise InputError(
                 "evaluation.class_counts is true, but the task has no classes or no score accuracy; add accuracy to "
@@ -60,7 +60,7 @@ class EvaluationPlan:
             )
 
     def require_reported(self, metric: str, scores: Scores, option: str) -> None:
-        """Raises InputError if an option names a score after fine-tuning, but evaluation does not fine-tune."""
+        """Raises InputError if an option names a score after fine-tuning, but `fine_tune` is not set."""
         if self.fine_tune is None and metric in tuned_columns(scores):
             raise InputError(
                 f"{option} is {metric!r}, but evaluation.fine_tune is null, so that no run reports it; set it to "
@@ -97,14 +97,14 @@ class SplitScores:
 
     Args:
         scores: Scores of the task.
-        count: examples of each client, int64 `[n]`.
-        loss: sum of the losses of each client, float64 `[n]`.
+        count: Examples of each client, int64 `[n]`.
+        loss: Sum of the losses of each client, float64 `[n]`.
         sums: Sum of value times weight for each score and client, float64 `[scores, n]`; right answers of an accuracy.
-        weights: Sums of the weights, float64 `[scores, n]`. Of a score of sets, `sums` are the clients' own values, 0
-            where they are undefined, and `weights` whether they are defined.
+        weights: Sums of the weights, float64 `[scores, n]`. For a score of sets, `sums` are the values of the clients,
+            0 if undefined, and `weights` are 1 if they are defined, else 0.
         predictions: Outputs and labels of the clients; None if no score is of sets.
-        by_class: Examples of each class of each client, and how many are right, float64 `[2, n, classes]`; None unless
-            asked for.
+        by_class: Examples of each class of each client, and the number of right ones, float64 `[2, n, classes]`; None
+            unless requested.
     """
 
     scores: Scores
@@ -131,7 +131,7 @@ class SplitScores:
     def metrics(self, split: str) -> dict[str, float]:
         """Computes mean and spread over the clients with examples, named `split/...`; empty if there are none.
 
-        The spread is nan if a loss is not finite: models that predict nothing would be the most alike.
+        The spread is nan if a loss is not finite: models that all predict nothing would have the smallest spread.
         """
         if not self.count.any():
             return {}
@@ -166,11 +166,11 @@ def score_clients(
     """Scores clients with their models; examples shared by clients of one model are computed once.
 
     Args:
-        models: `[K, d]`.
-        index: the model of each client, int64 `[n]`, none negative.
-        clients: ids int64 `[n]`.
+        models: Models `[K, d]`.
+        index: Model of each client, int64 `[n]`, not negative.
+        clients: Ids, int64 `[n]`.
         own: Layers that clients have instead of those of their model.
-        weights: Weights of the models in each client's mixture `[n, K]`, in the place of `index`; None = one model.
+        weights: Weights of the models in each client's mixture `[n, K]`, which replace `index`; None = one model.
     """
     if own is None:
         return _score(engine, models, index, clients, data, split, class_counts, weights)
@@ -181,10 +181,10 @@ def score_clients(
 def own_models(
     engine: Engine, models: Tensor, index: Tensor, clients: Tensor, own: OwnLayers | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields models with their clients, as many at once as the engine can hold; all if they share their layers.
+    """Yields models with their clients, as many at a time as the engine can hold; all if they share their layers.
 
     Args:
-        models, index, clients, own: as in `score_clients`.
+        models, index, clients, own: See `score_clients`.
 
     Yields:
         Models `[K, d]`, the model of each of these clients, int64 `[m]`, and the clients, int64 `[m]`.
@@ -225,7 +225,7 @@ def _score(
         first = int((~finite)[where].nonzero()[0])
         client = clients[(list_of == held.owners[first]).nonzero()[0]]
         _note_not_finite(int(held.entries[first]) % len(data.examples), int(client), split, found.losses, where)
-    values = found.values.where(finite, 0) if engine.scores == CLASSIFIER else found.values  # the others say it
+    values = found.values.where(finite, 0) if engine.scores == CLASSIFIER else found.values
 
     def per_client(values: Tensor) -> Tensor:
         return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values[where])[list_of]
@@ -260,18 +260,18 @@ def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientInd
     """Finds the distinct pairs of example and model to score, and the clients of each pair.
 
     Args:
-        mine: the examples of each client.
-        index: the model of each client, int64 `[n]`.
-        views: indices of examples are below it.
+        mine: Examples of each client.
+        index: Model of each client, int64 `[n]`.
+        views: Upper bound of the indices of examples.
 
     Returns:
-        The different lists that clients of one model have; the list of each client `[n]`; and model * views + example
-        of what is scored, ascending, with the place of each entry of the lists there.
+        The distinct lists of examples per model; the list of each client `[n]`; and the scored pairs as model * views +
+        example, ascending, with the position of each entry of the lists among them.
     """
-    stretches, stretch_of = mine.distinct()  # clients of one model may share a list, too
-    pairs, list_of = distinct_values(index * len(stretches) + stretch_of)
-    held = stretches.select(pairs % len(stretches))
-    return held, list_of, distinct_values((pairs // len(stretches))[held.owners] * views + held.entries)
+    lists, list_of_client = mine.distinct()  # clients of one model may share a list, too
+    pairs, list_of = distinct_values(index * len(lists) + list_of_client)
+    held = lists.select(pairs % len(lists))
+    return held, list_of, distinct_values((pairs // len(lists))[held.owners] * views + held.entries)
 
 
 def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, where: Tensor) -> None:
@@ -279,7 +279,7 @@ def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, wh
 
     Args:
         losses: Losses of the evaluated examples.
-        where: the loss of each client's example, int64 `[entries]`.
+        where: Position of the loss of each client's example, int64 `[entries]`.
     """
     wrong = losses[where][~losses[where].isfinite()]
     warnings.warn(
@@ -295,11 +295,11 @@ class Evaluation:
     """The results of one evaluation.
 
     Args:
-        clients: ids scored, int64 `[n]`, ascending.
-        index: their cluster, int64 `[n]`.
+        clients: Ids of the scored clients, int64 `[n]`, ascending.
+        index: Their clusters, int64 `[n]`.
         scores: Scores by split (`validation`, `test`).
-        metrics: columns of `metrics.csv`.
-        full_coverage: True if every training client was scored; only such rounds count for the best figure.
+        metrics: Columns of `metrics.csv`.
+        full_coverage: True if every training client was scored; only such rounds count for the best value.
         weights: Weights of the models in each client's mixture, float64 `[n, K]`; None = each uses one model.
     """
 
@@ -324,10 +324,10 @@ def evaluate(
     """Evaluates a state on validation and test data.
 
     Args:
-        before: the cluster of each client at the evaluation before, int64 `[clients]`, for the churn.
+        before: Cluster of each client at the previous evaluation, int64 `[clients]`, for the churn.
     """
     candidates = plan.candidates(data.population, engine.seed)
-    served = algorithm.serve(state, data.population)  # once: a model for each client may be much of the memory
+    served = algorithm.serve(state, data.population)  # only once: a model per client may fill the memory
     served = check_assignment(algorithm, served, data.population, engine.layout.num_columns)
     unassigned = data.population[served.index < 0]
     assigned = len(data.population) - len(unassigned)
@@ -362,7 +362,7 @@ def evaluate(
     if weights is not None:
         metrics[ENTROPY] = mean_entropy(weights)
     truth = data.true_clusters[clients]
-    if (truth >= 0).all():  # after a partial swap nobody knows: agreement over the rest alone would mislead
+    if (truth >= 0).all():  # unknown after a partial swap: agreement over the other clients would mislead
         metrics |= agreement(index, truth)
     if before is not None:
         metrics["clusters/churn"] = churn(before[clients], index)
@@ -427,8 +427,8 @@ def place_for_scoring(
     """Assigns clusters to unassigned clients by `place`; the resulting state is dropped.
 
     Args:
-        clients: ids int64 `[n]`.
-        unassigned: those of them without a model, in the same order; None = looked up.
+        clients: Ids, int64 `[n]`.
+        unassigned: Those of these clients that have no model, in the same order; None = found here.
     """
     if unassigned is None:
         unassigned = clients[algorithm.serve(state, clients).index < 0]

@@ -58,7 +58,7 @@ class CheckpointPlan:
     """How often a run saves checkpoints.
 
     Args:
-        every_seconds: least time between two saves, 0 or more; the end of the run is always saved.
+        every_seconds: Minimum time between two saves, 0 or more; the end of the run is always saved.
     """
 
     every_seconds: float = 30.0
@@ -80,34 +80,35 @@ class Experiment:
     `lit_cfl.run(experiment, path)` makes a run directory instead, as `lit-cfl run` does.
 
     Args:
-        data: divides a data set among clients.
-        task: builds the LightningModule that each client trains.
+        data: Data module that divides a data set among clients.
+        task: Function that builds the LightningModule that each client trains.
         algorithm: Algorithm to run.
         name: Name of the run and of its directory.
-        seeds: one run per seed.
-        rounds: T, 1 or more.
-        cohort_size: K, clients a round.
+        seeds: Seeds, one run for each.
+        rounds: Number of rounds T, 1 or more.
+        cohort_size: Clients per round K.
         selection: `uniform`, or `round_robin_first`: every client once, in turn, then uniform.
-        dropout: probability that a selected client does not answer, 0 to below 1.
-        selection_seed: Seed of the cohorts; None = made from the run's seed (the papers' code: 2077).
-        local: how a client trains in a round.
-        evaluation: when to evaluate, and whom.
-        stop: early stopping; None = never.
-        server: optimizer of the server inside clusters, any `torch.optim` class with its options: its gradient is a
-            cluster's model less the mean of what its clients trained. None = the mean.
+        dropout: Probability that a selected client does not answer, 0 to below 1.
+        selection_seed: Seed of the cohorts; None = derived from the run's seed (the papers' code: 2077).
+        local: Local training of a client in a round.
+        evaluation: Rounds and clients that are evaluated.
+        stop: Early stopping; None = never.
+        server: Optimizer of the server inside clusters, any `torch.optim` class with its options: its gradient is a
+            cluster's model minus the mean of its clients' local models. None = the mean is taken.
         shared: Layers that all clusters share, such as [conv*], by name or kind: averaged over all clients of a round,
             while the others stay per cluster. None = none.
         personal: Layers that each client keeps, such as [bn*, fc2], by name or kind: trained, but neither sent nor
             averaged (FedBN, FedPer). None = none.
-        baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
-        checkpoint: how often to save.
-        engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
-        device: `auto`, `cpu`, `cuda` or `cuda:<i>`; with the engine `ray` those of the cluster, which need not be here.
-        precision: a `lightning.Trainer` precision, or `tf32`: float32, on a GPU with ten bits of a factor in products.
-        deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
-        tracking: where the metrics go.
-        pictures: which files its pictures are.
-        plan: parts of the plan that are set explicitly, or recorded by an earlier run; None = all by rule.
+        baseline: Algorithm to run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
+        checkpoint: Time between two saves.
+        engine: Way of local training; `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
+        device: `auto`, `cpu`, `cuda` or `cuda:<i>`; for the engine `ray` devices of the cluster, perhaps not of this
+            machine.
+        precision: Precision of `lightning.Trainer`, or `tf32`: float32, on a GPU with 10 bits per factor in products.
+        deterministic: Use only operations that give the same bits in every run; needed on a GPU, not on a CPU.
+        tracking: Trackers that receive the metrics.
+        pictures: File formats of the pictures.
+        plan: Parts of the plan that are set explicitly, or recorded by an earlier run; None = all by rule.
     """
 
     data: FederatedDataModule
@@ -164,7 +165,7 @@ class Experiment:
         """Loads the data and builds the engine for one seed.
 
         Args:
-            report: is called with what is being done, now and by the engine later.
+            report: Function that receives the current activity, here and later from the engine.
 
         Raises:
             InputError: the parts do not fit.
@@ -181,7 +182,7 @@ class Experiment:
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
-        engine.rates(self.rounds - 1)  # refuses a schedule that has no rates for them
+        engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
         for algorithm in (self.algorithm, self.baseline):
@@ -209,11 +210,11 @@ class Experiment:
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
         """Prepares a run that other processes will execute, to check that it can start. Returns the run's plan, too.
 
-        Where that is for a GPU, the run is tried out on the CPU all the same: the context of a GPU, some hundred MiB,
-        would stay with this process. Only what the CPU refuses is tried on the GPU, which a module may need.
+        A run for a GPU is prepared on the CPU, too, as this process would keep the context of the GPU, some hundred
+        MiB. It is prepared on the GPU only if the CPU refuses it, since a module may need a GPU.
 
         Raises:
-            InputError: as `prepare`.
+            InputError: see `prepare`.
         """
         if not count_gpus():
             prepared = self.prepare(seed)
@@ -243,7 +244,7 @@ class Experiment:
         """Returns the same experiment with some options changed.
 
         Args:
-            options: their new values; of a group of options, such as `plan`, a mapping of those that change.
+            options: New values; for a group of options, such as `plan`, a mapping of those that change.
         """
         groups = {"plan": self.plan or PlanOptions()}
         new = {
@@ -320,7 +321,7 @@ def _require_training_data(data: FederatedData) -> None:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         content = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-        # of an algorithm its own class, without the server's optimizer
+        # the class of an algorithm itself, not of its wrapper for the server's optimizer
         return (
             {"class_path": _path(plain_kind(value)), "init_args": content} if isinstance(value, Algorithm) else content
         )

@@ -16,15 +16,15 @@ def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: Se
     """Draws the cohort of a round.
 
     Args:
-        round: rounds completed before, t = 0 in the first.
-        population: ids to choose from, ascending int64 `[N]`.
-        cohort_size: K, 1 to N.
-        seed: the draw of round t is `random.Random(seed + t).sample`, as in FlexCFL's published code (2077 there).
+        round: Number of completed rounds, t = 0 in the first round.
+        population: Ids to choose from, ascending int64 `[N]`.
+        cohort_size: Clients per round K, 1 to N.
+        seed: Seed; round t draws with `random.Random(seed + t).sample`, as FlexCFL's published code does (with 2077).
         rule: `uniform` without replacement, or `round_robin_first`: while round < N/K the clients take turns in the
-            order of their ids (the last turn wraps to the head), so that each is seen once; then as `uniform`.
+            order of their ids (the last turn continues with the first ids), so that each is seen; then `uniform`.
 
     Returns:
-        ids int64 `[K]`, ascending, so that sums do not depend on the order of the draw.
+        Ids, int64 `[K]`, ascending, so that sums do not depend on the order of the draw.
     """
     clients = len(population)
     if not 1 <= cohort_size <= clients:
@@ -39,7 +39,7 @@ def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: Se
 
 
 def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tensor:
-    """Removes clients from the cohort `[n]`, each with this probability. Nobody may be left."""
+    """Removes clients from the cohort `[n]`, each with this probability. The result may be empty."""
     if not probability:
         return cohort
     if not 0 <= probability < 1:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted
-from lit_cfl.progress import page_line
 from lit_cfl.progress.console import new_console
+from lit_cfl.progress.summary_table import page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.tune import dry_run

@@ -15,9 +15,9 @@ from lit_cfl.storage.config_file import read_run_id
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.storage.yaml_files import parse_yaml
-from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import rounds_kept, sync_line
-from lit_cfl.tracking.options import Mode
+from lit_cfl.tracking.options import Mode, Tracking
+from lit_cfl.tracking.trackers import Trackers
 from lit_cfl.tracking.weights_and_biases import WandbRun
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.record import FINISHED_STATUS, TRIALS

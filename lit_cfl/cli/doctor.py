@@ -15,8 +15,8 @@ _GIB = 2**30
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Prints a line for each part. If a part fails, its line gives the reason, and the others are still shown."""
-    LineParser(prog="lit-cfl doctor", description="Says what this machine has for a run.").parse_args(arguments)
+    """Prints a line for each part. The line of a part that fails gives the reason, and the others are still shown."""
+    LineParser(prog="lit-cfl doctor", description="Prints versions and hardware.").parse_args(arguments)
     parts: dict[str, Callable[[], str]] = {
         "lit-cfl": lambda: f"{version('lit-cfl')} in {Path(__file__).parents[1]}",
         "python": lambda: f"{platform.python_version()} on {platform.platform()}",
@@ -41,7 +41,7 @@ def _result_of(part: Callable[[], str]) -> str:
         return part()
     except PackageNotFoundError as error:
         return f"{error.name} is not installed"
-    except Exception as error:  # of whatever a package or the system raises: this is what is looked for
+    except Exception as error:  # any error of a package or of the system is what the user looks for
         return f"fails: {type(error).__name__}: {error}"
 
 

@@ -1,6 +1,6 @@
 """Checks a command line before PyTorch is loaded: folders, options, our classes, words without an option.
 
-Each check refuses only what the command itself would refuse: where the source files do not say, it says nothing.
+Each check refuses only what the command itself would refuse: what the source files do not tell is accepted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,15 @@ from typing import Any
 
 from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import read_config, with_recorded_config
+from lit_cfl.config.given_options import FLAGS, given_options, option_names
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
 from lit_cfl.config.option_tree import (
-    FLAGS,
     OF_DATA,
     OF_RUN,
     OptionTree,
     UnknownOption,
     describe,
     experiment_tree,
-    given_options,
-    option_names,
     require_known_class,
     require_known_classes,
     require_known_options,
@@ -67,7 +65,7 @@ def check_tune(words: Sequence[str]) -> None:
             own = experiment_tree([base], [])
             require_known_options(own, list(option_names(base)), "lit-cfl run", "base: ")
             require_known_classes(own)
-        if "task" not in content:  # an experiment has a message of its own
+        if "task" not in content:  # an experiment in its place gets another message
             _require_options_of_a_study(tree, list(content))
     _require_options_of_a_study(tree, [option for option, _ in given_options(words)])
     _require_no_lone_word(words, tree)
@@ -118,7 +116,7 @@ def check_saved_run(words: Sequence[str]) -> None:
 def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: str, own: Sequence[str]) -> None:
     """Checks options, classes and lone words, with the options of a file under the classes that the file chooses."""
     for number, content in enumerate(contents):
-        if "space" not in content:  # a study has a message of its own
+        if "space" not in content:  # a study in its place gets another message
             by_file = experiment_tree(contents[: number + 1], [], own)
             require_known_options(by_file, list(option_names(content)), command)
     tree = experiment_tree(contents, words, own)
@@ -162,9 +160,9 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
     """Describes an unknown option, with the probably intended one, perhaps of one of the algorithms."""
     name = next((name for name, tree in trees.items() if tree.meant(unknown.option)), list(trees)[-1])
-    own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
-    said = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")
-    return said.replace("See lit-cfl run --help", own)
+    rule = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
+    message = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")
+    return message.replace("See lit-cfl run --help", rule)
 
 
 def _contents(words: Sequence[str]) -> list[dict[str, Any]]:

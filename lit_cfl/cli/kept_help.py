@@ -18,13 +18,13 @@ from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.cache_folder import cache_folder
 
 _OURS = Path(__file__).parents[1]
-_DESCRIBED = ("torch", "lightning", "jsonargparse", "docstring-parser")  # packages whose classes and words it shows
+_DESCRIBED = ("torch", "lightning", "jsonargparse", "docstring-parser")  # packages on which help texts depend
 _ASKS = re.compile(r"-h|--help|--[\w.]+\.help")
-_INSTALLED = re.compile(r"\w+|(lit_cfl|torch|lightning)\.[\w.]+")  # names of classes that are no files of the user's
+_INSTALLED = re.compile(r"\w+|(lit_cfl|torch|lightning)\.[\w.]+")  # names of classes that are not the user's
 
 
 def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> int:
-    """Prints the cached help text if it matches the installed files; else makes and caches it.
+    """Prints the cached help text if it matches the installed files; otherwise makes and caches it.
 
     Args:
         command: Name of the command.
@@ -50,7 +50,7 @@ def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> in
         code = ended.code if isinstance(ended.code, int) else 0
     sys.stdout.write(printed.getvalue())
     if kept is not None and code == 0:
-        with suppress(OSError, SaveError):  # it is made again the next time
+        with suppress(OSError, SaveError):  # the next call makes it again
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_text(kept, f"{stamp}\n{printed.getvalue()}")
     return code
@@ -69,7 +69,7 @@ def _place(command: str, words: Sequence[str]) -> Path | None:
     if not only_help or not all(_INSTALLED.fullmatch(name) for name in named):
         return None
     with suppress(InputError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there is nothing to be said of a missing home folder here
+        warnings.simplefilter("ignore")  # help works without a home folder
         folder = cache_folder()
         question = json.dumps([command, *words, get_terminal_size().columns])
         return None if folder is None else folder / "help" / f"{sha256(question.encode()).hexdigest()[:24]}.txt"

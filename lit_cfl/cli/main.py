@@ -22,7 +22,7 @@ from lit_cfl.config.named_configs import config_files, config_path, with_piped_c
 from lit_cfl.errors import InputError, LineParser, Notice, nearest
 from lit_cfl.storage.given_paths import expand_home
 
-_OF_A_PATH = (  # errors of the system that a path of the user's causes
+_OF_A_PATH = (  # system errors caused by a path that the user gave
     errno.EACCES,
     errno.EPERM,
     errno.EEXIST,
@@ -36,7 +36,7 @@ _PYTHONS_FORMAT = warnings.formatwarning
 _EPILOG = """\
 start here:
   lit-cfl run --config quickstart      real digits, 40 clients, about 10 seconds
-  lit-cfl list algorithms              what there is to choose from
+  lit-cfl list algorithms              the available algorithms
   lit-cfl run --help                   every option of an experiment
 """
 
@@ -60,7 +60,7 @@ def loading(arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Disables garbage collection while modules are loaded: it took a sixth of the loading time."""
+    """Disables garbage collection while modules are loaded, which saves a sixth of the loading time."""
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
@@ -68,8 +68,8 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # later collections leave the modules out, too
-        atexit.register(gc.unfreeze)  # or some libraries report what is not freed at the end
+        gc.freeze()  # later collections ignore the modules, too
+        atexit.register(gc.unfreeze)  # otherwise some libraries report leaks at the end
         gc.enable()
 
 
@@ -78,10 +78,10 @@ class Command(NamedTuple):
 
     Args:
         module: Module that implements the command.
-        function: takes the words after the command, and returns the exit code.
+        function: Name of its function, which takes the words after the command and returns the exit code.
         help: Description of the command.
         announced: Announce that the import takes a while; see `loading`.
-        check: a function of `lit_cfl.cli.early_checks` that is called before the import; None = nothing.
+        check: Function of `lit_cfl.cli.early_checks` that is called before the import; None = no check.
     """
 
     module: str
@@ -144,7 +144,7 @@ COMMANDS = {
         check="check_data",
     ),
     "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
-    "doctor": Command("lit_cfl.cli.doctor", "doctor", "say what this machine has for a run, for a bug report"),
+    "doctor": Command("lit_cfl.cli.doctor", "doctor", "print versions and hardware, for a bug report"),
 }
 
 
@@ -164,16 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(list(arguments))
     _read_and_write_utf8()
     codes: list[int] = []
-    atexit.register(_end_at_once, codes)  # the first to be registered is the last to be called
+    atexit.register(_end_at_once, codes)  # registered first, and therefore called last
     codes.append(_run(sys.argv[1:]))
     return codes[0]
 
 
 def _end_at_once(codes: Sequence[int]) -> None:
-    """Ends this process without deleting all modules, which takes up to 2 seconds.
+    """Ends this process without deleting all modules, which would take up to 2 seconds.
 
     Args:
-        codes: The exit code; empty = an exception ended the command, and Python ends the process as always.
+        codes: The exit code; empty = an exception ended the command, and Python ends the process as usual.
     """
     if codes:
         with suppress(OSError):  # Python reports it
@@ -245,7 +245,7 @@ def _command(name: str) -> Command:
 
 def list_catalogue(arguments: Sequence[str]) -> int:
     """Prints the available choices, of one kind or of all."""
-    parser = LineParser(prog="lit-cfl list", description="What there is to choose from.")
+    parser = LineParser(prog="lit-cfl list", description="Lists the available classes and configurations.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
     kind = parser.parse_args(list(arguments)).kind
     for one in [kind] if kind else catalogue.KINDS:

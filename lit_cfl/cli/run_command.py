@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from lit_cfl import progress
 from lit_cfl.config.parser import RunRequest, parse_run
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.progress import dry_run
+from lit_cfl.progress.screen import Screen
 from lit_cfl.runs.run import ResumeMode, run
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
@@ -18,7 +18,7 @@ def run_experiment(arguments: Sequence[str]) -> int:
     """Runs an experiment and its baseline: `lit-cfl run`."""
     request = parse_run(arguments)
     options, experiment = request.options, request.experiment
-    screen = progress.Screen(options.quiet, options.json)
+    screen = Screen(options.quiet, options.json)
     for notice in request.notices:
         screen.say(f"Note: {notice}.")
     if options.dry_run:
@@ -30,11 +30,11 @@ def run_experiment(arguments: Sequence[str]) -> int:
         with interruptible() as check, screen.callbacks(check, len(experiment.seeds) > 1) as callbacks:
             finished = run(experiment, path, callbacks, mode)
     except Interrupted as stop:
-        screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
+        screen.say(f"Interrupted; every completed round is saved. Resume with: {again}")
         return 128 + stop.signum
     except SaveError as error:
         if (path / "config.yaml").exists():
-            raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
+            raise SaveError(f"{error}. The last checkpoint is intact: make room, then resume with: {again}") from error
         raise SaveError(f"{error}. Nothing was trained yet: make room, then give the same command again") from error
     screen.close(finished)
     return 0

@@ -57,7 +57,7 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
         allow_abbrev=False,
         usage="%(prog)s RUN_DIR [--data ...]",
         epilog="--data NAME and --data.<option> VALUE describe other clients, as for lit-cfl run. Divided from "
-        "the run's own images, they may have some that it was trained on: for clients that it has not seen give "
+        "the run's own images, they may share some with its training clients: for unseen clients give "
         "--data.newcomers to the run, or another source here.",
     )
     parser.add_argument("run_dir", help="directory of a run (of one seed)")
@@ -65,7 +65,7 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
         parser.add_argument(
             "--unlabelled",
             action="store_true",
-            help="go by the inputs alone: the clients have no labels, or these serve for scores alone "
+            help="use the inputs alone: the clients have no labels, or labels that only serve for scores "
             "(FLUX, and others whose rule needs no labels)",
         )
     return parser.parse_known_args(arguments)

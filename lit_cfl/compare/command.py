@@ -15,7 +15,10 @@ from lit_cfl.compare.run_many import plan_of, processes, run_jobs
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import Screen, describe, dry_run, page_line
+from lit_cfl.progress import dry_run
+from lit_cfl.progress.live import describe
+from lit_cfl.progress.screen import Screen
+from lit_cfl.progress.summary_table import page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import read_scores

@@ -10,7 +10,7 @@ from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
 from lit_cfl.compare.tables import read_notes
 from lit_cfl.errors import InputError
-from lit_cfl.progress import Screen
+from lit_cfl.progress.screen import Screen
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,7 +9,8 @@ from lit_cfl.compare.jobs import Job, run_job, write_experiment
 from lit_cfl.engines.choose_device import resolve_device
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.experiment import Experiment
-from lit_cfl.progress import Display, Screen
+from lit_cfl.progress.live import Display
+from lit_cfl.progress.screen import Screen
 from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.runs.signals import interruptible
 

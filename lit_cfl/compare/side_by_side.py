@@ -19,7 +19,7 @@ from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray.tasks import run_tasks
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import Row
-from lit_cfl.progress import Display
+from lit_cfl.progress.live import Display
 from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage.csv_log import read_table
 

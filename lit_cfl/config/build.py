@@ -34,7 +34,7 @@ SHORT_NAMES = (
     lit_cfl.tasks,
 )  # imported, so that their classes are found by name
 OPTIONS = tuple(option.name for option in fields(Experiment))
-_ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # in the order of `config.yaml`
+_ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # order in `config.yaml`
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ConfiguredExperiment(Experiment):
         """Changes the configuration and builds the experiment again, reusing its unchanged parts.
 
         Args:
-            options: Plain values, as in `config.yaml`; of a group of options those that change.
+            options: Plain values, as in `config.yaml`; for a group of options, a mapping of those that change.
         """
         groups = {k: v for k, v in options.items() if isinstance(v, Mapping) and "class_path" not in v}
         merged = {name: {**(self.config[name] or {}), **given} for name, given in groups.items()}
@@ -69,11 +69,11 @@ def build_experiment(config: Mapping[str, Any]) -> ConfiguredExperiment:
     """Builds an experiment. The only place that instantiates a configuration.
 
     Args:
-        config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. What is left out has its
-            default.
+        config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. Missing options have
+            their defaults.
 
     Raises:
-        InputError: an object cannot be made.
+        InputError: an object cannot be built.
     """
     return _built(config, None)
 
@@ -101,7 +101,7 @@ def option_parser(without: frozenset[str]) -> ArgumentParser:
     """Returns a parser of an experiment's options.
 
     Args:
-        without: Options that it does not know.
+        without: Options to leave out.
     """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Experiment, skip={"task", *without})
@@ -120,9 +120,9 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
             for name, value in _shape(examples()).items():
-                zero_is_unsaid = name == "vocabulary" or _default_of(net.class_path, name) == 0
-                unsaid = (None, 0) if zero_is_unsaid else (None,)
-                if value is not None and name in net.init_args and net.init_args[name] in unsaid:
+                zero_is_unset = name == "vocabulary" or _default_of(net.class_path, name) == 0
+                unset = (None, 0) if zero_is_unset else (None,)
+                if value is not None and name in net.init_args and net.init_args[name] in unset:
                     net.init_args[name] = value
         module: LightningModule = instantiated(parser, Namespace(task=filled)).task
         return module
@@ -154,13 +154,13 @@ def instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
     def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return kind(*args, **kwargs)
-        except Exception as error:  # whatever a class of the user's raises
+        except Exception as error:  # a user's class may raise anything
             raised.append((kind, error))
             raise
 
     try:
         built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
-    except Exception as error:  # the parser wraps it in errors of many kinds
+    except Exception as error:  # the parser wraps it in errors of various types
         if not raised:
             raise InputError(str(error)) from error
         kind, cause = raised[-1]

@@ -25,10 +25,10 @@ class CatalogueEntry:
     """A class or a configuration.
 
     Args:
-        name: short class name, or the configuration's name for `--config`.
+        name: Short class name, or the configuration's name for `--config`.
         line: Description in one line.
-        paper: the citation in its class variable `paper`, or an empty string.
-        config: name of a configuration that uses it, or an empty string.
+        paper: Citation in its class variable `paper`, or an empty string.
+        config: Name of a configuration that uses it, or an empty string.
     """
 
     name: str

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.config.given_options import merge_options
 from lit_cfl.engines.earlier_plans import is_earlier, refuse_earlier, refuse_earlier_run, without_earlier_plan
 from lit_cfl.storage.config_file import as_yaml
 
@@ -18,11 +19,11 @@ def current_plans(
     Args:
         contents: Contents by file.
         words: Words of the command line.
-        recorded: the run directory that is opened or resumed.
+        recorded: Run directory that is opened or resumed.
         own_plan: Keep the recorded plan.
 
     Raises:
-        InputError: such a plan is asked for.
+        InputError: such a plan is requested.
     """
     found: dict[str, Content] = {}
     texts: dict[str, str] = {}
@@ -35,18 +36,5 @@ def current_plans(
             texts |= {file: as_yaml(found[file]), f"--config={file}": f"--config={as_yaml(found[file])}"}
         else:
             refuse_earlier(f"{file}: ", content)
-    refuse_earlier("", _of_options(words))
+    refuse_earlier("", merge_options([], words))
     return found, texts
-
-
-def _of_options(words: Sequence[str]) -> dict[str, Any]:
-    """Returns the engine and the plan options that are set, whatever their values."""
-    found: dict[str, Any] = {}
-    for word, following in zip(words, [*words, ""][1:], strict=True):
-        option, given, value = word.partition("=")
-        value = value if given else following
-        if option == "--engine":
-            found["engine"] = value
-        elif option.startswith("--plan."):
-            found.setdefault("plan", {})[option.removeprefix("--plan.")] = value
-    return found

@@ -24,7 +24,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     """Adds the recorded configuration of the run if `--resume` is given without `--config`.
 
     Returns:
-        the arguments, and the run directory after `--resume`.
+        The arguments, and the run directory after `--resume`.
     """
     early = LineParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
     for option in ("--resume", "--config", "--run_dir"):
@@ -46,10 +46,10 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
             f"({recorded} is missing)"
         )
     if recorded.exists():
-        stored_config(recorded.parent)  # refuses a run of another format before its options are
+        stored_config(recorded.parent)  # refuses a run of another format before its options are read
     if given.config is not None:
         return arguments, resumed
-    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # parts that are not set are chosen by rule
+    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # drops the recorded plan
     return ["--config", str(recorded), *fresh, *arguments], resumed
 
 
@@ -58,18 +58,18 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
 
     Args:
         arguments: Arguments of the command; `--config` names files.
-        opened: a directory that is opened: its configuration names the folders of code, but it never holds any itself.
+        opened: Directory that is opened: its configuration names folders of code, but no code in it is loaded.
 
     Returns:
-        folders, absolute.
+        Absolute folders.
 
     Raises:
-        InputError: a file records a relative folder, which would be another one in each place.
+        InputError: a file records a relative folder, whose meaning depends on the current folder.
     """
     files = config_files(arguments)
     recorded = [folder for file in files for folder in _read_code_folders(file)]
-    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file() and not is_piped(file)]
-    folders = dict.fromkeys([*recorded, *beside, str(Path().resolve())])
+    of_files = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file() and not is_piped(file)]
+    folders = dict.fromkeys([*recorded, *of_files, str(Path().resolve())])
     return [folder for folder in folders if opened is None or not inside(folder, opened)]
 
 
@@ -93,11 +93,11 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     """Returns the folders of the user's own classes that a configuration lists.
 
     Raises:
-        InputError: one of them is relative, or the configuration is of a run made in Python; names the file.
+        InputError: one of them is relative, or the run was made in Python; the message names the file.
     """
     if content.get("made_in_python"):
         raise InputError(
-            f"{file} is of a run made in Python, which no file describes whole: go on with "
+            f"{file} is of a run made in Python, which no file describes completely: resume it with "
             "lit_cfl.run(experiment, path, mode='resume'), or open it with load_run(path, experiment)"
         )
     folders = content.get("code") or []
@@ -117,11 +117,11 @@ def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
 def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
     """Makes the paths in a data module's configuration absolute, so that it is valid in any folder.
 
-    A `source` that is not here is an id of the Hugging Face Hub, and `embeddings` that are not lie in LITCFL_DATA: they
-    stay as they are; so do addresses such as `s3://...`.
+    Unchanged stay a `source` that does not exist (an id of the Hugging Face Hub), `embeddings` that do not exist (a
+    file in LITCFL_DATA), and addresses such as `s3://...`.
 
     Args:
-        options: a part of a configuration.
+        options: Part of a configuration.
         names: Names of the options that hold paths.
     """
     if isinstance(options, list):
@@ -144,14 +144,13 @@ def read_config(file: str | Path) -> dict[str, Any]:
     """Reads the options in a YAML file.
 
     Raises:
-        InputError: it is no YAML, holds no options, gives one twice (YAML itself would take the last), or names a
-            class of ours as up to version 0.1.
+        InputError: it is not YAML, holds no options, gives one twice (YAML itself would use the last), or names a class
+            of ours as up to version 0.1.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
         node = yaml.compose(text, LOADER)
-        _require_no_circle(file, node)
-        _require_plain_numbers(file, node)
+        _require_plain_nodes(file, node)
         content = parse_yaml(text)
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is no UTF-8 text: {error}") from error
@@ -159,34 +158,34 @@ def read_config(file: str | Path) -> dict[str, Any]:
         raise InputError(f"{file} is no YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
-        raise InputError(f"{file} holds {held}, no options; write one a line, such as rounds: 10")
-    _require_single_keys(file, node)
+        raise InputError(f"{file} holds {held}, no options; write one per line, such as rounds: 10")
     for value in _texts(content):
         require_present_path(value, f"{file}: ")
     return content
 
 
-def _require_no_circle(file: str | Path, node: yaml.Node | None, around: tuple[int, ...] = ()) -> None:
-    """Refuses recursive YAML aliases, such as `a: &x {b: *x}`, whose content is infinite."""
+def _require_plain_nodes(file: str | Path, node: yaml.Node | None, around: tuple[int, ...] = ()) -> None:
+    """Refuses recursive aliases (`a: &x {b: *x}`), keys given twice, and numbers in base 8 or 60 (010, 1:30)."""
+    if node is None:
+        return
+    place = f"{file}, line {node.start_mark.line + 1}"
+    if isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float")):
+        why = other_base(node.value)
+        if why is not None:
+            raise InputError(f"{place}: {why}")
     if not isinstance(node, yaml.CollectionNode):
         return
     if id(node) in around:
-        raise InputError(f"{file}, line {node.start_mark.line + 1}: an alias stands in what it names; write it out")
+        raise InputError(f"{place}: an alias refers to the value that contains it; write the value out")
+    lines: dict[str, int] = {}
     for part in node.value:
         for inner in part if isinstance(part, tuple) else (part,):
-            _require_no_circle(file, inner, (*around, id(node)))
-
-
-def _require_plain_numbers(file: str | Path, node: yaml.Node | None) -> None:
-    """Refuses numbers that YAML reads in base 8 or 60, such as 010 and 1:30."""
-    if isinstance(node, yaml.CollectionNode):
-        for part in node.value:
-            for inner in part if isinstance(part, tuple) else (part,):
-                _require_plain_numbers(file, inner)
-    elif isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float")):
-        why = other_base(node.value)
-        if why is not None:
-            raise InputError(f"{file}, line {node.start_mark.line + 1}: {why}")
+            _require_plain_nodes(file, inner, (*around, id(node)))
+        if isinstance(part, tuple):
+            name, line = str(part[0].value), part[0].start_mark.line + 1
+            if name in lines:
+                raise InputError(f"{file} gives {name!r} twice, in lines {lines[name]} and {line}; leave one out")
+            lines[name] = line
 
 
 def other_base(word: str) -> str | None:
@@ -199,20 +198,6 @@ def other_base(word: str) -> str | None:
     return f"{word} is {meant} in YAML, which reads it to the base of {base}; write {plain} (a text: '{word}')"
 
 
-def _require_single_keys(file: str | Path, node: yaml.Node | None) -> None:
-    if isinstance(node, yaml.SequenceNode):
-        for part in node.value:
-            _require_single_keys(file, part)
-    if isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if name in lines:
-                raise InputError(f"{file} gives {name!r} twice, in lines {lines[name]} and {line}; leave one out")
-            lines[name] = line
-            _require_single_keys(file, value)
-
-
 def _texts(content: Any) -> Iterator[str]:
     parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
     for part in parts:
@@ -222,7 +207,7 @@ def _texts(content: Any) -> Iterator[str]:
 def require_present_path(word: str, where: str = "") -> None:
     """Refuses a path of our classes up to version 0.1, `datamodules.X` or `tune.X`, and names the current one.
 
-    A user's own folder `datamodules` or `tune` is not ours.
+    A user's own folder of the name `datamodules` or `tune` is accepted.
     """
     path = word.rpartition("=")[2]
     if not re.fullmatch(r"(datamodules|tune)(\.\w+)*\.[A-Z]\w*", path):
@@ -246,11 +231,11 @@ def require_class_entries(file: str | Path, content: Any, name: str = "") -> Non
             require_class_entries(file, part, name)
     if not isinstance(content, dict):
         return
-    beside = [key for key in content if key not in ("class_path", "init_args", "dict_kwargs")]
-    if "class_path" in content and beside:
+    other = [key for key in content if key not in ("class_path", "init_args", "dict_kwargs")]
+    if "class_path" in content and other:
         raise InputError(
-            f"{file}: {name}: {beside[0]!r} is beside class_path; write options below init_args: "
-            f"{{class_path: {content['class_path']}, init_args: {{{beside[0]}: {content[beside[0]]}}}}}"
+            f"{file}: {name}: {other[0]!r} is next to class_path; write options under init_args: "
+            f"{{class_path: {content['class_path']}, init_args: {{{other[0]}: {content[other[0]]}}}}}"
         )
     for key, part in content.items():
         require_class_entries(file, part, name if key == "init_args" else f"{name}.{key}" if name else str(key))

@@ -83,8 +83,8 @@ def describe_failed_import(module: str, error: Exception) -> str:
     if not isinstance(error, ModuleNotFoundError):
         return place or f"{module} cannot be imported: {type(error).__name__}: {error}"
     if place is not None:
-        return f"{place}; install the package that has it, or put {error.name}.py beside the YAML file"
-    return f"there is no module {error.name!r}: put {error.name}.py beside the YAML file or into the current folder"
+        return f"{place}; install the package that has it, or put {error.name}.py next to the YAML file"
+    return f"there is no module {error.name!r}: put {error.name}.py next to the YAML file or into the current folder"
 
 
 def describe_import_error(error: BaseException) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from lit_cfl.config.given_options import FLAGS, Typed, given_options, merge_options, option_names
 from lit_cfl.config.messages import (
     describe_failed_import,
     describe_null,
@@ -18,16 +19,12 @@ from lit_cfl.config.messages import (
     describe_unknown_class,
     describe_wrong_value,
 )
-from lit_cfl.config.option_tree import FLAGS, OptionTree, UnknownOption, describe, given_options, option_names
+from lit_cfl.config.option_tree import OptionTree, UnknownOption, describe
 from lit_cfl.config.typed_words import describe_lone_word, lone_words
 from lit_cfl.errors import InputError, nearest
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
-
-
-class Typed(str):
-    """A value on a command line: as text, and as YAML reads it."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,11 @@ def explain(
     """Explains in one line why a parser refuses a command line.
 
     Args:
-        error: The parser's own error, which is quoted where nothing else is found.
+        error: The parser's own error, which is quoted if no mistake is found.
         contents: Contents of the files, in order.
-        words: Words of the command line, with lists as YAML writes them.
-        tree: The options that there are, as far as source files say.
-        options: Those of the command, by their names.
+        words: Words of the command line, with lists as in YAML.
+        tree: Tree of the options known from source files.
+        options: Options of the command, by name.
     """
     for word in lone_words(words, FLAGS):
         return describe_lone_word(word)
@@ -67,52 +64,9 @@ def explain(
             study = f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
             return study if option.partition(".")[0] in _OF_A_STUDY else describe(tree, unknown, "lit-cfl run")
     found = None
-    with suppress(Exception):  # whatever a class of the user's raises when it is looked at
-        found = find_mistake(merged(contents, words), options)
+    with suppress(Exception):  # inspecting a user's class may raise anything
+        found = find_mistake(merge_options(contents, words), options)
     return found or " ".join(str(error).split())
-
-
-def merged(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
-    """Merges the contents of files, in order, and then the options of a command line, which take precedence."""
-    whole: dict[str, Any] = {}
-    for content in contents:
-        for name, value in content.items():
-            _put(whole, name.split("."), value)
-    for option, value in given_options(words):
-        path = [part for part in option.removesuffix("+").split(".") if part not in ("init_args", "class_path")]
-        if path[0] not in (*FLAGS, "config"):
-            _put(whole, path, Typed(value))
-    return whole
-
-
-def _put(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Sets an option. A new class drops the options of the previous one."""
-    *above, last = path
-    for part in above:
-        below = node.get(part)
-        node[part] = below = {"class_path": below} if isinstance(below, str) else dict(below or {})
-        if "class_path" in below:
-            below["init_args"] = dict(below.get("init_args") or {})
-        node = below["init_args"] if "class_path" in below else below
-    before = node.get(last)
-    value = _content(value)
-    if isinstance(before, Mapping) and (isinstance(value, Mapping) or before.get("class_path") == value):
-        named = value.get("class_path") if isinstance(value, Mapping) else str(value)
-        if named in (None, before.get("class_path")):
-            given = value if isinstance(value, Mapping) else {}
-            arguments = {**(before.get("init_args") or {}), **(given.get("init_args") or {})}
-            value = {**before, **given, **({"init_args": arguments} if arguments else {})}
-    node[last] = value
-
-
-def _content(value: Any) -> Any:
-    """Parses options that are typed as YAML, or stored in a file."""
-    if isinstance(value, Typed):
-        with suppress(yaml.YAMLError, OSError, ValueError):
-            text = Path(value).read_text("utf-8") if value and Path(value).is_file() else str(value)
-            found = parse_yaml(text)
-            return found if isinstance(found, (dict, list)) else value
-    return value
 
 
 def find_mistake(given: Mapping[str, Any], options: Options) -> str | None:
@@ -128,20 +82,20 @@ def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
     """Lists the options of a class or a function.
 
     Args:
-        placed: How many of the first ones the caller gives, such as the parameters of an optimizer.
+        placed: Number of leading arguments that the caller gives, such as the parameters of an optimizer.
     """
     is_class, found = inspect.isclass(kind), dict[str, Option]()
     for function in [part.__init__ for part in kind.__mro__] if is_class else [kind]:
         parameters = list(inspect.signature(function).parameters.values())[is_class:]
         inherited, hints = bool(found), dict[str, Any]()
-        with suppress(Exception):  # names in annotations that are not there when the program runs
+        with suppress(Exception):  # annotations may use names that exist only for type checkers
             hints = get_type_hints(function)
         for one in parameters:
             if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
                 typed = one.annotation is not one.empty
                 wanted = hints.get(one.name, Any) if typed else Any
                 wanted = wanted | None if one.default is None and wanted is not Any else wanted
-                required = one.default is one.empty and not inherited  # a class may give its base what that needs
+                required = one.default is one.empty and not inherited  # a class may pass such arguments to its base
                 found.setdefault(one.name, Option(wanted, required, typed))
         if not any(one.kind == one.VAR_KEYWORD for one in parameters):
             break
@@ -240,7 +194,7 @@ def _class(path: str, name: str, base: Any) -> Any:
         raise InputError(describe_unknown_class(path, name))
     try:
         found = getattr(import_module(module), last, None)
-    except Exception as error:  # whatever a module of the user's raises
+    except Exception as error:  # a user's module may raise anything
         raise InputError(describe_failed_import(module, error)) from error
     if found is None and not name.startswith("torch.optim."):
         classes = [one for one, part in vars(import_module(module)).items() if inspect.isclass(part)]

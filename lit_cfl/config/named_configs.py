@@ -1,4 +1,4 @@
-"""Finds the configurations on a command line. Imports nothing heavy, so that misspelt names are reported at once."""
+"""Finds the configurations on a command line. Imports no large package, so that misspelt names are reported at once."""
 
 import os
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 from lit_cfl.config import catalogue
 from lit_cfl.errors import InputError, nearest
 
-_PIPED = "lit-cfl-piped-"  # begins the name of a folder
+_PIPED = "lit-cfl-piped-"  # prefix of a folder's name
 
 
 def with_paths(arguments: Sequence[str]) -> list[str]:
     """Moves configurations before all options, and replaces their names by paths.
 
-    The parser would otherwise replace options by what a later file says.
+    The parser would otherwise replace options by the values of a later file.
     """
     words = _configs_first(arguments)
     return [_with_path(before, word) for before, word in zip(["", *words], words, strict=False)]
@@ -56,7 +56,7 @@ def config_path(name: str) -> str:
         name: Name of a file, or of a configuration that comes with the package, such as `quickstart`.
 
     Raises:
-        InputError: there is neither.
+        InputError: neither exists.
     """
     if Path(name).is_file():
         return name
@@ -68,16 +68,16 @@ def config_path(name: str) -> str:
     plain = name.removeprefix("configs/").removesuffix(".yaml")
     if plain in packaged:
         return os.fspath(packaged[plain])
-    beside = _neighbour(Path(name))
-    if beside is not None:
-        raise InputError(f"there is no file {name!r} (did you mean {beside}?)")
+    similar = _similar_file(Path(name))
+    if similar is not None:
+        raise InputError(f"there is no file {name!r} (did you mean {similar}?)")
     raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")
 
 
 def with_piped_configs(words: Sequence[str]) -> list[str]:
     """Copies configurations that can be read only once into files: pipes, as in `--config <(...)`, and devices.
 
-    The file is in a folder of this process, and goes with it.
+    The files are in a temporary folder that exists as long as this process.
     """
     pairs = zip(["", *words], words, strict=False)
     return [_from_pipe(before, word) for before, word in pairs]
@@ -104,7 +104,7 @@ def _folder_of_pipes() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix=_PIPED)
 
 
-def _neighbour(file: Path) -> Path | None:
+def _similar_file(file: Path) -> Path | None:
     """Finds a YAML file with a similar name in the folder of a missing one."""
     names = [part.name for part in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
     close = get_close_matches(file.name, names, n=1, cutoff=0.75)

@@ -1,6 +1,6 @@
 """Indexes classes and their options by parsing source files without importing them, in milliseconds.
 
-What a source file cannot say (options of a class that is not ours, nor PyTorch's) is unknown here, and no mistake.
+Options of classes that are neither ours nor PyTorch's are unknown here, and never refused.
 """
 
 import ast
@@ -20,7 +20,7 @@ class IndexedOption:
 
     Args:
         annotation: Type as written in the source; empty = none.
-        module: whose names the annotation uses.
+        module: Module whose names the annotation uses.
     """
 
     annotation: str

@@ -1,21 +1,18 @@
 """The options of a command as a tree of names: which exist, which one was probably meant, and which take lists.
 
-All of it is read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
+They are read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-import yaml
-
 from lit_cfl.config import catalogue
+from lit_cfl.config.given_options import Typed, merge_options, option_values
 from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class, find_path, whole_annotation
 from lit_cfl.errors import InputError, nearest
-from lit_cfl.storage.yaml_files import parse_yaml
 
 COMMAND_ONLY = (
     "config",
@@ -31,10 +28,9 @@ COMMAND_ONLY = (
     "data_commit",
     "format",
 )  # options of the command, not of the experiment, as the parser names them
-OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as they are typed, and what a recorded configuration adds
+OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as typed, and with the entries of recorded configurations
 OF_DATA = ("out", "check-hub", "check_hub")
 OF_TUNE = ("config", "study_dir", "resume", "ray", "dry-run", "dry_run")
-FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json", "check-hub")  # options without a value
 _OURS = ("lit_cfl.", "torch.", "lightning.")
 KIND_OF_KEY = {
     "algorithm": "algorithms",
@@ -93,7 +89,7 @@ _CHANGED_VALUES = {
     "give drawn_first for that",
 }  # values that meant something else in an earlier version
 _FIRST = ("algorithm", "task", "local", "data")  # parts searched first for an option that several have
-_HIDDEN, _GIVEN = ("params",), "Optimizer"  # arguments that no configuration gives, and the type of another one
+_HIDDEN, _GIVEN = ("params",), "Optimizer"  # name and type of arguments that no configuration gives
 _PARTS = re.compile(r"[^.]+")
 
 
@@ -102,10 +98,10 @@ class UnknownOption:
     """An unknown option.
 
     Args:
-        option: as given.
-        part: Unknown part of the dotted name.
-        owner: the class or the group that lacks it; empty = the command.
-        known: Options that the owner has.
+        option: Dotted name.
+        part: Unknown part of the name.
+        owner: Class or group that lacks it; empty = the command.
+        known: Options of the owner.
     """
 
     option: str
@@ -118,9 +114,9 @@ class OptionTree:
     """The options of an experiment or a study, including those of the chosen classes.
 
     Args:
-        root: the class of the experiment or of the study.
-        own: further options, of the command alone.
-        chosen: classes by the option that names them, such as `algorithm`; short names or whole paths.
+        root: Class of the experiment or of the study.
+        own: Further options, of the command.
+        chosen: Selected classes by option, such as `algorithm`; short names or full paths.
     """
 
     def __init__(self, root: IndexedClass, own: Sequence[str], chosen: Mapping[str, str]) -> None:
@@ -144,7 +140,7 @@ class OptionTree:
             if below is None:
                 return found if part == parts[-1] and path == ".".join(parts) else None
             owner, known = below
-        return None if found is None else found
+        return found
 
     def kind_of(self, path: str) -> str | None:
         """Returns the kind of class that an option selects, such as `algorithms`; None if it selects none of ours."""
@@ -213,9 +209,10 @@ def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence
     Args:
         contents: Contents of the experiment's files, in order.
         words: Words of the command line, which take precedence.
-        own: options of the command.
+        own: Options of the command.
     """
-    return OptionTree(IndexedClass("lit_cfl.experiment", "Experiment"), own, _chosen(contents, words))
+    chosen = dict(_chosen_classes(merge_options(contents, words)))
+    return OptionTree(IndexedClass("lit_cfl.experiment", "Experiment"), own, chosen)
 
 
 def study_tree() -> OptionTree:
@@ -223,51 +220,24 @@ def study_tree() -> OptionTree:
     return OptionTree(IndexedClass("lit_cfl.tune.study", "Study"), OF_TUNE, {})
 
 
-def _chosen(contents: Sequence[Any], words: Sequence[str]) -> dict[str, str]:
-    """Finds the classes that files and the command line select, by the option that selects them."""
-    found: dict[str, str] = {}
-    for content in contents:
-        found |= dict(_named(content))
-    for option, value in given_options(words):
-        key = option.replace(".init_args", "").removesuffix(".class_path")
-        if _names_class(key):
-            found.pop(key, None)
-            found |= _typed_class(key, value)
-    return found
-
-
-def _typed_class(key: str, value: str) -> dict[str, str]:
-    """Reads the class that a word of a command line selects; None for null, or for a file."""
-    if value.lstrip().startswith("{"):
-        with suppress(yaml.YAMLError):
-            return dict(_named(parse_yaml(value), key))
-    is_name = re.fullmatch(r"[A-Za-z_][\w.]*", value) and value not in ("null", "None")
-    return {key: value} if is_name else {}
-
-
-def _named(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _chosen_classes(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields each option that selects a class, with the name of the class."""
     if not isinstance(content, dict):
         return
     for key, value in content.items():
         inner = path if key == "init_args" else f"{path}.{key}" if path else str(key)
-        if key == "class_path" and isinstance(value, str):
-            yield path, value
-        elif isinstance(value, str) and _names_class(inner):
-            yield inner, value
-        yield from _named(value, inner)
+        if isinstance(value, str) and (key == "class_path" or _names_class(inner)) and not _is_null(value):
+            yield path if key == "class_path" else inner, value
+        yield from _chosen_classes(value, inner)
+
+
+def _is_null(value: str) -> bool:
+    """Returns whether a value on a command line is null, or no name at all."""
+    return isinstance(value, Typed) and (value in ("null", "None") or not re.fullmatch(r"[A-Za-z_][\w.]*", value))
 
 
 def _names_class(option: str) -> bool:
     return option.rpartition(".")[2] in (*KIND_OF_KEY, "optimizer", "lr_schedule", "server")
-
-
-def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each option of a command line, without dashes, with its first value; empty if it has none."""
-    for number, word in enumerate(words):
-        if word.startswith("--"):
-            option, joined, value = word.removeprefix("--").partition("=")
-            following = words[number + 1] if number + 1 < len(words) else "--"
-            yield option, value if joined or following.startswith("--") else following
 
 
 def require_known_options(tree: OptionTree, options: Sequence[str], command: str, where: str = "") -> None:
@@ -289,11 +259,11 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
 
 
 def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = None) -> None:
-    """Refuses unknown names of our classes; a class of the user's has a dotted path.
+    """Refuses unknown names of our classes; a user's class has a dotted path.
 
     Args:
-        tree: with the classes that are chosen.
-        called: Name of the option in the message, if not its own.
+        tree: Tree of options with the selected classes.
+        called: Name of an option in the message, if not its own.
 
     Raises:
         InputError: it names the nearest class.
@@ -305,7 +275,7 @@ def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = N
 def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> None:
     """Refuses the name of a class of ours for one option; see `require_known_classes`."""
     if any("." in chosen and not chosen.startswith(_OURS) for chosen in tree.chosen.values()):
-        return  # code of the user's own may add names
+        return  # a user's module may define more names
     kind = KIND_OF_KEY.get(path.rpartition(".")[2])
     if kind is not None and "." not in name and class_of(name, kind) is None:
         raise InputError(unknown_class(called, name, kind))
@@ -318,44 +288,28 @@ def unknown_class(key: str, name: str, kind: str) -> str:
     return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
 
 
-def require_unchanged_values(contents: Sequence[Any], words: Sequence[str]) -> None:
+def require_unchanged_values(options: Mapping[str, Any]) -> None:
     """Refuses values whose meaning has changed since an earlier version, as a file does not record its version.
+
+    Args:
+        options: Merged options; see `merge_options`.
 
     Raises:
         InputError: it names both meanings.
     """
-    options = [pair for content in contents for pair in option_values(content)]
-    for option, value in [*options, *given_options(words)]:
+    for option, value in option_values(options):
         why = _CHANGED_VALUES.get((option.rpartition(".")[2], value)) if isinstance(value, str) else None
         if why is not None:
-            raise InputError(f"{option} is {value!r}, whose meaning has changed: {why}")
-
-
-def option_names(content: Any) -> Iterator[str]:
-    """Yields the dotted names of all options in a file."""
-    for name, _ in option_values(content):
-        yield name
-
-
-def option_values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the dotted names of all options in a file, with their values."""
-    if not isinstance(content, dict):
-        return
-    for key, value in content.items():
-        name = path if key == "init_args" else f"{path}.{key}" if path else str(key)
-        if key not in ("init_args", "class_path", "dict_kwargs"):
-            yield name, value
-        if key != "dict_kwargs":
-            yield from option_values(value, name)
+            raise InputError(f"{option} is {str(value)!r}, whose meaning has changed: {why}")
 
 
 def is_list(option: IndexedOption) -> bool:
-    """Says whether an option takes a list."""
+    """Returns whether an option takes a list."""
     return any(re.match(r"(list|List|Sequence|tuple|Tuple|Iterable)\[", member) for member in _members(option))
 
 
 def is_nested_list(option: IndexedOption) -> bool:
-    """Says whether an option takes a list of lists."""
+    """Returns whether an option takes a list of lists."""
     return any(re.match(r"(list|Sequence|tuple)\[(list|Sequence|tuple)\[", member) for member in _members(option))
 
 

@@ -1,4 +1,4 @@
-"""Finds classes of the user's own, and prevents loading any from a directory that is being opened."""
+"""Finds the user's own classes, and prevents loading any from a directory that is being opened."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ class _NoCodeFrom:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path)
         if spec is None or not any(inside(place, self.directory) for place in _places(spec)):
-            return None  # Python's own finder finds the same
+            return None  # Python's own finder does the rest
         elsewhere = [place for place in path or sys.path if not inside(place, self.directory)]
         spec = PathFinder.find_spec(name, elsewhere)
         if spec is None:
@@ -54,8 +54,8 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
     """Refuses a class if an installed package hides its file by having the same name.
 
     Args:
-        names: whole paths of classes, such as `datasets.Mine`.
-        folders: where the user's own files are looked for, after all that is installed.
+        names: Full paths of classes, such as `datasets.Mine`.
+        folders: Folders of the user's own files, which Python searches after installed packages.
 
     Raises:
         InputError: a file in one of the folders defines the class, and another module is imported in its place.
@@ -88,20 +88,20 @@ def _defines(file: Path, name: str) -> bool:
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return False  # mistakes are reported when it is imported
+        return False  # errors are reported when it is imported
     return any(getattr(node, "name", "") == name for node in tree.body)
 
 
 def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
-    """Warns which classes of the user's own are loaded when a directory is opened, and from where.
+    """Warns which of the user's own classes are loaded when a directory is opened, with their folders.
 
     Args:
         directory: Directory to open.
-        parts: folders in it that hold a `config.yaml`, perhaps itself.
-        folders: where classes are looked for, after what Python has.
+        parts: Folders in it that hold a `config.yaml`, perhaps itself.
+        folders: Folders of the user's own files, which Python searches after installed packages.
 
     Raises:
-        InputError: one of the classes lies in the directory itself, or as `stored_config` does.
+        InputError: one of the classes lies in the directory itself; see also `stored_config`.
     """
     announce_classes(directory, [stored_config(part) for part in parts], folders)
 

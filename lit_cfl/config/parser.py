@@ -22,6 +22,7 @@ from lit_cfl.config.files import (
     require_present_path,
     with_recorded_config,
 )
+from lit_cfl.config.given_options import given_options, merge_options
 from lit_cfl.config.messages import describe_import_error
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, with_paths
@@ -45,7 +46,7 @@ class RunRequest:
 
     Args:
         experiment: Experiment to run.
-        options: the command's own options.
+        options: Options of the command itself.
         notices: Notices to show before the start.
     """
 
@@ -59,10 +60,10 @@ class DataRequest:
     """The request of a `lit-cfl data` command line.
 
     Args:
-        module: the data module.
+        module: Data module.
         name: Name of the experiment.
-        seed: the first of the experiment's.
-        out: a folder for the files, or None.
+        seed: First seed of the experiment.
+        out: Folder for the files, or None.
     """
 
     module: FederatedDataModule
@@ -74,11 +75,11 @@ class DataRequest:
 class CommandParser(ArgumentParser):
     """Parses a command's options.
 
-    For the help of a class (`--data.help ArrayData`) it makes a parser of its own kind, whose usage then names the
-    command and the class.
+    For the help of a class (`--data.help ArrayData`) jsonargparse makes another parser of this class, whose usage then
+    names the command and the class.
     """
 
-    _command = "lit-cfl run"  # whose options were parsed last
+    _command = "lit-cfl run"  # command whose options were parsed last
 
     def __init__(self, *positional: Any, prog: str | None = None, description: str | None = None, **options: Any):
         of = re.fullmatch(r"Help for (--\w+)\.help=(?:.*\.)?(\w+)", description or "")
@@ -87,7 +88,7 @@ class CommandParser(ArgumentParser):
         super().__init__(*positional, prog=prog, description=description, **options)
 
     def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # whatever jsonargparse takes
-        if self.prog.startswith("lit-cfl "):  # and not within such a help
+        if self.prog.startswith("lit-cfl "):  # not the parser of such a help
             CommandParser._command = self.prog
         return super().parse_args(*positional, **options)
 
@@ -102,8 +103,8 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     """Builds a parser of all options of an experiment; help texts come from the docstrings.
 
     Args:
-        prog: the command.
-        ignored: Which of `task`, `algorithm` and `baseline` may be anything, or missing.
+        prog: Name of the command.
+        ignored: Those of `task`, `algorithm` and `baseline` that may be anything, or missing.
     """
     parser = CommandParser(
         prog=prog,
@@ -113,32 +114,32 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     )
     parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
-    parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
-    parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
+    parser.add_argument("--run_dir", type=str, help="Directory of the run (default: runs/<name>-<time>).")
+    parser.add_argument("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
     parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)  # written by runs, as are the next two
     parser.add_argument("--data_commit", type=str, help=SUPPRESS)
     parser.add_argument("--format", type=int, help=SUPPRESS)
-    parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
+    parser.add_argument("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")
     parser.add_argument(
-        "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"
+        "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: see whether it runs at all."
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="Say what would run, how large and how long; run nothing."
+        "--dry-run", action="store_true", help="Print the size and the estimated time of the run; run nothing."
     )
-    parser.add_argument("--quiet", action="store_true", help="Print the run directory at the end; no more but errors.")
+    parser.add_argument("--quiet", action="store_true", help="Print only errors, and the run directory at the end.")
     parser.add_argument(
-        "--json", action="store_true", help="Print a JSON object for each evaluated round and each summary, no more."
+        "--json", action="store_true", help="Print only a JSON object for each evaluated round and each summary."
     )
     parser.add_class_arguments(Experiment, skip={"task", *ignored})
     for name in ignored:
-        parser.add_argument(f"--{name}", type=Any, help="Not looked at here.")
+        parser.add_argument(f"--{name}", type=Any, help="Not used here.")
     if "task" not in ignored:
         parser.add_argument_group("the LightningModule that each client trains").add_subclass_arguments(
             LightningModule,
             "task",
             as_group=False,
             metavar="NAME",
-            help="its class, such as Classification; --task.<option> VALUE sets an option of it",
+            help="its class, such as Classification; --task.<option> VALUE sets one of its options",
         )
     return parser
 
@@ -147,12 +148,12 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     """Reads a command line.
 
     Args:
-        arguments: the words after the command.
-        prog: the command.
-        opened: a directory whose configuration this is, perhaps another person's: no code is loaded from it.
+        arguments: Words after the command.
+        prog: Name of the command.
+        opened: Directory of the configuration, perhaps another person's: no code is loaded from it.
 
     Raises:
-        InputError: for anything that cannot be used.
+        InputError: a word or a value cannot be used.
     """
     arguments, resumed = with_recorded_config(arguments)
     if resumed is not None and (resumed / "config.yaml").is_file():
@@ -166,12 +167,12 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
     """Reads a command line.
 
     Args:
-        recorded: the run directory that is opened or resumed.
+        recorded: Run directory that is opened or resumed.
         own_plan: Keep the recorded plan.
     """
     parser = experiment_parser(prog)
     read = _read(parser, arguments, recorded, own_plan)
-    _require_recorded_plan(read, with_paths(arguments))
+    _require_recorded_plan(read, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
         raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
@@ -188,8 +189,8 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     ignored = ("task", "algorithm", "baseline")
     parser = _new_parser("lit-cfl data", ignored)
     parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
-    parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
-    parser.add_argument("--check-hub", action="store_true", help="Does the Hugging Face Hub hold what we expect there?")
+    parser.add_argument("--out", metavar="DIR", help="Folder for the files (default: runs/<name>-data).")
+    parser.add_argument("--check-hub", action="store_true", help="Check the data sets on the Hugging Face Hub.")
     append_to_path(arguments)
     read = _read(parser, arguments, ignored=ignored)
     foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
@@ -213,7 +214,7 @@ def _read(
     contents, texts = current_plans(files, words, recorded, own_plan)
     tree = experiment_tree(list(contents.values()), words)
     words = with_lists(words, tree.look_up)
-    require_unchanged_values(list(contents.values()), words)
+    require_unchanged_values(merge_options(list(contents.values()), words))
     own = [folder for content in contents.values() for folder in content.get("code") or []]
     require_own_modules(tree.chosen.values(), [*own, *code_folders(words)])
     for file, content in contents.items():
@@ -255,33 +256,22 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     """Refuses a plan other than the run's with `--resume`, from options or a file, unless `--new_plan` is given."""
     if read.resume is None or read.new_plan:
         return
-    asked = _asked_of_the_plan(words)
     path = resolve_directory(read.resume, "--resume")
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
-    if read.plan is None and asked.keys() & recorded.keys():
+    if recorded and read.plan is None and "plan" in dict(given_options(words)):
         raise InputError("--plan null beside --resume: a resumed run keeps its plan; leave it out, or add --new_plan")
-    for name in sorted(asked.keys() & recorded.keys()):
-        if read.plan[name] != recorded[name]:
+    for name, value in ({} if read.plan is None else vars(read.plan)).items():
+        if value is not None and value != recorded.get(name, value):
             raise InputError(
-                f"{asked[name]} {read.plan[name]} beside --resume: a resumed run keeps the plan that it was started "
-                f"with, where it is {recorded[name]}; leave it out, or add --new_plan (results may differ by rounding)"
+                f"plan.{name} is {value}, but a resumed run keeps the plan that it was started with, in which it is "
+                f"{recorded[name]}; leave it out, or add --new_plan (results may differ by rounding)"
             )
-
-
-def _asked_of_the_plan(words: Sequence[str]) -> dict[str, str]:
-    """Finds the explicitly set parts of a plan, and their source: a file or an option."""
-    asked: dict[str, str] = {}
-    for file in config_files(words):
-        plan = read_config(file).get("plan") or {}
-        asked |= {name: f"{file}: plan.{name}" for name, value in plan.items() if value is not None}
-    options = [word.partition("=")[0] for word in words if word.startswith("--plan.")]
-    return asked | {option.removeprefix("--plan."): option for option in options}
 
 
 def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> None:
     """Refuses `seed` together with `seeds`. `--seed` on the command line replaces a file's seeds."""
-    given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+    given = {option for option, _ in given_options(words)}
     if {"seed", "seeds"} <= given | {"seed"} & written or {"seed", "seeds"} <= written:
         raise InputError("seed gives one seed, seeds several; leave one of the two out")
 
@@ -302,14 +292,14 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
     """Returns the experiment's options as plain values, without those of the command."""
     config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
     options: dict[str, Any] = {name: value for name, value in config.items() if name not in COMMAND_ONLY}
-    marked = {"tiny": True} if read.tiny else {}  # a resumed run has to be as tiny
-    return options | marked | {"code": code}  # and to find the same files
+    marked = {"tiny": True} if read.tiny else {}  # so that a resumed run is tiny, too
+    return options | marked | {"code": code}  # and finds the same files
 
 
 def _find_dropped(read: Namespace) -> list[str]:
     """Lists the options that the parser silently drops when the command line names another class than the file."""
     notices = []
-    for path in filter(None, read.config or []):  # None = a text in place of a file
+    for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}
         for part in ("algorithm", "baseline", "data", "task"):
             before, now = written.get(part), read.get(part)

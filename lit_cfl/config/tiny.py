@@ -21,8 +21,8 @@ _BUDGET = Budget(_STEPS, "steps", _SAMPLES // _STEPS)
 def shrink(experiment: E) -> E:
     """Shrinks an experiment to 4 clients (or one per requested cluster), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
-    numbers = [number for number in asked if isinstance(number, int)]  # `auto` finds as many as there can be
-    data = experiment.data  # if a shrunk experiment was changed, its clients are already chosen
+    numbers = [number for number in asked if isinstance(number, int)]  # `auto` adapts to the number of clients
+    data = experiment.data  # an experiment that was shrunk before and then changed has its clients already
     return replace(
         experiment,
         data=data if isinstance(data, _FirstClients) else _FirstClients(data, max([_CLIENTS, *numbers])),
@@ -37,7 +37,7 @@ def shrink(experiment: E) -> E:
             fine_tune=experiment.evaluation.fine_tune and _BUDGET,
         ),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
-        tracking=replace(experiment.tracking, wandb="disabled"),  # it is not worth keeping
+        tracking=replace(experiment.tracking, wandb="disabled"),  # its results mean nothing
     )
 
 

@@ -16,11 +16,11 @@ _PLAIN = re.compile(r"[\w./+-]+")
 
 
 def with_lists(words: Sequence[str], look_up: LookUp) -> list[str]:
-    """Writes lists in YAML, and negative numbers after `=`, as the parser would take them for options.
+    """Writes lists in YAML, and negative numbers after `=`, which the parser would otherwise take for options.
 
     Args:
         words: Words of a command line.
-        look_up: finds an option by its dotted name.
+        look_up: Finds an option by its dotted name.
     """
     found: list[str] = []
     rest = list(words)
@@ -43,7 +43,7 @@ def is_value(word: str) -> bool:
 
 
 def is_number(word: str) -> bool:
-    """Says whether a word is a number, in YAML or in Python."""
+    """Returns whether a word is a number, in YAML or in Python."""
     return bool(_NUMBER.fullmatch(word)) and any(character.isdigit() or character in "fFnN" for character in word)
 
 
@@ -56,8 +56,8 @@ def lone_words(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     """Lists the words that are neither an option nor an option's value, as in `lit-cfl data MNIST`.
 
     Args:
-        words: with lists as YAML writes them.
-        flags: names of the options without a value.
+        words: Words of a command line, with lists as in YAML.
+        flags: Names of the options without a value.
     """
     found = []
     before = ""
@@ -76,7 +76,7 @@ def describe_lone_word(word: str) -> str:
     options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}
     meant = {name.lower(): f"{option} {name}" for option, kind in options.items() for name in catalogue.names(kind)}
     close = get_close_matches(word.lower(), meant, n=1, cutoff=0.7)
-    written = meant[close[0]] if close else "its option in front of it, such as --data MNIST or --config quickstart"
+    written = meant[close[0]] if close else "its option before it, such as --data MNIST or --config quickstart"
     return f"{word!r} has no option before it; write {written}"
 
 

@@ -1,6 +1,6 @@
-"""Reads untyped options as YAML does, also from a command line.
+"""Reads untyped options on a command line as YAML, as in a file.
 
-The parser takes them for texts there: `null` would be the word 'None', and `3` the word '3'.
+The parser reads them as texts: `null` would be the word 'None', and `3` the word '3'.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace
 
+from lit_cfl.config.given_options import given_options
 from lit_cfl.config.mistakes import options_of
-from lit_cfl.config.option_tree import given_options
 from lit_cfl.storage.yaml_files import parse_yaml
 
 

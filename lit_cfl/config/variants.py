@@ -21,7 +21,7 @@ def load_experiment(config: str | Config, words: Sequence[str] = ()) -> Configur
 
     Args:
         config: A file, the name of a packaged configuration, or its content, such as `Experiment.described()`.
-        words: Options on top of it, such as `["--rounds", "5"]`.
+        words: Further options, such as `["--rounds", "5"]`.
 
     Raises:
         InputError: there is no such file, or an option cannot be used.
@@ -29,24 +29,24 @@ def load_experiment(config: str | Config, words: Sequence[str] = ()) -> Configur
     return build(base_config(config), words)
 
 
-def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> dict[str, Any]:
+def base_config(base: str | Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """Reads an experiment's configuration as plain values that are valid in any folder, without its baseline.
 
     Args:
-        base: a file, the name of a packaged configuration, or the configuration itself.
-        beside: a folder where the user's own classes and a relative `base` may lie.
+        base: A file, the name of a packaged configuration, or the configuration itself.
+        folder: Folder of the user's own classes, and of a relative `base`; None = the current one.
 
     Raises:
-        InputError: there is no such file, or its content is no experiment.
+        InputError: there is no such file, or its content is not an experiment.
     """
     if isinstance(base, str):
-        near = None if beside is None else beside / base
+        near = None if folder is None else folder / base
         file = str(near) if near is not None and near.is_file() else config_path(base)
         code = append_to_path(["--config", file])
         content = read_config(file)
     else:
         code, content = append_to_path([]), deepcopy(dict(base))
-    own = [] if beside is None else [str(beside.resolve())]
+    own = [] if folder is None else [str(folder.resolve())]
     content["code"] = list(dict.fromkeys([*content.get("code", []), *own, *code]))
     return valid_anywhere(content) | {"baseline": None}
 
@@ -54,13 +54,13 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
 def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
     """Builds the experiment of a configuration with some options changed. Raises InputError for invalid options.
 
-    Its `code` is the configuration's: the current folder of a worker is Ray's, another one in each session.
+    Its `code` is that of the configuration, as the current folder of a worker is a temporary one of Ray.
     """
     with TemporaryDirectory(prefix="lit-cfl-") as folder:
         file = Path(folder) / "experiment.yaml"
         file.write_text(as_yaml(config), encoding="utf-8")
         try:
             experiment = parse_run(["--config", str(file), *words]).experiment
-        finally:  # the parser expects classes of the user's own next to the file
+        finally:  # the parser has added the file's folder
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
     return experiment.changed(code=list(config.get("code") or []))

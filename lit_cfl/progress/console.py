@@ -9,6 +9,6 @@ def new_console(**options: Any) -> Console:
     """Makes a console that prints text unchanged: brackets and colons in paths and values are not markup.
 
     Args:
-        options: further ones of Rich's `Console`.
+        options: Further options of Rich's `Console`.
     """
     return Console(markup=False, emoji=False, highlight=False, **options)

@@ -1,8 +1,7 @@
 """`--dry-run`: estimates the size and duration of an experiment without running it."""
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, thread_time
 
@@ -17,24 +16,24 @@ from lit_cfl.engines.workload import TaskTraits, mean_steps
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
-_ENOUGH = 1.0  # seconds of training that are timed; more of a cohort is inferred
-_BUSY = 1.25  # wall time over CPU time, above which other processes are reported
-_SHORT = 0.1  # seconds of training, in which other processes may not have had their turn
+_ENOUGH = 1.0  # seconds of training that are timed; the time of further steps is extrapolated
 
 
 def show(console: Console, experiment: Experiment) -> float:
     """Prints the size of the experiment, and a time estimate from training its first cohort.
 
     Returns:
-        the seconds of local training of all its runs.
+        Estimated seconds of local training of all its runs.
     """
     prepared = experiment.prepare(experiment.seeds[0])
     try:
-        timing = time_cohort(prepared)
+        steps, seconds = time_cohort(prepared)
     finally:
         prepared.engine.close()
-    show_lines(console, _size(prepared) | _time(prepared, timing))
-    return _total(prepared, timing)
+    total = seconds * client_steps(prepared) / steps
+    how = f"estimated from the clients of the first round on this machine, {seconds:.2g} s for {steps} steps"
+    show_lines(console, _size(prepared) | {"time": f"about {duration(total)} of local training, {how}"})
+    return total
 
 
 def show_lines(console: Console, lines: Mapping[str, str]) -> None:
@@ -59,7 +58,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
         "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
-        "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, beside PyTorch itself",
+        "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, without PyTorch itself",
     }
 
 
@@ -78,26 +77,14 @@ def _algorithms(experiment: Experiment) -> list[Algorithm]:
     return [experiment.algorithm, *([experiment.baseline] if experiment.baseline else [])]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The training time of a cohort.
-
-    Args:
-        steps: mini-batches of all its clients together.
-        seconds: Estimated seconds on an otherwise idle machine.
-        slowdown: how many times as long they took now; None where other processes or threads or a GPU do the work.
-    """
-
-    steps: int
-    seconds: float
-    slowdown: float | None = None
-
-
-def time_cohort(prepared: PreparedRun) -> Timing:
+def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
     """Trains the clients of the first round for more and more steps, until a second has passed or all are done.
 
-    What is left is inferred from the steps by which the last two trials differ. Where this thread computes, its own
-    CPU time counts: other processes do not add to it. Chains in several threads leave this one idle.
+    The time of the remaining steps is extrapolated from the last two trials. If this thread computes, its CPU time
+    counts, to which other processes do not add. If Ray workers, a GPU or several threads compute, wall time counts.
+
+    Returns:
+        The mini-batches of all clients of the round together, and their estimated seconds.
     """
     plan = prepared.engine.plan
     computes = plan.device == "cpu" and not plan.workers and not (plan.engine == "chain" and plan.threads > 1)
@@ -110,7 +97,7 @@ def time_cohort(prepared: PreparedRun) -> Timing:
         trials.append((int(taken.sum()), own if computes else wall))
         if wall >= _ENOUGH and len(trials) > 1:
             break
-    return Timing(int(lengths.sum()), extrapolate(trials, int(lengths.sum())), wall / own if computes else None)
+    return int(lengths.sum()), extrapolate(trials, int(lengths.sum()))
 
 
 def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
@@ -144,30 +131,6 @@ def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[floa
     for _ in work.fit(start, cohort, budget=Budget(steps, "steps")).chunks():
         pass
     return perf_counter() - wall, thread_time() - own
-
-
-def _total(prepared: PreparedRun, timing: Timing) -> float:
-    return timing.seconds * client_steps(prepared) / timing.steps
-
-
-def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
-    total = _total(prepared, timing)
-    judged = (
-        f"judged by the clients of the first round on this machine, {timing.seconds:.2g} s for {timing.steps} steps"
-    )
-    lines = {"time": f"about {duration(total)} of local training, {judged}"}
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if timing.slowdown is not None and timing.slowdown > _BUSY:
-        lines["machine"] = (
-            f"busy: the training got {1 / timing.slowdown:.0%} of the processor; the time is without the others, and "
-            f"beside them about {duration(total * timing.slowdown)}"
-        )
-    elif (timing.slowdown is None or timing.seconds < _SHORT) and load > cores:
-        alone = (
-            "alone the training is faster than this" if timing.slowdown is None else "the time is without the others"
-        )
-        lines["machine"] = f"busy: a load of {load:.0f} on {cores} cores; {alone}"
-    return lines
 
 
 def _stack(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from typing import IO, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from lit_cfl.activity import Activity
@@ -17,19 +18,14 @@ from lit_cfl.metric_names import Row, main_score
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY
 
-_STARTING = Activity("starting")  # before a run reports what it does
-_WIDE, _BAR = 110, 20  # characters: of a terminal with room for bars, and of a bar
-_TIME = len("   0:00:00 left")  # and the blanks between columns
-_SECONDS = 2.0  # least time between two rounds in a log
-PATIENCE = 10.0  # seconds without a line in a log, after which it says what is being done
+_STARTING = Activity("starting")  # before a run reports an activity
+_BAR = 20  # characters of a bar
+_SECONDS = 2.0  # minimum time between two rounds in a log
+PATIENCE = 10.0  # seconds without a line in a log, after which it prints the current activity
 
 
-def describe(row: Row, width: int | None = None) -> str:
-    """Describes a row of `metrics.csv` by its most important values, in at most 55 characters.
-
-    Args:
-        width: leaves out what does not fit into so many characters; None = nothing.
-    """
+def describe(row: Row) -> str:
+    """Describes a row of `metrics.csv` by its most important values, in at most 55 characters."""
     name = main_score(row)
     split = "val" if row[f"val/weighted_{name}"] is not None else "test"
     value, digits = row[f"{split}/weighted_{name}"], ".2f" if name == ACCURACY.name else ".4g"
@@ -38,8 +34,6 @@ def describe(row: Row, width: int | None = None) -> str:
         parts.append(f"ARI {row['clusters/ari']:.2f}")
     if row["clusters/unobserved"]:
         parts.append(f"{row['clusters/unobserved']} unplaced")
-    while width is not None and len(parts) > 1 and len("  ".join(parts)) > width:
-        parts.pop()
     return "  ".join(parts)
 
 
@@ -48,9 +42,9 @@ class RunProgress:
     """The progress of a run.
 
     Args:
-        since: when it began, in seconds.
+        since: Time of its start, in seconds.
         rounds: Rounds of the whole run; 0 = not known yet.
-        completed: rounds before it began.
+        completed: Rounds completed before its start.
         activity: Current activity; None = none since its latest row.
         row: Latest row of `metrics.csv`.
     """
@@ -61,18 +55,11 @@ class RunProgress:
     activity: Activity | None = _STARTING
     row: Row | None = None
 
-    def status(self, room: int) -> str:
-        """Describes the latest row and the activity, within the available width.
-
-        Args:
-            room: characters; the activity is left out before the score is.
-        """
-        now = str(self.activity or _STARTING)
-        if self.row is None:
-            return now
-        figures = describe(self.row, room - len(now) - 2)
-        fits = self.activity is not None and len(figures) + len(now) + 2 <= room
-        return f"{figures}  {now}" if fits else describe(self.row, room)
+    def status(self) -> str:
+        """Describes the latest row and the activity."""
+        known = [] if self.row is None else [describe(self.row)]
+        doing = [] if known and self.activity is None else [str(self.activity or _STARTING)]
+        return "  ".join(known + doing)
 
     def at_work(self, now: float) -> str:
         """Describes the activity, its round, and the elapsed seconds of the run."""
@@ -94,9 +81,9 @@ class Display:
 
     Args:
         console: where it writes.
-        total: runs of a comparison; None = single runs, one after the other, whose rounds are shown.
-        done: runs of the comparison that were over before.
-        clock: seconds.
+        total: Runs of a comparison; None = single runs, one after the other, whose rounds are shown.
+        done: Runs of the comparison that had finished before.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -126,7 +113,7 @@ class Display:
 
         Args:
             title: Title of the run.
-            outcome: a line about it, None = there is nothing to say.
+            outcome: Line about the run; None = nothing is printed.
             failed: True if the run ended with an error.
         """
 
@@ -138,14 +125,14 @@ class Display:
 
 
 class _Call(ProgressColumn):
-    """A column that shows a function's result for a task."""
+    """A column that shows a function's result for a task. If the line is too long, `shortened` columns are cut."""
 
-    def __init__(self, text: Callable[[Task], str], style: str = "") -> None:
-        super().__init__()
+    def __init__(self, text: Callable[[Task], str], style: str = "", shortened: bool = False) -> None:
+        super().__init__(Column(no_wrap=not shortened))
         self.text, self.style = text, style
 
     def render(self, task: Task) -> Text:
-        return Text(self.text(task), style=self.style)
+        return Text(self.text(task), style=self.style, no_wrap=True, overflow="ellipsis")
 
 
 class _Time(TimeRemainingColumn):
@@ -161,10 +148,10 @@ class _Time(TimeRemainingColumn):
 
 
 class TerminalDisplay(Display):
-    """Redraws one line per ongoing run, with bars if there is room.
+    """Redraws one line per ongoing run.
 
-    The line of a single run stays when it is over. A comparison has a line for all runs, which stays; of its runs only
-    the errors stay, above it.
+    The line of a single run stays after its end. A comparison has a line with a bar for all runs, which stays; of its
+    single runs only the errors stay, above it.
     """
 
     shown: Progress | None = None
@@ -210,9 +197,9 @@ class TerminalDisplay(Display):
 
     def _open(self) -> Progress:
         if self.shown is None:
-            bar = [BarColumn(bar_width=_BAR)] if self.total is not None or self.console.width >= _WIDE else []
+            bar = [] if self.total is None else [BarColumn(bar_width=_BAR)]
             title = _Call(lambda task: task.description or self._status(task), "bold")
-            status = _Call(lambda task: self._status(task) if task.description else "")
+            status = _Call(lambda task: self._status(task) if task.description else "", shortened=True)
             columns = title, *bar, _Call(_rounds), status, _Time(compact=True)
             self.shown = Progress(*columns, console=self.console)
             if self.total is not None:
@@ -227,7 +214,7 @@ class TerminalDisplay(Display):
 
     def _add(self, title: str, run: RunProgress) -> None:
         self.running[title] = run
-        self.tasks[title] = self._open().add_task(title, total=run.rounds or None, completed=run.completed, title=title)
+        self.tasks[title] = self._open().add_task(title, total=run.rounds or None, completed=run.completed)
 
     def _remove(self, title: str) -> None:
         self.running.pop(title, None)
@@ -237,13 +224,8 @@ class TerminalDisplay(Display):
     def _status(self, task: Task) -> str:
         if "runs" in task.fields:
             return f"{len(self.tasks)} running, {self.failed} failed"
-        run = self.running.get(task.fields["title"])
-        if run is None:
-            return ""
-        tasks = [task] if self.shown is None else self.shown.tasks
-        around = max(len(one.description) for one in tasks) + max(len(_rounds(one)) for one in tasks)
-        bar = _BAR + 1 if self.total is not None or self.console.width >= _WIDE else 0
-        return run.status(self.console.width - around - bar - _TIME)
+        run = self.running.get(task.description)
+        return "" if run is None else run.status()
 
 
 def _rounds(task: Task) -> str:
@@ -255,7 +237,7 @@ def _rounds(task: Task) -> str:
 class LogDisplay(Display):
     """Prints lines: rounds of a single run, at most every two seconds, or the end of each compared run.
 
-    At the first activity, and whenever nothing was printed for ten seconds, a line for each run says what it does.
+    At the first activity, and whenever nothing was printed for ten seconds, each run's activity is printed.
     """
 
     printed_row = printed = float("-inf")  # when a round, and when anything was printed

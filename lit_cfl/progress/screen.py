@@ -16,8 +16,8 @@ class Screen:
     """Prints the output of a command.
 
     Args:
-        quiet: standard output gets the run directory alone, at the end.
-        json: standard output gets one JSON object a line, and nothing else; with `quiet` no less.
+        quiet: Print only the run directory to standard output, at the end.
+        json: Print only JSON objects to standard output, one per line, also with `quiet`.
     """
 
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
@@ -41,7 +41,7 @@ class Screen:
         """Provides the callbacks of a display suited to the output, within the block.
 
         Args:
-            between_clients: see `RunCallbacks`.
+            between_clients: Function called before a client is trained; see `RunCallbacks`.
             several_seeds: Name the seed in the runs' titles.
         """
         if self.json:
@@ -56,7 +56,7 @@ class Screen:
         """Makes a display suited to the output.
 
         Args:
-            total, done: see `Display`.
+            total, done: Numbers of runs; see `Display`.
         """
         if self.quiet:
             return Display(self.out, total, done)

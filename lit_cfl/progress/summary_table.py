@@ -16,8 +16,8 @@ from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_share
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
-_MOST_SIZES = 50  # clusters listed at most
-_MANY = 0.25  # share of clients that lose, from which clustering is in doubt
+_MAX_SIZES = 50  # maximum number of listed clusters
+_MANY = 0.25  # share of clients with a loss, above which the advice doubts clustering
 
 
 def closing_table(console: Console, finished: FinishedRun) -> None:
@@ -33,7 +33,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     for note in _notes(parts, shared):
         console.print(f"({note})", style="dim", soft_wrap=True)
     for part in parts:
-        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # the user's own are not there
+        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # None for the user's own
         if known is not None and known.caveat:
             console.print(f"({known.caveat})", style="dim", soft_wrap=True)
     if finished.summary["clusters/ari"] is None:
@@ -89,7 +89,7 @@ def _cells(summary: Row, score: Score) -> list[str]:
 
 def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
     """Describes the clusters of a run without known true clusters."""
-    lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
+    lines = ["The true clusters of these clients are not known, so agreement with them cannot be measured."]
     silhouette = finished.summary["clusters/silhouette"]
     separated = "not known" if silhouette is None else f"{silhouette:.2f} (1 = well apart, 0 = none)"
     for part in finished.seeds or [finished]:
@@ -107,8 +107,8 @@ def _cluster_sizes(path: Path) -> str:
     rows = read_columns(path / "clients.csv", ["cluster", "newcomer"])
     found = Counter(cluster for cluster, newcomer in rows if cluster is not None and not newcomer)
     sizes = [str(found[cluster]) for cluster in sorted(found)]
-    more = f" and {len(sizes) - _MOST_SIZES:,} clusters more" if len(sizes) > _MOST_SIZES else ""
-    return ", ".join(sizes[:_MOST_SIZES]) + more
+    more = f" and {len(sizes) - _MAX_SIZES:,} clusters more" if len(sizes) > _MAX_SIZES else ""
+    return ", ".join(sizes[:_MAX_SIZES]) + more
 
 
 def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:
@@ -125,7 +125,7 @@ def _advice(gains: list[float], baseline: str, score: Score) -> list[str]:
     lines = [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
     if fmean(gains) <= 0 or losing > _MANY:
         lines.append(
-            "Clustering does not pay here: try fewer clusters (algorithm.num_clusters) or a longer pre-training."
+            "Clustering does not pay off here: try fewer clusters (algorithm.num_clusters) or a longer pre-training."
         )
     else:
         lines.append(

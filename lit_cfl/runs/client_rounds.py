@@ -13,7 +13,7 @@ from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from lit_cfl.evaluation import Evaluation  # a page that reads the files needs no engine
+    from lit_cfl.evaluation import Evaluation  # not imported for reading: a report needs no engine
 
 FOLDER = "client_rounds.parquet"  # folder that pandas and others read as one table
 
@@ -57,11 +57,11 @@ def write_part(path: Path, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def drop_parts(path: Path, kept: Collection[str] = ()) -> None:
-    """Removes the files of all rounds but the kept ones from a run directory.
+    """Removes the files of all rounds except the kept ones from a run directory.
 
     Args:
         path: Run directory.
-        kept: Names as `part_name` gives them.
+        kept: Names of files to keep; see `part_name`.
     """
     for file in path.glob(f"{FOLDER}/*.parquet"):
         if f"{FOLDER}/{file.name}" not in kept:

@@ -22,13 +22,13 @@ def write_end(
     best: Mapping[str, float],
     stopped: str | None,
 ) -> Row:
-    """Writes `memberships.npz`, `clients.csv` and last `summary.json`. Returns the summary.
+    """Writes `memberships.npz`, `clients.csv` and finally `summary.json`. Returns the summary.
 
     Args:
-        r, evaluation: the last round.
-        memberships: cluster of each client `[clients]` by round.
-        best: the best test figure of each score, among evaluations that cover every client.
-        stopped: why the run stopped early, if it did.
+        r, evaluation: Last round, and its evaluation.
+        memberships: Cluster of each client `[clients]` by round.
+        best: Best test value of each score, among evaluations that cover every client.
+        stopped: Reason why the run stopped early; None if it did not.
     """
     directory.write_arrays("memberships.npz", membership_arrays(memberships, r.data))
     newcomers = _score_newcomers(prepared, r)
@@ -39,7 +39,7 @@ def write_end(
     summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
     summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
     known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
-    summary["clusters/silhouette"] = known[-1] if known else None  # known only if clients were compared
+    summary["clusters/silhouette"] = known[-1] if known else None  # known if the algorithm compared clients
     if newcomers and "test" in newcomers.scores:
         weighted = newcomers.scores["test"].weighted()
         summary |= {f"test/newcomers_{name}": value for name, value in weighted.items()}

@@ -49,14 +49,15 @@ class PlacedNewcomers:
     """Newcomers and the models that the algorithm gives them.
 
     Args:
-        assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data); its
-            `weights` where newcomers use mixtures of models.
+        assignment: Models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data); also
+            `weights` if newcomers use mixtures of models.
         new: True if the cluster was created for newcomers, bool `[n]`; the run then has no cluster of that number.
-        closeness: with the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares nothing.
-        test: scores on the newcomers' test data, those that were placed; None if there are none.
+        closeness: Closeness to the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares
+            nothing.
+        test: Scores of the placed newcomers on their test data; None if there are none.
         agreement: Agreement of their clusters with the true ones, by metric; empty if these are unknown.
         names: Names of the newcomers in their source; empty = none.
-        engine: makes modules of models.
+        engine: Engine that builds modules from models.
     """
 
     assignment: Assignment
@@ -91,13 +92,13 @@ class SavedRun:
     """A run directory that `load_run` has opened.
 
     Args:
-        path: the run directory.
-        config: `config.yaml`.
-        experiment: built from it.
-        round: the last round that was saved, 1 to T.
+        path: Run directory.
+        config: Content of `config.yaml`.
+        experiment: Experiment built from it.
+        round: Last saved round, 1 to T.
         state: State of the algorithm at that round.
-        lists: the examples of each client then; None where no data shift.
-        mark: where `metrics.csv` ended then.
+        lists: Examples of each client at that round; None if no data shift.
+        mark: Length of `metrics.csv` at that round.
     """
 
     path: Path
@@ -138,7 +139,7 @@ class SavedRun:
     def _written_at_the_end(self, name: str) -> Path:
         if not (self.path / name).exists():
             raise InputError(
-                f"{self.path} has no {name} yet: it is written at the end; go on with --resume {quote(str(self.path))}"
+                f"{self.path} has no {name} yet: it is written at the end; resume with --resume {quote(str(self.path))}"
             )
         require_undamaged(self.path, name)
         return self.path / name
@@ -216,7 +217,7 @@ class SavedRun:
             )
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known, names, truth = self.prepared.data.num_clients, data.names, data.true_clusters
-        data = data.offset_clients(known)  # ids that the run does not know
+        data = data.offset_clients(known)  # with ids that the run does not use
         clients = torch.arange(known, data.num_clients)
         index = self.round - 1  # see `Round`
         rng = generator(engine.seed, "assign", index)
@@ -231,11 +232,11 @@ class SavedRun:
             test = score_clients(
                 engine, some.models, some.index, which, data, "test", own=some.own, weights=some.weights
             )
-        told = placed & (truth >= 0)
-        agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}
-        return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)
+        scored = placed & (truth >= 0)
+        agreed = agreement(found.index[scored], truth[scored]) if scored.sum() > 1 else {}
+        return PlacedNewcomers(found, self._has_new_model(found), info.closeness, test, engine, agreed, names)
 
-    def _unknown(self, found: Assignment) -> Tensor:
+    def _has_new_model(self, found: Assignment) -> Tensor:
         """Finds the clients assigned to a model that the run does not have, bool `[n]`."""
         models = self.served().models
         new = torch.ones(len(found.models), dtype=torch.bool)
@@ -250,13 +251,13 @@ def _frame(table: Path | BytesIO) -> "DataFrame":
     return read_csv(table)
 
 
-def _of_the_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:
+def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:
     """Returns a given experiment under the seed of a run. Raises InputError if the run is of another experiment."""
     seed = config["seeds"][0]
     experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
     now = experiment.described()
     if config.get("made_in_python") != now.get("made_in_python"):
-        return experiment  # its classes are described in another way
+        return experiment  # an experiment from a file describes its classes differently
     found = disagreements(config, now, {"name", "rounds"}, new_plan=True)
     if found:
         raise InputError(
@@ -271,11 +272,11 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
 
     Args:
         path: Folder of the run (of one seed if there are several).
-        experiment: Experiment that was run, with any seed; needed if the run was made in Python, whose configuration
-            names no classes.
+        experiment: Experiment that was run, with any seed; needed for a run made in Python, whose configuration names
+            no classes.
 
     Raises:
-        InputError: no run, none that was saved yet, or one of another experiment.
+        InputError: the folder holds no run, no saved round, or a run of another experiment.
     """
     path = Path(path)
     config = require_config(path)
@@ -290,7 +291,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         announce_own_code(path, [path], code_folders(words, path))
         experiment = parse_run(words, opened=path).experiment
     else:
-        experiment = _of_the_run(path, config, experiment)
+        experiment = _for_seed_of_run(path, config, experiment)
     content = Checkpoint(path).load()
     if content is None:
         seeds = sorted(part.name for part in path.glob("seed-*"))
@@ -300,7 +301,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     experiment = with_own_partition(experiment, path, content)
     try:
         experiment = with_stored_plan(experiment, path, config)
-    except InputError:  # another machine or version than the one that trained: any plan can predict
+    except InputError:  # this machine or version cannot train under that plan, but any plan can predict
         experiment = experiment.changed(plan=None, device="auto")
     require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])

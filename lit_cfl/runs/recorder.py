@@ -36,8 +36,8 @@ class Recorder:
 
     Args:
         prepared: Prepared experiment.
-        directory: where its files go.
-        checkpoint: where its state goes.
+        directory: Directory for its files.
+        checkpoint: Checkpoint for its state.
     """
 
     def __init__(self, prepared: PreparedRun, directory: RunDirectory, checkpoint: Checkpoint) -> None:
@@ -45,12 +45,12 @@ class Recorder:
         self.experiment, self.engine = prepared.experiment, prepared.engine
         self._recorded_plan = self.engine.plan
         self.shifting = bool(self.experiment.data.shift)
-        self._begun = self._saved = monotonic()
+        self._start = self._saved = monotonic()
         self._seconds_before = 0.0  # seconds of earlier processes of this run
         self._after: Round | None = None  # the round of the checkpoint that was restored
         self._latest: tuple[Round, Evaluation] | None = None
         self._clusters: list[Row] = []  # rows of clusters.csv of the latest round
-        self._over = False  # True if the latest round is the last
+        self._ended = False  # True if the latest round is the last
         self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
         self._totals = RunTotals()
 
@@ -72,7 +72,7 @@ class Recorder:
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
-        costs = LocalCosts(*saved.get("local", ()))  # runs of before 0.3 did not count them
+        costs = LocalCosts(*saved.get("local", ()))  # runs before 0.3 did not count them
         self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]), costs=costs)
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
@@ -82,7 +82,7 @@ class Recorder:
             reason = self._reason_to_stop(self._after.number)  # it may have been killed just before its end
             if reason is not None:
                 return reason
-        since = self._begun
+        since = self._start
         try:
             for r in self.prepared.rounds(self._after):
                 self._after = None  # frees its state
@@ -92,7 +92,7 @@ class Recorder:
                 if evaluated := last or r.number % self.experiment.evaluation.every == 0:
                     row = self._add_row(r, monotonic() - since)
                 reason = self._reason_to_stop(r.number) if evaluated else None
-                self._over = last or reason is not None
+                self._ended = last or reason is not None
                 if evaluated:
                     for watcher in watchers:
                         watcher(row)
@@ -103,12 +103,12 @@ class Recorder:
                 if reason:
                     return reason
         except Interrupted:
-            self._save()  # the last round that is whole
+            self._save()  # the last completed round
             raise
         return None
 
     def _elapsed(self) -> float:
-        return self._seconds_before + monotonic() - self._begun
+        return self._seconds_before + monotonic() - self._start
 
     def _reason_to_stop(self, number: int) -> str | None:
         stop = self.experiment.stop
@@ -118,9 +118,9 @@ class Recorder:
 
     def _add_row(self, r: Round, training_seconds: float) -> Row:
         """Evaluates a round, and writes its row."""
-        begun = monotonic()
+        start = monotonic()
         row = self._evaluate(r) | {"time/training_seconds": training_seconds}
-        row |= {"time/evaluation_seconds": monotonic() - begun, "time/elapsed_seconds": self._elapsed()}
+        row |= {"time/evaluation_seconds": monotonic() - start, "time/elapsed_seconds": self._elapsed()}
         return self.directory.add_row(row)
 
     def _evaluate(self, r: Round) -> Row:
@@ -173,7 +173,7 @@ class Recorder:
         self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
-        """Collects the content of a checkpoint besides state and lists: all that the rest of the run depends on."""
+        """Collects everything in a checkpoint on which later rounds depend, except for state and lists."""
         return {
             "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
@@ -198,11 +198,11 @@ class Recorder:
     def _save(self) -> None:
         if self._unsaved is not None:
             content, state, data = self._unsaved
-            if self.engine.plan != self._recorded_plan:  # it ran out of memory
+            if self.engine.plan != self._recorded_plan:  # the engine changed it when memory ran out
                 write_config(self.directory.path, self.prepared.config(), self.directory.run_id)
                 self._recorded_plan = self.engine.plan
             self.directory.sync()
-            lists = lists_of(data) if self.shifting else None  # made once a save: it sorts all lists
+            lists = lists_of(data) if self.shifting else None  # only here, as it sorts all lists
             self.checkpoint.save(content | {"lists": lists}, state_to_dict(state))
             self._unsaved = None
         self._saved = monotonic()
@@ -210,18 +210,18 @@ class Recorder:
     def finish(self, stopped: str | None) -> Row:
         """Writes the final files. Returns the summary."""
         if self._latest is None and self._after is not None:
-            # the process before this one ended between its last round and here
+            # the previous process ended between its last round and this point
             self._set_latest(self._after, self._evaluation_of(self._after))
         if self._latest is None:
             raise RuntimeError("finish() comes after run()")
-        self._over = True
+        self._ended = True
         r, evaluation = self._latest
         if not self._totals.trained:
-            self._say_that_nobody_trained(r.number)
+            self._warn_untrained(r.number)
         memberships = self._totals.memberships_with(r, evaluation)
         return write_end(self.prepared, self.directory, r, evaluation, memberships, self._totals.best, stopped)
 
-    def _say_that_nobody_trained(self, rounds: int) -> None:
+    def _warn_untrained(self, rounds: int) -> None:
         dropout = self.experiment.dropout
         why = f"dropout is {dropout}; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
         warnings.warn(
@@ -232,7 +232,7 @@ class Recorder:
 
     def round_view(self) -> RoundView | None:
         """Returns a view of the run after the latest evaluation; None if nothing is due."""
-        if self._latest is None or not (self._over or self._latest[0].number in self._totals.memberships):
+        if self._latest is None or not (self._ended or self._latest[0].number in self._totals.memberships):
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
@@ -243,7 +243,7 @@ class Recorder:
             type(self.experiment.algorithm).__name__,
             self.engine.scores[0],
             r.number,
-            self._over,
+            self._ended,
             memberships=lambda: membership_arrays(kept, r.data),
             cluster=evaluation.index.numpy(),
             true_cluster=r.data.true_clusters[evaluation.clients].numpy(),

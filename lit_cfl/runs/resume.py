@@ -13,7 +13,7 @@ from lit_cfl.storage.config_file import read_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
 from lit_cfl.storage.given_paths import expand_home
 
-if TYPE_CHECKING:  # Lightning is not loaded for a page that only compares configurations
+if TYPE_CHECKING:  # a report that only compares configurations does not load Lightning
     from lit_cfl.experiment import Experiment, PreparedRun
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
@@ -32,16 +32,16 @@ _ADDED_OPTIONS = {
     "task.init_args.scores": None,
     "task.init_args.net.init_args.batch_norm": False,
     "data.init_args.augment": None,
-}  # since 0.3, and how earlier runs trained
-_ADDED_TO_PARTS = {"augment": None, "columns": None}  # the same of the data modules in a list, a Hybrid's parts
-_CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
+}  # options added in 0.3, with the values under which earlier runs trained
+_ADDED_TO_PARTS = {"augment": None, "columns": None}  # the same for data modules in a list, such as a Hybrid's parts
+_CHANGES_NOTHING = "plan.rows_mib:"  # it limits memory, and changes no result
 
 
 def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     """Reads `summary.json` of a run without remaining rounds; None if it is missing or must be written again.
 
     Raises:
-        InputError: as `stored_config` does.
+        InputError: see `stored_config`.
     """
     file = path / "summary.json"
     if not file.exists() or stored_config(path) is None or damaged(path, [file.name]):
@@ -64,10 +64,10 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
     """Replaces a partition file, which may be gone, by the run's copy of the partition.
 
     Args:
-        experiment: as configured.
-        path: the run directory.
-        saved: content of its checkpoint, which knows whether the copy is intact; None = there is none, and the copy is
-            taken only where the file is gone.
+        experiment: Configured experiment.
+        path: Run directory.
+        saved: Content of its checkpoint, which holds the digest of the copy; None = there is none, and the copy is used
+            only if the file is gone.
     """
     given, own = experiment.data.partition_file, path / "partition.npz"
     if given is None:
@@ -96,7 +96,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
         stored: Recorded configuration.
 
     Raises:
-        InputError: this machine or this version cannot run the recorded plan, or it is none.
+        InputError: this machine or this version cannot run the recorded plan, or it is not a plan.
     """
     if not stored.get("plan"):
         return experiment
@@ -106,8 +106,8 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
         recorded.choose_own_plan()
     except (InputError, TypeError) as error:
         raise InputError(
-            f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
-            "With --new_plan it continues under a plan for this machine, and no more to the bit (docs/resuming.md)"
+            f"the run was started under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
+            "With --new_plan it continues under a plan for this machine, with other rounding (docs/resuming.md)"
         ) from error
     return recorded
 
@@ -116,17 +116,17 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     """Checks that a resumed run has the recorded configuration, except for more rounds, or another plan on request.
 
     Raises:
-        InputError: the differences, as `option: recorded -> asked`.
+        InputError: with the differences, as `option: recorded -> requested`.
     """
     found = disagreements(stored, now, {"rounds"}, new_plan)
     if found:
         raise InputError(
-            f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "
-            "or start a new run with --run_dir (where only the plan differs, --new_plan continues it)"
+            f"{path} was started with another configuration: {'; '.join(found)}. Leave these as they were, "
+            "or start a new run with --run_dir (if only the plan differs, --new_plan continues it)"
         )
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
-            f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
+            f"{path} was started with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
         )
 
 
@@ -134,12 +134,12 @@ def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: "Pr
     """Refuses more rounds for a run whose learning rate schedule ends with its original rounds.
 
     Raises:
-        InputError: the schedule is as long as the run was.
+        InputError: the schedule ends with the original rounds.
     """
     before, now = stored.get("rounds", 0), prepared.experiment.rounds
     if now > before and before in prepared.engine.schedule_lengths:
         raise InputError(
-            f"{path} was begun with {before} rounds, and its local.lr_schedule ends after {before}: the rates of "
+            f"{path} was started with {before} rounds, and its local.lr_schedule ends after {before}: the rates of "
             f"rounds {before + 1} to {now} would not be those of a run of {now} rounds; start a new run with "
             "--run_dir, with a schedule of its length"
         )
@@ -149,7 +149,7 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
     """Lists the options that differ and affect a run's results, as `option: recorded -> requested`.
 
     Args:
-        ignored: options that may differ.
+        ignored: Options that may differ.
         new_plan: Allow another plan.
     """
     free = {*ignored, "code", "data_commit", "pictures", *(_PLAN_OPTIONS if new_plan else ())}
@@ -181,7 +181,7 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedR
     recorded = saved["fingerprint"]
     for what, now in prepared.fingerprint.items():
         then = recorded.get(what)
-        if then != now and not (then is None and what == CONSTANTS):  # before 0.3 nothing was recorded of these
+        if then != now and not (then is None and what == CONSTANTS):  # not recorded before 0.3
             raise InputError(
                 f"{path} was made with another {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); "
                 "give the same data and model as then, with the same files of weights"
@@ -196,7 +196,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _with_threshold(flat: dict[str, Any]) -> dict[str, Any]:
-    """Writes the default threshold of migration by labels as before 0.3, when it was not null."""
+    """Replaces null as the threshold of migration by labels with 0.2, its default before 0.3."""
     return {name: 0.2 if value is None and name.endswith(".shift_threshold") else value for name, value in flat.items()}
 
 

@@ -16,7 +16,7 @@ from lit_cfl.rounds import Round
 
 _MAX_SNAPSHOT_CLIENTS = 2000
 _ROWS_AT_ONCE = 10_000
-_NONE = -1  # stands for no cluster
+_NONE = -1  # no cluster
 
 
 def members(evaluation: Evaluation, num_clients: int) -> Tensor:
@@ -55,7 +55,7 @@ def _plane(similarity: Tensor) -> Tensor:
     last = len(centred) - 1
     values, vectors = eigh(centred.numpy(), subset_by_index=[max(last - 1, 0), last])  # all take 4 times as long
     plane = torch.from_numpy(vectors * np.sqrt(values.clip(min=0))).flip(1)
-    plane *= plane.gather(0, plane.abs().argmax(0, keepdim=True)).sign()  # an eigenvector has no sign of its own
+    plane *= plane.gather(0, plane.abs().argmax(0, keepdim=True)).sign()  # the sign of an eigenvector is arbitrary
     return torch.nn.functional.pad(plane, (0, 2 - plane.shape[1]))
 
 
@@ -82,7 +82,7 @@ def traffic_row(r: Round, mib: float) -> Row:
     """Counts the models sent, and the MiB including other values sent, since the start and in this round.
 
     Args:
-        mib: size of a model as it is sent.
+        mib: Size of a model as it is sent, in MiB.
     """
     return {
         "traffic/models_down": r.traffic.down,
@@ -120,7 +120,7 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
     models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)
-    weights = torch.full((data.num_clients, models), float("nan"), dtype=torch.float64)  # of mixtures
+    weights = torch.full((data.num_clients, models), float("nan"), dtype=torch.float64)  # in mixtures
     for evaluation in evaluations:
         cluster[evaluation.clients] = evaluation.index
         if evaluation.weights is not None:

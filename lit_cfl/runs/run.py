@@ -32,9 +32,9 @@ from lit_cfl.storage.checkpoint import Checkpoint, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import locked
-from lit_cfl.tracking import Trackers
 from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.service import load_early
+from lit_cfl.tracking.trackers import Trackers
 
 SAME_START = (
     "The runs of all seeds started from one initial model: the module sets a seed itself, or starts from constants or "
@@ -49,9 +49,9 @@ class FinishedRun:
 
     Args:
         path: Directory of the run.
-        summary: content of `summary.json`.
-        baseline: the baseline's, if there was one.
-        seeds: with several seeds, each one's.
+        summary: Content of `summary.json`.
+        baseline: Finished run of the baseline, if there was one.
+        seeds: Finished run of each seed, if there are several.
     """
 
     path: Path
@@ -65,12 +65,12 @@ class RunCallbacks:
     """Functions that are called during runs.
 
     Args:
-        between_clients: called before a client is trained; may raise to end the run, which saves itself.
-        activity: called with what is being done, from the loading of the data on; often, so it should only take notes.
-        started: called before the first round: a title, the rounds completed before, of how many, and the seed.
-        row: called with each row of `metrics.csv`.
-        ended: called when a run ends, with the reason if it was stopped early.
-        notice: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
+        between_clients: Called before a client is trained; may raise to end the run, which saves itself.
+        activity: Called with the current activity, from the loading of the data on; often, so it should return fast.
+        started: Called before the first round with a title, the rounds completed before, all rounds, and the seed.
+        row: Called with each row of `metrics.csv`.
+        ended: Called when a run ends, with the reason if it was stopped early.
+        notice: Called once, at the end of all runs, with a notice for the user: how to upload what W&B kept offline.
     """
 
     started: Callable[[str, int, int, int], None] = field(default=lambda title, completed, rounds, seed: None)
@@ -94,9 +94,9 @@ def run(
 
     Args:
         path: Directory to create or to resume; None = runs/<name>-<time>.
-        callbacks: are called while the runs go on.
-        mode: `new`: the directory must hold no run; `resume`: what is there is resumed, under the recorded plan;
-            `new_plan`: the same under a plan for this machine, with the parts that the experiment's `plan` sets.
+        callbacks: Functions called during the runs.
+        mode: `new`: the directory must hold no run; `resume`: resumes the run in it, if any, under the recorded plan;
+            `new_plan`: resumes it under a plan for this machine, with the parts that the experiment's `plan` sets.
 
     Raises:
         InputError: another configuration than the one recorded, files that were changed, a directory in use.
@@ -137,25 +137,25 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
         baselines = [part.baseline for part in parts if part.baseline is not None]
         if baselines:
             finished.baseline = FinishedRun(path, mean_summary([part.summary for part in baselines]), seeds=baselines)
-        both = {"baseline": finished.baseline.summary} if finished.baseline else {}
-        write_json(path / "summary.json", finished.summary | both)
+        of_baseline = {"baseline": finished.baseline.summary} if finished.baseline else {}
+        write_json(path / "summary.json", finished.summary | of_baseline)
     return finished
 
 
 def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
     finished = FinishedRun(path, _run_one(experiment, path, callbacks, mode))
     if experiment.baseline is not None:
-        beside, baseline = path / "baseline", with_own_partition(experiment.for_baseline(), path, None)
-        finished.baseline = FinishedRun(beside, _run_one(baseline, beside, callbacks, mode))
+        folder, baseline = path / "baseline", with_own_partition(experiment.for_baseline(), path, None)
+        finished.baseline = FinishedRun(folder, _run_one(baseline, folder, callbacks, mode))
         DrawingGuard()("pictures/curve with the baseline", partial(_draw_with_baseline, experiment, finished))
     return finished
 
 
 def _draw_with_baseline(experiment: Experiment, finished: FinishedRun) -> None:
     if finished.baseline is not None:
-        path, beside, formats = finished.path, finished.baseline.path, experiment.pictures.formats
+        path, other, formats = finished.path, finished.baseline.path, experiment.pictures.formats
         with locked(path):
-            renew_sums(path, draw_both(path, beside, finished.summary, finished.baseline.summary, formats))
+            renew_sums(path, draw_both(path, other, finished.summary, finished.baseline.summary, formats))
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
@@ -174,7 +174,8 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
             return _start(experiment, path, callbacks)
         require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        return read_undamaged_summary(path, experiment.rounds) or _resume(experiment, path, stored, callbacks, mode)
+        summary = read_undamaged_summary(path, experiment.rounds)
+        return summary or _record(_restored(experiment, path, stored, callbacks, mode), callbacks)
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
@@ -189,13 +190,6 @@ def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
         if not (directory.rows or checkpoint.path.exists() or isinstance(error, SaveError)):
             directory.discard()  # nothing was trained: the same path may be used again
         raise
-
-
-def _resume(
-    experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
-) -> Row:
-    """Restores a run from its checkpoint, and runs the remaining rounds, or only the final steps."""
-    return _record(_restored(experiment, path, stored, callbacks, mode), callbacks)
 
 
 def _restored(
@@ -236,7 +230,7 @@ def _recorder(
 
 def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     """Runs the remaining rounds, and writes all files of the run. Returns the summary."""
-    callbacks.activity(Activity("starting what tracks the run"))
+    callbacks.activity(Activity("starting the trackers"))
     trackers = _trackers(recorder)
     status: Literal["success", "failed"] = "failed"
     reason = None
@@ -244,13 +238,13 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     algorithm, rounds = recorder.experiment.algorithm, recorder.experiment.rounds
     callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
-        release_freed_memory()  # memory used to make the data
+        release_freed_memory()  # memory used while the data were loaded
         reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
         release_freed_memory()
         summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.round_view(), recorder.models)
         status = "success"
-    except SystemExit:  # a search has stopped its trial, which is no failure
+    except SystemExit:  # a search has stopped its trial, which is not a failure
         status = "success"
         raise
     finally:

@@ -60,9 +60,9 @@ class RunDirectory:
     """Writes the files of one run. `create` or `reopen` must be called first.
 
     Args:
-        path: a directory that this process holds.
-        score_columns: further columns of `metrics.csv`, the algorithm's own.
-        tables: columns after `round` of the algorithm's own tables, by name.
+        path: Directory that this process has locked.
+        score_columns: Further columns of `metrics.csv`, those of the algorithm.
+        tables: Columns after `round` of the algorithm's own tables, by name.
         shifting: True if the run logs shifts.
         scores: Scores of the task.
     """
@@ -84,8 +84,8 @@ class RunDirectory:
         logs = [self.shifts] if shifting else []
         self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
         self.rows: list[dict[str, Any]] = []  # rows of metrics.csv
-        self.rounds_logged = 0  # the last round in metrics.csv before `reopen`: trackers may have had rows up to it
-        self.run_id = ""  # for trackers, the same after every resume
+        self.rounds_logged = 0  # last round in metrics.csv before `reopen`: trackers may have received rows up to it
+        self.run_id = ""  # stays the same when the run is resumed
         self.environment: dict[str, Any] = {}  # content of environment.json
         self.digests: dict[str, str] = {}  # of partition.npz and the snapshots, by name
 
@@ -96,7 +96,7 @@ class RunDirectory:
             InputError: the directory holds a run already, or files of something else.
         """
         require_unused(self.path)
-        self._require_only_beginnings()
+        self._require_no_other_files()
         self.discard()  # removes files of a run that left no config
         self.run_id = secrets.token_hex(4)
         self._start(data)
@@ -104,7 +104,7 @@ class RunDirectory:
 
     def _start(self, data: FederatedData | None) -> None:
         """Writes the files that exist before the first round."""
-        self._write_environment(environment() | {"run_id": self.run_id})  # first: it marks the others as a run's
+        self._write_environment(environment() | {"run_id": self.run_id})  # first: it marks the other files as a run's
         for table in self._tables:
             table.start()
         self.rows, self.digests = [], {}
@@ -115,12 +115,12 @@ class RunDirectory:
         """Restores the files of a run to their state at its checkpoint.
 
         Args:
-            config: as it shall be from now on.
-            data: before any shift.
-            saved: content of the checkpoint; None = the run starts again.
+            config: New configuration.
+            data: Data before any shift.
+            saved: Content of the checkpoint; None = the run starts again.
 
         Raises:
-            InputError: a file that cannot be made again is not as it was written.
+            InputError: a file that cannot be made again has changed.
         """
         self.run_id = read_run_id(self.path)
         self.rounds_logged = self._last_round_written()
@@ -129,7 +129,7 @@ class RunDirectory:
             self._require_unchanged(saved)
         else:
             self._require_own_config()
-        for name in _AT_THE_END:  # it is not over
+        for name in _AT_THE_END:  # the run has not finished
             with name_write_errors(self.path / name):
                 (self.path / name).unlink(missing_ok=True)
         if saved is None:
@@ -174,7 +174,7 @@ class RunDirectory:
         try:
             found = json.loads(file.read_text("utf-8"))["run_id"]
         except (OSError, ValueError, KeyError, TypeError):
-            return  # it is made again
+            return  # it is written again
         if found != self.run_id:
             raise InputError(
                 f"{file} is of run {found}, {self.path / 'config.yaml'} of run {self.run_id}: "
@@ -205,18 +205,18 @@ class RunDirectory:
         if digest is not None:
             self.digests[name] = digest
 
-    def _require_only_beginnings(self) -> None:
-        """Raises InputError if files exist that do not come from a run that ended during its start."""
-        there = [name for name in self._names() if (self.path / name).exists()]
-        if not there or (self._began() and not {"checkpoint.pt", "summary.json", SUMS} & set(there)):
+    def _require_no_other_files(self) -> None:
+        """Raises InputError if our files exist, unless a run left them that ended during its start."""
+        found = [name for name in self._names() if (self.path / name).exists()]
+        if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
             return
         raise InputError(
-            f"{self.path} has no config.yaml, but {', '.join(there)}: files of a run that lost it, or of something "
+            f"{self.path} has no config.yaml, but {', '.join(found)}: files of a run that lost it, or of something "
             "else; choose another --run_dir, or move them away"
         )
 
-    def _began(self) -> bool:
-        """Returns whether `environment.json`, the first file of a run, was written by a run."""
+    def _was_started(self) -> bool:
+        """Returns whether a run has written `environment.json`, its first file."""
         try:
             return "run_id" in json.loads((self.path / _ENVIRONMENT).read_text("utf-8"))
         except (OSError, ValueError, TypeError):
@@ -238,7 +238,7 @@ class RunDirectory:
         """Writes the digests of all files, which marks the run as finished.
 
         Args:
-            rows: names of the files in `rows/`.
+            rows: Names of the files in `rows/`.
         """
         files = [name for name in self._names() if name != SUMS]
         pictures = [f"pictures/{file.name}" for file in (self.path / "pictures").glob("[!.]*.*")]
@@ -269,7 +269,7 @@ class RunDirectory:
         """Writes all of `clients.csv`, row by row; None becomes blank.
 
         Args:
-            models: Models whose weights in the client's mixture end each row.
+            models: Number of models, whose weights in the client's mixture end each row; 0 = no mixtures.
         """
 
         def write(file: IO[bytes]) -> None:

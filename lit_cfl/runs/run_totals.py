@@ -1,4 +1,4 @@
-"""Counts and values that a run needs from earlier rounds, in addition to its algorithm's state; in checkpoints, too."""
+"""Counts and values that a run needs from earlier rounds, in addition to its algorithm's state."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -19,12 +19,12 @@ class RunTotals:
     """Counts, best scores and memberships of a run, which survive a resume.
 
     Args:
-        members: cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
-        memberships: the same for some rounds, by number.
-        best: test figure of each score by its name, among evaluations that cover every client.
-        silhouette, skipped, shifted: not in a row yet; `shifted` are clients and examples.
-        compared: number of the round of the last snapshot.
-        trained: True if any client trained in the round.
+        members: Cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
+        memberships: Clusters of each client in some rounds, by number of the round.
+        best: Best test value of each score by its name, among evaluations that cover every client.
+        silhouette, skipped, shifted: Values for the next row; `shifted` are the numbers of clients and examples.
+        compared: Number of the round of the last snapshot.
+        trained: True if any client has trained.
     """
 
     members: Tensor | None = None
@@ -64,14 +64,14 @@ class RunTotals:
         """Updates memberships and best scores from an evaluation.
 
         Args:
-            every: rounds between two memberships that are kept.
+            every: Rounds between two stored memberships.
         """
         test = evaluation.scores.get("test")
         if evaluation.full_coverage and test is not None:
             self._keep_best(test)
         self.members = members(evaluation, r.data.num_clients)
         if is_due(r.number, max(self.memberships, default=None), every):
-            self.memberships[r.number] = self.members.int()  # one per period of rounds, to limit the size
+            self.memberships[r.number] = self.members.int()  # one per period of rounds, to limit memory
 
     def _keep_best(self, test: SplitScores) -> None:
         weighted = test.weighted()
@@ -89,6 +89,6 @@ def is_due(number: int, last: int | None, every: int) -> bool:
     """Returns whether a new period of `every` rounds has started between the two rounds.
 
     Args:
-        number, last: Numbers of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.
+        number, last: Numbers of two rounds, from 1: with 10, periods are 1 to 10, 11 to 20, and so on.
     """
     return last is None or (number - 1) // every > (last - 1) // every

@@ -16,7 +16,7 @@ class ScoredClients:
     """Clients of a run that took part in training and were scored on test data in the last round.
 
     Args:
-        sizes: test examples of each client.
+        sizes: Test examples of each client.
         values: Score of each client.
         by_size: Weight clients by their number of examples; False if tokens are the weight or a mean is transformed.
     """
@@ -28,11 +28,11 @@ class ScoredClients:
 
 @dataclass(frozen=True)
 class SharedClients:
-    """Scores of two runs (or two runs per seed) over the clients scored in both; means over the seeds.
+    """Scores of two runs (or of two runs per seed, averaged) over the clients scored in both.
 
     Args:
-        clients: how many both score.
-        mine, others: the figures of each over them; see `figures`.
+        clients: Number of clients scored in both.
+        mine, others: Test columns of each over these clients; see `figures`.
     """
 
     clients: float
@@ -54,7 +54,7 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
         if value is not None and not newcomer:
             sizes[client], values[client] = examples, value
     whole = summary[f"test/weighted_{score.name}"]
-    known = bool(values) and whole is not None  # an infinite or undefined score is not
+    known = bool(values) and whole is not None  # None = infinite or undefined
     by_size = known and isclose(fmean(values.values(), sizes.values()), whole, rel_tol=1e-6)
     return ScoredClients(sizes, values, by_size)
 

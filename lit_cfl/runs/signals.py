@@ -13,11 +13,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Defers SIGINT and SIGTERM within the block until the run can be left.
+    """Defers SIGINT and SIGTERM within the block until the run can be interrupted.
 
-    Gives a function that raises `Interrupted` once a signal has arrived: to be called wherever the run can be left.
-    A handler that raised would do so anywhere, in destructors and callbacks, too, where exceptions are lost. A second
-    signal ends the process at once.
+    Yields a function that raises `Interrupted` once a signal has arrived, to be called wherever the run can be
+    interrupted. A handler that raises could do so anywhere, also in destructors and callbacks, where exceptions are
+    lost. A second signal ends the process at once.
     """
     arrived: list[int] = []
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 from lit_cfl.errors import SaveError
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_UNFINISHED = ".lit-cfl.tmp"  # ends the name of a file that is not complete yet
+_UNFINISHED = ".lit-cfl.tmp"  # end of the name of an incomplete file
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes a file so that readers see either the old or the complete new content.
 
     Raises:
-        SaveError: it could not be written; the old file is as it was.
+        SaveError: it could not be written; the old file is unchanged.
     """
     temporary = path.with_name(f".{path.name}{_UNFINISHED}")
     with name_write_errors(path):

@@ -2,10 +2,10 @@
 
 A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
 that are views are cloned, for a view would save all of its storage. Fields that map clients to models
-(`dict[int, Tensor]`) are saved incrementally, in `rows/`: a save writes the models that are other tensors than at the
-save before, many in a file. A file of which less than half is still needed is replaced: its other models are written
-again, so that the files take at most twice what the models do. `checkpoint.pt` names the files with their digests and
-is renamed last. A file with a bit that is not as it was written is refused.
+(`dict[int, Tensor]`) are saved incrementally, in `rows/`: a save writes only models whose tensor was replaced since the
+previous save, many per file. A file of which less than half is still needed is dropped, and its needed models are
+written again, so that the files take at most twice the size of the models. `checkpoint.pt` names the files with their
+digests and is renamed last. A file that has changed by a single bit is refused.
 """
 
 import re
@@ -31,9 +31,9 @@ from lit_cfl.storage.run_format import FORMAT, ONE_ROW_A_FILE, require_format
 
 _READS = 3  # attempts to read a checkpoint that another process keeps saving
 _ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # field, round and number; in format 3 field, client and round
-_ALONE = -1  # position of a row that is alone in its file, as in format 3
+_ALONE = -1  # position of the only row of a file, as in format 3
 _NOBODY = object()
-_FILE_BYTES = 2**26  # of the models in a file of rows/, unless one alone is more
+_FILE_BYTES = 2**26  # maximum size of the models in a file of rows/, unless a single one is larger
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class _RowFile:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _SavedRow:
-    """A client's model and its place on disk. It is not kept in memory, which all models could fill."""
+    """A client's model and its place on disk. The reference is weak, as all models might fill the memory."""
 
     row: "ReferenceType[Tensor]"
     file: _RowFile
@@ -151,7 +151,7 @@ class Checkpoint:
                 return self._load()
             except InputError:
                 if self._written_at() == written:
-                    raise  # else another process has saved meanwhile, and removed rows that it replaced
+                    raise  # otherwise another process has saved in the meantime, and removed rows that it replaced
         raise InputError(f"{self.path} was saved again each time it was read; wait until its run has ended")
 
     def _written_at(self) -> tuple[int, int]:
@@ -200,7 +200,7 @@ class Checkpoint:
                 f"{path} cannot be read: it is not the file that {self.path} names, so one of them is "
                 "damaged or comes from another run; put a copy back, or remove checkpoint.pt to start again at round 1"
             )
-        # Mapped, not read: all of them may be more than the memory.
+        # mapped, not read: all rows together may exceed the memory
         return cast(Tensor, torch.load(path, weights_only=True, map_location="cpu", mmap=True))
 
 

@@ -18,7 +18,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     """Reads `config.yaml` of a run directory; None if there is none.
 
     Raises:
-        InputError: it is not as it was written, or of a run of another format.
+        InputError: it was changed, or belongs to a run of another format.
     """
     file = path / "config.yaml"
     if not file.exists():
@@ -53,7 +53,7 @@ def require_unused(path: Path) -> None:
     """Raises InputError if the directory contains a run."""
     if (path / "config.yaml").exists():
         raise InputError(
-            f"{path} already holds a run; choose another --run_dir, or go on with --resume {quote(str(path))}"
+            f"{path} already holds a run; choose another --run_dir, or resume it with --resume {quote(str(path))}"
         )
 
 
@@ -69,7 +69,7 @@ def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = Non
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts such as `1e-3`, which jsonargparse reads as numbers where PyYAML does not."""
+    """Quotes texts such as `1e-3`, which jsonargparse reads as numbers and PyYAML as texts."""
 
 
 _Dumper.add_implicit_resolver(

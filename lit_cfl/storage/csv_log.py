@@ -53,7 +53,7 @@ class CsvLog:
         """Atomically truncates the file to a mark.
 
         Raises:
-            InputError: what came before the mark is not what was written.
+            InputError: the content before the mark has changed.
         """
         self._replace(read_up_to_mark(self.path, mark))
 
@@ -92,7 +92,7 @@ def write_rows(
     """Writes a whole CSV file: dicts as JSON, nan and missing values blank.
 
     Args:
-        digits: significant ones of each float; None = all.
+        digits: Significant digits of each float; None = all.
     """
 
     def cell(value: Any) -> Any:
@@ -110,8 +110,8 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
 
     Args:
         path: Path of the file; `.xz` files are compressed.
-        size: bytes that count of a table that may still grow, up to the end of a row; None = all.
-        text: columns that hold text, even where it looks like a number.
+        size: Number of bytes to read from a table that may still grow, up to the end of a row; None = all.
+        text: Columns whose values are text, even those that look like numbers.
     """
     data = path.read_bytes()
     return _rows(lzma.decompress(data) if path.suffix == ".xz" else data[:size], text)
@@ -131,7 +131,7 @@ def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
     """Reads the rows in the last MiB of a table that may still grow.
 
     Args:
-        size: bytes that count, up to the end of a row.
+        size: Number of bytes to read, up to the end of a row.
     """
     with path.open("rb") as file:
         header = file.readline()

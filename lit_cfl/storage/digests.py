@@ -1,7 +1,7 @@
 """Records the SHA-256 of files, to detect damaged files and files of another run when reading.
 
 Text files that we read back end with a comment that holds the digest of all before it. `SHA256SUMS`, the last file of a
-run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): a run is over once it is there.
+run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): once it exists, the run has finished.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
 
     Args:
         path: Path of the file.
-        text: ends with a line feed.
+        text: Content, which ends with a line feed.
         run_id: Id of the run that the file belongs to, eight hexadecimal digits.
     """
     of_run = f"run {run_id}, " if run_id else ""
@@ -89,10 +89,10 @@ def read_digests(directory: Path) -> dict[str, str] | None:
 
 
 def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:
-    """Lists files of a run that changed since it finished; None if it has not finished, or that is unknown.
+    """Lists files of a run that changed since it finished; None if it has not finished, or has no valid digests.
 
     Args:
-        names: those to look at; None = all.
+        names: Files to check; None = all.
     """
     sums = read_digests(directory)
     if sums is None:
@@ -105,5 +105,5 @@ def require_undamaged(directory: Path, name: str) -> None:
     if damaged(directory, [name]):
         raise InputError(
             f"{directory / name} was changed or damaged since the run ended; put the original back, or let "
-            f"lit-cfl run --resume {directory} look at what can be made again"
+            f"lit-cfl run --resume {directory} write what it can again"
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lit_cfl.errors import InputError
 
-_MOST_BYTES = 180  # of a name: the time of a run and endings of files follow, and file systems take 255
+_MOST_BYTES = 180  # file systems allow 255, and the time of a run and endings of files follow
 
 
 def expand_home(path: str | Path) -> Path:
@@ -19,11 +19,11 @@ def resolve_directory(path: str, option: str) -> Path:
     """Makes a path from an option's value.
 
     Args:
-        path: as given.
+        path: Value of the option.
         option: Name of the option, for the message.
 
     Raises:
-        InputError: it is empty, or no file system can have it.
+        InputError: it is empty, or no file system allows it.
     """
     if not path.strip() or "\0" in path:
         raise InputError(f"{option} is {path!r}; give a folder, or leave it out")
@@ -39,10 +39,10 @@ def require_folder_name(name: str, what: str) -> None:
 
     Args:
         name: Name to check.
-        what: whose name it is, for the message.
+        what: Option that gives the name, for the message.
 
     Raises:
-        InputError: it is empty, too long, or holds slashes or characters that cannot be printed.
+        InputError: it is empty, too long, or contains slashes or characters that cannot be printed.
     """
     wrong = None
     if not name or name in (".", "..") or Path(name).name != name:

@@ -12,7 +12,7 @@ from lit_cfl.storage.atomic_writes import name_write_errors, remove_unfinished
 
 _FOLDERS = ("rows", "snapshots", "pictures")  # folders in which a killed process may have left unfinished files
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
-_LOOK_SECONDS = 0.5  # `wait_until_free`, as of a page that is watched, holds a directory for a moment
+_LOOK_SECONDS = 0.5  # `wait_until_free` in another process, such as a report, holds the lock for a moment
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):  # the disk is full or gone, which was reported already
-                if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
+                if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing was written
                     file.unlink()
                     path.rmdir()
 
@@ -55,10 +55,10 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
 
     Args:
         path: Path of the directory.
-        seconds: at most.
+        seconds: Maximum time to wait.
 
     Returns:
-        whether no process holds it now.
+        Whether the directory is free now.
     """
     if (path / ".lock").exists():
         with name_write_errors(path / ".lock"):

@@ -5,7 +5,7 @@ from pathlib import Path
 from lit_cfl.errors import InputError
 
 FORMAT = 4
-ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is read, too
+ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is still read
 
 
 def require_format(path: Path, found: object) -> None:
@@ -13,10 +13,10 @@ def require_format(path: Path, found: object) -> None:
 
     Args:
         path: Path of the file that holds the number.
-        found: the number in it; None = none, as in `config.yaml` before 0.2.0.
+        found: Number in the file; None = there is none, as in `config.yaml` before 0.2.0.
 
     Raises:
-        InputError: naming the version that reads it.
+        InputError: it has another format; the message names the version that reads it.
     """
     if found not in (FORMAT, ONE_ROW_A_FILE):
         earlier = found is None or (isinstance(found, int) and found < ONE_ROW_A_FILE)

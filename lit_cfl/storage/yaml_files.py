@@ -1,4 +1,4 @@
-"""Reads YAML with libyaml, in an eighth of PyYAML's own time, if PyYAML was built with it."""
+"""Reads YAML with libyaml, eight times as fast as PyYAML's own parser, if PyYAML was built with it."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.errors import Notice
 
 Models = Mapping[str, Mapping[str, Tensor]]  # a state dict for each cluster, by number, and for `global`
-MAX_MIB = 256  # maximum size of models in the artifact
+MAX_MIB = 256  # maximum size of the models in the artifact
 
 
 def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: Tensor) -> Models:
@@ -26,13 +26,13 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
     served = algorithm.serve(state, clients)
     used = served.index[served.index >= 0].unique().tolist()
     if served.weights is not None:
-        used = served.weights.any(0).nonzero().flatten().tolist()  # of a mixture all models, not the largest weight's
+        used = served.weights.any(0).nonzero().flatten().tolist()  # all models of the mixtures
     rows = {str(number): served.models[number] for number in used}
     if "global" in served.extra:
         rows["global"] = served.extra["global"]
     mib = sum(row.numel() * row.element_size() for row in rows.values()) / 2**20
     if mib > MAX_MIB:
-        warnings.warn(Notice(f"W&B gets no models, they are {mib:,.0f} MiB; checkpoint.pt has them"), stacklevel=2)
+        warnings.warn(Notice(f"W&B gets no models, which have {mib:,.0f} MiB; checkpoint.pt has them"), stacklevel=2)
         return {}
     return dict(_state_dicts(engine, rows)) if rows else {}
 
@@ -52,12 +52,12 @@ def _place(tensor: Tensor) -> tuple[int, torch.Size]:
     return tensor.data_ptr(), tensor.shape
 
 
-def gathered(run: Path, folder: Path, models: Models) -> dict[str, Path]:
+def copy_files(run: Path, folder: Path, models: Models) -> dict[str, Path]:
     """Copies the files of the artifact, so that they do not change before their upload. Returns them by name.
 
     Args:
-        run: the run directory.
-        folder: where the copies go.
+        run: Run directory.
+        folder: Folder for the copies, which is created.
         models: Models that `cluster_models` returns.
     """
     folder.mkdir()

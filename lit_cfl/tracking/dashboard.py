@@ -45,7 +45,7 @@ def dashboard(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--project", default=_PROJECT, help="the project of your runs (default: %(default)s)")
     parser.add_argument("--entity", help="user or team (default: the one that is logged in)")
-    parser.add_argument("--name", default="Lit-CFL", help="of the workspace (default: %(default)s)")
+    parser.add_argument("--name", default="Lit-CFL", help="name of the workspace (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="only print the panels; needs no account")
     parser.add_argument("--run", metavar="RUN_DIR", help="a finished run whose scores to show (default: accuracy)")
     given = parser.parse_args(list(arguments))

@@ -1,23 +1,46 @@
 """The Lightning loggers of one run. Their failures do not stop it."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import Row
-from lit_cfl.tracking.background import Guard, Status
 
+Status = Literal["success", "failed"]
 Build = Callable[[], Logger]
-_QUEUE = 10  # figures that TensorBoard's writer may still hold after it has been flushed, by default
-_FIGURES = 20  # minimum number of metrics in a row
+T = TypeVar("T")
+
+
+@dataclass
+class Guard:
+    """Isolates the run from a tracker's failures: after the first, the tracker is disabled with one notice."""
+
+    title: str
+    failed: bool = False
+
+    def __call__(self, do: Callable[[], T]) -> T | None:
+        return None if self.failed else self.call_always(do)
+
+    def call_always(self, do: Callable[[], T]) -> T | None:
+        """Calls a function even after an earlier failure; further failures are silent."""
+        try:
+            return do()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            if not self.failed:
+                text = f"{self.title} failed and is left out of the rest of this run ({why})"
+                warnings.warn(Notice(text), stacklevel=2)
+            self.failed = True
+            return None
 
 
 @dataclass(frozen=True)
-class _Fed:
+class _GuardedLogger:
     """A logger with its first round to log."""
 
     guard: Guard
@@ -36,16 +59,16 @@ class _Fed:
 class Loggers:
     """Gives the rows of a run to its loggers.
 
-    A run that is resumed goes on in its TensorBoard folder: rows that a killed process may not have written whole are
-    logged again, and `purge_step` makes TensorBoard hide its earlier entries. Any other logger begins a new version,
-    with the round `logged`, or with the next one if that is not run again.
+    A resumed run continues in its TensorBoard folder: all rows are logged again, as a killed process may not have
+    written the last ones whole, and `purge_step` makes TensorBoard hide the earlier entries. Any other logger starts a
+    new version, at the round `logged`, or at the next one if that round is not run again.
 
     Args:
-        builds: one for each logger.
+        builds: Functions that each build a logger.
         folder: Folder of the run's TensorBoard files, inside the logger's own; None = numbered by the logger.
-        options: logged as hyper-parameters.
+        options: Options of the run, logged as hyper-parameters.
         rows: Rows of `metrics.csv` from before this process started, without blanks.
-        logged: the last round that an earlier process wrote a row of, 0 = none.
+        logged: Last round of which an earlier process wrote a row, 0 = none.
 
     Raises:
         InputError: a logger cannot be built.
@@ -55,49 +78,42 @@ class Loggers:
         self, builds: Sequence[Build], folder: str | None, options: Mapping[str, Any], rows: Sequence[Row], logged: int
     ) -> None:
         self._all = [_opened(build, folder, rows, logged) for build in builds]
-        for fed in self._all:
-            fed.guard(partial(fed.logger.log_hyperparams, dict(options)))
+        for one in self._all:
+            one.guard(partial(one.logger.log_hyperparams, dict(options)))
             for row in rows:
-                fed.log(row)
+                one.log(row)
 
     def log(self, row: Row) -> None:
         """Logs a row without blanks."""
-        for fed in self._all:
-            fed.log(row)
+        for one in self._all:
+            one.log(row)
 
     def finish(self, status: Status) -> None:
         """Ends all loggers."""
-        for fed in self._all:
-            fed.guard(partial(fed.logger.finalize, status))
+        for one in self._all:
+            one.guard(partial(one.logger.finalize, status))
 
 
-def _opened(build: Build, folder: str | None, rows: Sequence[Row], logged: int) -> _Fed:
+def _opened(build: Build, folder: str | None, rows: Sequence[Row], logged: int) -> _GuardedLogger:
+    restored = int(rows[-1]["round"]) if rows else 0
     try:
-        logger, restored = build(), int(rows[-1]["round"]) if rows else 0
-        first = max(logged, restored + 1)
+        logger, first = build(), max(logged, restored + 1)
         if isinstance(logger, TensorBoardLogger) and isinstance(build, partial):
-            first = _first_unsure(rows, build.keywords.get("max_queue") or _QUEUE)
-            logger = build(**_in_folder(folder, first if logged else None, build.keywords))
+            logger, first = build(**_in_folder(folder, logged, build.keywords)), 1
     except ImportError as error:
         raise InputError(f"a logger of tracking.loggers cannot be built: {error}") from error
-    return _Fed(Guard(type(logger).__name__), logger, first)
+    return _GuardedLogger(Guard(type(logger).__name__), logger, first)
 
 
-def _first_unsure(rows: Sequence[Row], queue: int) -> int:
-    """Finds the first round that TensorBoard may lack: later rows flush earlier ones to the disk."""
-    unsure = rows[-(1 + queue // _FIGURES) :]
-    return int(unsure[0]["round"]) if unsure else 1
-
-
-def _in_folder(folder: str | None, first: int | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options with which TensorBoard continues in a folder.
+def _in_folder(folder: str | None, logged: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options with which TensorBoard continues in a folder, hiding the rounds that it has.
 
     Args:
-        first: the round from which on it hides what the folder has; None = the folder is new.
+        logged: Last round that the folder may have; 0 = the folder is new.
         given: Options set by the user.
     """
     version = given.get("version")
     options: dict[str, Any] = {"version": folder if version is None else version}
-    if first is not None:  # two files that are begun in the same second would have the same name
-        options |= {"purge_step": first, "filename_suffix": f"{given.get('filename_suffix') or ''}.{first}"}
+    if logged:  # two files created in the same second would have the same name
+        options |= {"purge_step": 1, "filename_suffix": f"{given.get('filename_suffix') or ''}.{logged}"}
     return options

@@ -9,7 +9,7 @@ import numpy as np
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
 
-_MAX_ROWS = 1000  # the last ones of a table
+_MAX_ROWS = 1000  # rows of a table that are logged, the last ones
 _BINS = np.linspace(0, 1, 21)
 
 
@@ -18,8 +18,8 @@ def media(view: RoundView, pictures: Mapping[str, Path], with_tables: bool) -> d
 
     Args:
         view: View of the run.
-        pictures: drawn now.
-        with_tables: True if the server, if any, can be asked about tables.
+        pictures: Pictures drawn in this round, by name.
+        with_tables: Include tables, about which wandb asks its server.
     """
     import wandb
 
@@ -40,6 +40,6 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
     columns: list[str | int] = list(dict.fromkeys(column for row in rows for column in row))
     table = wandb.Table(columns=columns)
-    for row in rows[-_MAX_ROWS:]:  # of a list of rows, wandb asks pandas whether it is a frame
+    for row in rows[-_MAX_ROWS:]:  # for a list of rows, wandb would import pandas
         table.add_data(*(row.get(str(column)) for column in columns))
     return table

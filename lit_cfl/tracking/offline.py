@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lit_cfl.storage.atomic_writes import write_text
 
-_COMPLETE = "lit-cfl-complete"  # our mark in a folder: its process was not killed, and all that it logged is there
-_LAST_ROUND = "lit-cfl-last-round-"  # and a run's id: our file beside the folders; it stays when they are uploaded
+_COMPLETE = "lit-cfl-complete"  # our mark in a folder: its process ended normally, and logged everything
+_LAST_ROUND = "lit-cfl-last-round-"  # and the run's id: our file next to the folders, which an upload may remove
 _MAX_NAMED = 3
 
 
@@ -16,7 +16,7 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
     """Lists the W&B folders of a run in order of creation: one for each start or resumption.
 
     Args:
-        wandb: the folder `wandb` of a run directory.
+        wandb: Folder `wandb` of a run directory.
         run_id: Id of the W&B run.
     """
     return sorted(wandb.glob(f"*run-*-{run_id}"), key=lambda path: path.name.removeprefix("offline-"))
@@ -31,13 +31,13 @@ def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
 def rounds_kept(wandb: Path, run_id: str | None) -> int:
     """Returns the last round that need not be logged again, and sets folders of killed processes aside.
 
-    A killed process leaves a folder that may lack rounds and may end in half an entry. There `wandb sync` (0.31) stops:
-    it sends none of the later folders of the run, and exits with 0. So the next process logs again all rounds after
-    those in complete folders, and the folder that was cut off is not uploaded: `wandb sync` passes over a file with a
-    `.synced` beside it.
+    A killed process leaves a folder that may lack rounds and may end in half an entry. `wandb sync` (0.31) stops at
+    that entry: it sends none of the later folders of the run, and exits with 0. So the next process logs again all
+    rounds after those in complete folders, and the truncated folder is not uploaded: `wandb sync` skips a file that has
+    a `.synced` file next to it.
 
     Args:
-        wandb: the folder `wandb` of a run directory.
+        wandb: Folder `wandb` of a run directory.
         run_id: Id of the W&B run.
     """
     folders = folders_of(wandb, run_id)
@@ -61,7 +61,7 @@ def sync_line(runs: Iterable[Path]) -> str | None:
     """Describes how to upload the offline folders of runs; None if there are none.
 
     Args:
-        runs: run directories; their baselines count, too.
+        runs: Run directories; their baselines are included.
     """
     folders = [place / "wandb" for run in runs for place in (run, run / "baseline")]
     waiting = [folder for folder in folders if any(map(_waits, folder.glob("offline-run-*/*.wandb")))]

@@ -22,18 +22,18 @@ _MODES: dict[str, Mode] = {
 
 @dataclass(frozen=True)
 class Tracking:
-    """Chooses what is tracked and where; `docs/tracking.md` says more.
+    """Chooses what is tracked, and by which services; see `docs/tracking.md`.
 
     Args:
-        wandb: Weights & Biases: `online`, `offline` (sync later) or `disabled`. None = as the variable WANDB_MODE says,
-            else online where a key is set (`wandb login`, WANDB_API_KEY), else offline; disabled if not installed.
+        wandb: Weights & Biases: `online`, `offline` (sync later) or `disabled`. None = the value of WANDB_MODE, else
+            online if a key is set (`wandb login`, WANDB_API_KEY), else offline; disabled if not installed.
         project: Project of the W&B run.
-        entity: user or team of the W&B run; None = the account's own.
+        entity: User or team of the W&B run; None = the account's own.
         group: Group of the W&B run.
         tags: Tags of the W&B run.
         notes: Notes of the W&B run.
-        loggers: any further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
-        snapshots_every: rounds between two entries of `memberships.npz` and `snapshots/`, and between two sets of
+        loggers: Further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
+        snapshots_every: Rounds between two entries of `memberships.npz` and `snapshots/`, and between two sets of
             pictures, 1 or more.
     """
 
@@ -51,7 +51,7 @@ class Tracking:
             raise InputError(f"tracking.snapshots_every is {self.snapshots_every}; it must be 1 or more")
 
     def asked(self) -> Mode | None:
-        """Returns the W&B mode from the option or else from WANDB_MODE; None = whichever is possible.
+        """Returns the W&B mode from the option or else from WANDB_MODE; None = neither is set.
 
         Raises:
             InputError: WANDB_MODE is not a mode, or wandb is requested but not installed.

@@ -1,4 +1,4 @@
-"""Settings of wandb and of its process: quiet, without personal data, and without waiting for a server."""
+"""Settings of wandb and of its process: no output, no personal data, no waiting for a server."""
 
 import os
 import ssl
@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 _REACH_SECONDS = 3.0  # time for the server to answer
-_INIT_SECONDS = 60.0  # 20 were too few to start offline on a busy machine
+_INIT_SECONDS = 60.0  # on a busy machine an offline start may take more than 20
 FINISH_SECONDS = 60.0  # time for the last uploads
 
 
@@ -31,11 +31,11 @@ def load_early(asked: Callable[[], str | None]) -> None:
     """Loads wandb and starts its process in a thread, so that both are ready when the run's data are.
 
     Args:
-        asked: Returns the mode of W&B that is asked for; if it raises, nothing is loaded.
+        asked: Returns the requested mode of W&B; if it raises, nothing is loaded.
     """
 
     def load() -> None:
-        with suppress(Exception):  # whoever needs wandb later meets the same error, and says so
+        with suppress(Exception):  # the later import of wandb raises the same error, which is then reported
             if asked() != "disabled":
                 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
                 read_noted_mode()
@@ -51,7 +51,7 @@ def wait_until_loaded() -> None:
 
 
 def end_service() -> None:
-    """Ends wandb's process, which the next run starts again."""
+    """Ends wandb's process; the next run starts a new one."""
     import wandb
 
     with suppress(Exception, SystemExit):
@@ -72,7 +72,7 @@ def stage_files_in(folder: Path) -> Iterator[None]:
 
 
 def settings(wandb: Any) -> Any:
-    """Makes quiet settings that disclose nothing about the machine, its user, folders and other programs."""
+    """Returns settings without output that disclose nothing about the machine, its user, folders and other programs."""
     return wandb.Settings(
         reinit="create_new",
         program="lit-cfl",
@@ -93,7 +93,7 @@ def settings(wandb: Any) -> Any:
 
 
 def answers(server: str) -> bool:
-    """Returns whether a server answers at all, even with an error: wandb alone would try for minutes."""
+    """Returns whether a server answers at all, even with an error: wandb itself would retry for minutes."""
     try:
         with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
             return True

@@ -1,8 +1,11 @@
-"""All trackers of one run. Their failures do not stop the run."""
+"""All trackers of one run: pictures, W&B and Lightning loggers. Their failures do not stop the run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from lit_cfl.metric_names import Row
@@ -10,23 +13,44 @@ from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models
-from lit_cfl.tracking.background import BackgroundTrackers, Status
-from lit_cfl.tracking.loggers import Loggers
+from lit_cfl.tracking.loggers import Guard, Loggers, Status
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
 
+SHARE = 0.02  # maximum share of a run's time for pictures and tables before the last round
+_FIRST_SECONDS = 0.6  # estimated time of the first pictures: runs of half a minute draw only at their end
+
+
+class PictureTime:
+    """Limits the time that pictures and tables take before the last round to a share of the run's time."""
+
+    def __init__(self) -> None:
+        self._start, self._seconds = monotonic(), _FIRST_SECONDS
+
+    def left(self) -> bool:
+        return self._seconds < SHARE * (monotonic() - self._start)
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Adds the time of the block."""
+        start = monotonic()
+        yield
+        self._seconds += monotonic() - start
+
 
 class Trackers:
-    """Feeds the pictures, W&B and the loggers of one run.
+    """Draws the pictures of one run, and feeds W&B and the loggers.
+
+    Pictures and W&B have a thread, so that training does not wait for them.
 
     Args:
         tracking: Tracking options.
         name: Name of the run.
-        path: the run directory: pictures and W&B keep their files there.
-        config: logged as hyper-parameters, folders left out.
+        path: Run directory, where pictures and W&B keep their files.
+        config: Configuration, logged as hyper-parameters without the paths of folders.
         run_id: Id of the W&B run and of the folder of TensorBoard's files; a resumed run keeps it.
         rows: Rows of `metrics.csv` from before this process started; W&B and TensorBoard receive the ones they lack.
-        logged: the last round that an earlier process wrote a row of, 0 = none.
+        logged: Last round of which an earlier process wrote a row, 0 = none.
         formats: Formats of the pictures; empty = no pictures.
 
     Raises:
@@ -46,37 +70,77 @@ class Trackers:
     ) -> None:
         mode, known = tracking.asked(), [_known(row) for row in rows]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
-        own = None if run_id is None else f"{name}-{run_id}"
-        self._loggers = Loggers(tracking.loggers, own, plain, known, logged)
-        folder = PictureFolder(path / PICTURES, formats)
-        begin = partial(WandbRun, tracking, mode, name, path, plain, run_id)
-        self._background = BackgroundTrackers(folder, None if mode == "disabled" else begin, known)
+        folder = None if run_id is None else f"{name}-{run_id}"
+        self._loggers = Loggers(tracking.loggers, folder, plain, known, logged)
+        self._pictures, self._time = PictureFolder(path / PICTURES, formats), PictureTime()
+        self._run: WandbRun | None = None
+        self._guard = Guard("W&B")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
+        if mode != "disabled":
+            start = partial(WandbRun, tracking, mode, name, path, plain, run_id)
+            self._thread.submit(self._start_wandb, start, known)
 
     def log(self, row: Row, view: RoundView | None = None) -> None:
         """Logs a row of `metrics.csv` without its blanks.
 
         Args:
             row: Row of a round.
-            view: where pictures and tables are due; they wait for the end where those before have cost too much.
+            view: View of the run if pictures and tables are due; they are left out if earlier ones took too long.
         """
         numbers = _known(row)
-        self._background.log(numbers, view)
+        self._thread.submit(self._log, numbers, view)
         self._loggers.log(numbers)
 
     def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
         """Logs the final results: W&B gets the summary, the models, the memberships and the partition.
 
         Args:
-            summary: content of `summary.json`.
-            view: at the end.
-            models: gives those that clients use.
+            summary: Content of `summary.json`.
+            view: View of the finished run, for pictures that an earlier process could not draw.
+            models: Returns the models that clients use.
         """
-        self._background.conclude(_known(summary), view, models)
+        self._thread.submit(self._conclude, _known(summary), view, models)
 
     def finish(self, status: Status) -> bool:
-        """Ends all trackers. Returns whether the final pictures were drawn."""
+        """Waits until everything is logged and drawn, and ends all trackers, even after a failure.
+
+        Returns:
+            Whether the final pictures were drawn.
+        """
         self._loggers.finish(status)
-        return self._background.finish(status)
+        self._thread.submit(self._finish, status)
+        self._thread.shutdown()
+        return self._pictures.ended
+
+    def _start_wandb(self, start: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
+        self._run = self._guard(start)
+        for row in rows:
+            self._log_to_wandb(row, None, {})
+
+    def _log(self, row: Row, view: RoundView | None) -> None:
+        if view is not None and (view.last or self._time.left()):
+            with self._time.measured():
+                self._log_to_wandb(row, view, self._pictures.draw(view))
+        else:
+            self._log_to_wandb(row, None, {})
+
+    def _log_to_wandb(self, row: Row, view: RoundView | None, drawn: Mapping[str, Path]) -> None:
+        run = self._run
+        if run is not None:
+            self._guard(lambda: run.log(row, view, drawn))
+
+    def _conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
+        if view is not None:
+            self._pictures.draw(view)  # also those that failed before: the disk may have room again
+        run = self._run
+        if run is not None:
+            self._guard(lambda: run.conclude(summary, models))
+
+    def _finish(self, status: Status) -> None:
+        run = self._run
+        if run is not None:
+            self._guard.call_always(lambda: run.finish(status))
+            self._guard(run.mark_complete)
 
 
 def _known(row: Row) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from lit_cfl.errors import Notice
 from lit_cfl.pictures.round_view import RoundView
-from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
+from lit_cfl.tracking.artifacts import Models, copy_files, log_artifact
 from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.service import answers, end_service, read_noted_mode, settings, stage_files_in, wait_until_loaded
 
-_LEAST_FREE = 2**20  # bytes on the disk
+_MIN_FREE = 2**20  # free bytes on the disk, below which files may be incomplete
 
 
 class WandbRun:
@@ -26,10 +26,10 @@ class WandbRun:
 
     Args:
         tracking: W&B's options.
-        mode: as asked for; None = online where a key is set, else offline.
+        mode: Requested mode; None = online if a key is set, else offline.
         name: Name of the run.
-        path: the run directory: files go into `wandb/` there.
-        config: logged as the run's configuration.
+        path: Run directory; files go into `wandb/` there.
+        config: Configuration of the run.
         run_id: Id of the run.
     """
 
@@ -68,7 +68,7 @@ class WandbRun:
         self._server: str | None = None
         if online is not None:
             self._server = wandb.setup().settings.base_url
-            known = int(online.summary.get("round") or 0)  # what the server has; a killed process may have had more
+            known = int(online.summary.get("round") or 0)  # of the server; a killed process may have logged more
             if known < self._kept:
                 set_offline_aside(path / "wandb", run_id)
             self._kept = known
@@ -77,25 +77,25 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _online(self, asked: bool) -> Any:
-        """Starts the run online; None if it must be offline, with a notice unless that is expected."""
+        """Starts the run online; returns None if it must be offline, with a notice unless that is expected."""
         import wandb
 
         try:
             if not wandb.login(prompt=False, verify=False):
                 if asked:
-                    _tell("no key is set (`wandb login`, or WANDB_API_KEY)")
+                    _warn_offline("no key is set (`wandb login`, or WANDB_API_KEY)")
                 return None
         except wandb.Error as error:  # a key of another form
-            _tell(str(error))
+            _warn_offline(str(error))
             return None
         server = wandb.setup().settings.base_url
         if not answers(server):
-            _tell(f"{server} does not answer")
+            _warn_offline(f"{server} does not answer")
             return None
         try:
             return wandb.init(mode="online", **self._options)
         except Exception as error:  # a wrong key, a project of somebody else, an outage
-            _tell(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
+            _warn_offline(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
             end_service()  # or the id would stay in use
             return None
 
@@ -113,7 +113,7 @@ class WandbRun:
         self.run.summary.update(dict(summary))
         if not self._takes_artifacts():
             return
-        files = gathered(self._path, Path(self.run.dir).parent / "artifact", models())
+        files = copy_files(self._path, Path(self.run.dir).parent / "artifact", models())
         log_artifact(self.run, f"clusters-{self.run.id}", files)
 
     def _takes_artifacts(self) -> bool:
@@ -124,7 +124,7 @@ class WandbRun:
         """Ends the run.
 
         Raises:
-            TimeoutError: not all could be uploaded.
+            TimeoutError: not everything could be uploaded.
         """
         folder = Path(self.run.dir).parent
         try:
@@ -133,7 +133,7 @@ class WandbRun:
             command = f"wandb sync --include-online {shlex.quote(str(folder))}"
             raise TimeoutError(f"not all could be uploaded; to upload the rest: {command}") from error
         except Exception:
-            end_service()  # it died, and the next run needs one
+            end_service()  # it has crashed, and the next run needs one
             raise
 
     def mark_complete(self) -> None:
@@ -143,12 +143,12 @@ class WandbRun:
             OSError: the disk is full. wandb itself does not notice that.
         """
         folder = Path(self.run.dir).parent
-        if shutil.disk_usage(folder).free < _LEAST_FREE:
+        if shutil.disk_usage(folder).free < _MIN_FREE:
             raise OSError("the disk is full, its files may lack rounds; metrics.csv has all")
         mark_complete(folder, self._options["id"], self._last_round)
 
 
 @cache
-def _tell(reason: str) -> None:
+def _warn_offline(reason: str) -> None:
     """Prints a reason for staying offline once, for any number of seeds and baselines."""
     warnings.warn(Notice(f"W&B stays offline: {reason}"), stacklevel=2)

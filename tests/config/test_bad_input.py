@@ -105,7 +105,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         (RUN + "--data ArrayData --data.source huge.npz", "huge.npz is damaged, or too large for the memory"),
         (RUN + "--data datamodules.Digits", "'datamodules.Digits' is now lit_cfl.datamodules.Digits"),
         ("run --config old_path.yaml", "old_path.yaml: 'datamodules.digits.Digits' is now lit_cfl.datamodules."),
-        ("run --config list.yaml", "list.yaml holds a list, no options; write one a line, such as rounds: 10"),
+        ("run --config list.yaml", "list.yaml holds a list, no options; write one per line, such as rounds: 10"),
         ("run --config empty.yaml", "empty.yaml holds nothing, no options"),
         ("run --config word.yaml", "word.yaml holds only 'rounds', no options"),
         ("run --config open.yaml", "open.yaml is no YAML file: "),
@@ -141,10 +141,10 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
         (
             "run --config beside.yaml",
-            "beside.yaml: algorithm: 'num_clusters' is beside class_path; write options "
-            "below init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
+            "beside.yaml: algorithm: 'num_clusters' is next to class_path; write options "
+            "under init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
         ),
-        ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is beside class_path"),
+        ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is next to class_path"),
         ("run --config both_seeds.yaml", "seed gives one seed, seeds several"),
         ("list foo", "invalid choice: 'foo'"),
         ("list confgis", "(did you mean configs?); see lit-cfl list --help"),

@@ -37,7 +37,7 @@ def error_of(*words: str) -> str:
         ("quickstart", "--config quickstart"),
         ("fedgroup/digits", "--config fedgroup/digits"),
         ("own.yaml", "--config own.yaml"),
-        ("7", "its option in front of it, such as --data MNIST or --config quickstart"),
+        ("7", "its option before it, such as --data MNIST or --config quickstart"),
     ],
 )
 def test_word_that_stands_alone_is_told_where_it_belongs(command: str, word: str, remedy: str, capsys):

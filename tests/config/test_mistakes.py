@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from lit_cfl.config.mistakes import Option, find_mistake, merged, options_of
+from lit_cfl.config.given_options import merge_options
+from lit_cfl.config.mistakes import Option, find_mistake, options_of
 from lit_cfl.nets import MLP, Net
 
 
@@ -120,7 +121,7 @@ def test_options_of_a_command_line_count_more_than_a_files(words: list[str], exp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "group.yaml").write_text("n: 7\n")
     files = [{"a": {"class_path": "A", "init_args": {"y": 2}}}, {"g.n": 1}]
-    assert merged(files, words) == expected
+    assert merge_options(files, words) == expected
     assert files == [{"a": {"class_path": "A", "init_args": {"y": 2}}}, {"g.n": 1}]  # they are left alone
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from lit_cfl.cli import early_checks
 from lit_cfl.config import catalogue
+from lit_cfl.config.given_options import option_names
 from lit_cfl.config.option_index import IndexedOption, find_path
 from lit_cfl.config.option_tree import (
     KIND_OF_KEY,
@@ -20,7 +21,6 @@ from lit_cfl.config.option_tree import (
     class_of,
     experiment_tree,
     is_list,
-    option_names,
     require_known_classes,
     study_tree,
 )

@@ -18,7 +18,7 @@ from typing import Any
 from processes import in_child, start, wait
 
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import background
+from lit_cfl.tracking import trackers
 from lit_cfl.tracking.offline import folders_of
 
 KEY = "0123456789" * 4
@@ -37,7 +37,7 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 def set_variables(**variables: str | None) -> None:
     """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures, if any, at the end."""
-    background.SHARE = 0.0
+    trackers.SHARE = 0.0
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:

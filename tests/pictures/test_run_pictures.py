@@ -25,7 +25,8 @@ from lit_cfl.pictures.similar_clients import client_map, similarity
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
 from lit_cfl.scores import ACCURACY, Score
-from lit_cfl.tracking import Tracking, background
+from lit_cfl.tracking import trackers
+from lit_cfl.tracking.options import Tracking
 
 
 def compared(found: list[int], true: list[int], matrix: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -288,7 +289,7 @@ def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(pictures:
 
 def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, tmp_path: Path, monkeypatch):
     drawn: list[tuple[int, list[str]]] = []
-    draw = background.PictureFolder.draw
+    draw = trackers.PictureFolder.draw
 
     def noted(folder, view):
         found = draw(folder, view)
@@ -296,13 +297,13 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
             drawn.append((view.round, sorted(found)))
         return found
 
-    monkeypatch.setattr(background.PictureFolder, "draw", noted)
+    monkeypatch.setattr(trackers.PictureFolder, "draw", noted)
     experiment = digits(rounds=6, tracking=Tracking(snapshots_every=2), pictures=Pictures(["png"]))
-    monkeypatch.setattr(background, "SHARE", 0.0)
+    monkeypatch.setattr(trackers, "SHARE", 0.0)
     run(experiment, tmp_path / "dear")
     assert [number for number, _ in drawn] == [6]
     drawn.clear()
-    monkeypatch.setattr(background, "SHARE", float("inf"))
+    monkeypatch.setattr(trackers, "SHARE", float("inf"))
     run(experiment, tmp_path / "cheap")
     first, *others, last = drawn
     assert first == (1, ["clients", "curve", "memberships", "similarity"])

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from lit_cfl.evaluation import SplitScores
 from lit_cfl.metric_names import client_columns
-from lit_cfl.progress import closing_table, score_table
+from lit_cfl.progress.summary_table import closing_table
+from lit_cfl.progress.tables import score_table
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score
 

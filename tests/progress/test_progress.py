@@ -17,7 +17,7 @@ from rich.console import Console
 from lit_cfl.activity import Activity
 from lit_cfl.cli.main import loading, main
 from lit_cfl.progress import live
-from lit_cfl.progress.live import JsonLines, LogDisplay, RunProgress, describe
+from lit_cfl.progress.live import JsonLines, LogDisplay, describe
 from lit_cfl.storage.csv_log import read_table
 
 TINY = ("run", "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1")
@@ -151,21 +151,6 @@ def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatc
     assert threading.active_count() == before
 
 
-def test_the_live_line_has_room_for_what_is_done_beside_the_accuracy():
-    known, busy = row(1, **{"clusters/ari": 1.0}), Activity("training", 1, 3, 20)
-
-    def status(row: dict[str, Any] | None, activity: Activity | None, room: int) -> str:
-        return RunProgress(0.0, 9, activity=activity, row=row).status(room)
-
-    assert status(None, None, 40) == "starting"
-    assert status(None, Activity("pre-training", 0, 3, 20), 10) == "pre-training 3 of 20 clients"
-    assert status(known, None, 90) == "test accuracy 0.50  clusters 2  ARI 1.00"
-    assert status(known, busy, 66) == "test accuracy 0.50  clusters 2  ARI 1.00  training 3 of 20 clients"
-    assert status(known, busy, 65) == "test accuracy 0.50  clusters 2  training 3 of 20 clients"
-    assert status(known, busy, 45) == "test accuracy 0.50  training 3 of 20 clients"
-    assert status(known, busy, 43) == "test accuracy 0.50  clusters 2  ARI 1.00"
-
-
 def test_the_next_run_waits_for_its_turn_too():
     clock, out = Clock(), StringIO()
     display = LogDisplay(Console(file=out, width=200), clock=clock)
@@ -183,12 +168,6 @@ def test_a_row_is_described_with_what_is_known():
     whole = row(1, **{"val/weighted_accuracy": 0.25, "clusters/ari": 1.0, "clusters/unobserved": 7})
     assert describe(whole) == "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced"
     assert describe(row(1, **{"test/weighted_accuracy": None})) == "test accuracy -  clusters 2"
-    assert [describe(whole, width) for width in (51, 50, 38, 5)] == [
-        "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced",
-        "val accuracy 0.25  clusters 2  ARI 1.00",
-        "val accuracy 0.25  clusters 2",
-        "val accuracy 0.25",
-    ]
 
 
 def test_a_row_is_described_by_the_main_score_of_its_task():

@@ -15,8 +15,8 @@ from test_progress import FAST, TINY, row
 
 from lit_cfl.activity import Activity
 from lit_cfl.cli.main import main
-from lit_cfl.progress import Screen
 from lit_cfl.progress.live import TerminalDisplay
+from lit_cfl.progress.screen import Screen
 
 VARIABLES = ("CI", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
 
@@ -99,6 +99,16 @@ def test_the_line_says_what_is_done_from_the_loading_of_the_data_on():
         display.activity("", Activity("loading the data"))
         assert re.match(r"loading the data +0:00:00", drawn(display))
     assert display.shown is None
+
+
+def test_a_line_that_is_too_long_loses_the_end_of_its_status():
+    with TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=72)) as display:
+        display.started("FedGroup", 0, 9)
+        display.row("FedGroup", row(1))
+        display.activity("FedGroup", Activity("training", 1, 3, 20))
+        line = drawn(display)
+        assert len(line) <= 72
+        assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2  trai.*… --:-- left$", line)
 
 
 def test_an_error_while_the_data_are_loaded_leaves_the_cursor_where_it_was(monkeypatch: pytest.MonkeyPatch):

@@ -14,7 +14,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.runs import recorder
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 TIMES = ("training", "evaluation", "elapsed")
 
@@ -59,7 +59,7 @@ def test_the_minutes_of_a_run_are_those_of_all_its_processes(tmp_path: Path):
     stop = StopRule(max_minutes=1)
     run(digits(algorithm=FedAvg(), rounds=3, stop=stop), tmp_path / "run")
     summary = run(digits(algorithm=FedAvg(), rounds=9, stop=stop), tmp_path / "run", mode="resume").summary
-    assert (summary["round"], summary["stopped"], summary["time/elapsed_seconds"]) == (6, "1 minutes are over", 66)
+    assert (summary["round"], summary["stopped"], summary["time/elapsed_seconds"]) == (6, "1 minutes have passed", 66)
 
 
 def test_a_model_of_float64_is_twice_the_traffic_and_a_round_has_its_own(tmp_path: Path):

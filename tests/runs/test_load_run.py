@@ -23,7 +23,7 @@ from lit_cfl.engines.needs_trainer import find_unsupported
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
-from lit_cfl.progress import assignment_table
+from lit_cfl.progress.tables import assignment_table
 from lit_cfl.runs.load_run import PlacedNewcomers
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification

@@ -106,7 +106,7 @@ def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Pat
     wait_for(path / "metrics.csv", "\n1,")
     os.kill(child, signum)
     assert wait(child) == 128 + signum
-    assert f"Go on with: lit-cfl run --resume {path}" in output.read_text()
+    assert f"Resume with: lit-cfl run --resume {path}" in output.read_text()
     assert "Traceback" not in output.read_text()
     saved = Checkpoint(path).load()
     assert saved is not None
@@ -129,7 +129,7 @@ def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp
     assert wait(in_child(resume(path), allow_little)) == 2
     message = output.read_text()
     assert "could not be written (File too large)" in message
-    assert f"make room, then go on with: lit-cfl run --resume {path}" in message
+    assert f"make room, then resume with: lit-cfl run --resume {path}" in message
     assert "Traceback" not in message
     assert (path / "checkpoint.pt").read_bytes() == before
     assert not list(path.glob(".*.tmp"))

@@ -21,7 +21,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 ALL_TABLES = {"metrics.csv", "clusters.csv", "shift.csv", "migrations.csv"}
 

@@ -23,7 +23,7 @@ from lit_cfl.runs.run import RunCallbacks, mean_summary, run
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from lit_cfl.rounds import Round
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 ALL = (SwapAll(probability=0.5), Incremental((0, 2), (0.5, 1.0)), LabelDrift(0.5, start=1, duration=2))
 PART = (SwapPart(probability=0.8), SwapAll(probability=0.3))

@@ -62,7 +62,7 @@ def test_a_score_is_followed_in_its_own_direction():
 
 def test_the_metric_of_another_task_is_refused_with_those_there_are():
     message = (
-        r"'val/weighted_accuracy' is no metric to choose by .*There are: val/weighted_mae, .*val/global_mae, train"
+        r"cannot choose by 'val/weighted_accuracy' .*Metrics: val/weighted_mae, .*val/global_mae, train"
     )
     with pytest.raises(InputError, match=message):
         StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
@@ -116,7 +116,7 @@ def test_target_of_zero_is_a_target():
 def test_time_is_up_after_the_minutes():
     rule = StopRule(max_minutes=1.5)
     assert rule.reason(history(0.5), seconds=89.9) is None
-    assert rule.reason(history(0.5), seconds=90.0) == "1.5 minutes are over"
+    assert rule.reason(history(0.5), seconds=90.0) == "1.5 minutes have passed"
 
 
 def test_reason_says_what_happened():
@@ -132,7 +132,7 @@ def test_test_data_cannot_choose():
 
 def test_misspelt_metric_is_refused_with_the_nearest():
     with pytest.raises(
-        InputError, match=re.escape("'val/wieghted_accuracy' is no metric to choose by (did you mean val/weighted")
+        InputError, match=re.escape("cannot choose by 'val/wieghted_accuracy' (did you mean val/weighted")
     ):
         StopRule("val/wieghted_accuracy").metric_of(CLASSIFIER)
 

@@ -20,7 +20,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.runs.run import run
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 
 def events(file: Path) -> list[Event]:

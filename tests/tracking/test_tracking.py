@@ -21,8 +21,9 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside, sync_line
+from lit_cfl.tracking.options import Tracking
+from lit_cfl.tracking.trackers import Trackers
 
 
 @pytest.mark.parametrize(

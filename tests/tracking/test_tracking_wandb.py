@@ -33,8 +33,9 @@ from wandb_runs import (
 
 from lit_cfl.runs.load_run import load_run
 from lit_cfl.runs.run_directory import RunDirectory
-from lit_cfl.tracking import Trackers, service
+from lit_cfl.tracking import service
 from lit_cfl.tracking.offline import sync_line
+from lit_cfl.tracking.trackers import Trackers
 
 pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
 REFUSES = "http://127.0.0.1:9"

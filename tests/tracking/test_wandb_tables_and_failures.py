@@ -28,7 +28,7 @@ from wandb_runs import (
 )
 
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import background
+from lit_cfl.tracking import trackers
 from lit_cfl.tracking.offline import folders_of, sync_line
 
 pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow  # each starts a process, and most of them the ser
 def often(**variables: str | None) -> None:
     """In a child: as `set_variables`, but pictures and tables are never left out."""
     set_variables(**variables)
-    background.SHARE = float("inf")
+    trackers.SHARE = float("inf")
 
 
 def shown(run: Path, name: str, row: dict[str, Any]) -> dict[str, Any]:

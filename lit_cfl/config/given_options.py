@@ -1,0 +1,93 @@
+"""Reads options from files and from a command line, without knowing which there are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_cfl.storage.yaml_files import parse_yaml
+
+FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json", "check-hub")  # options without a value
+
+
+class Typed(str):
+    """A value on a command line, as text."""
+
+
+def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields each option of a command line, without dashes, with its first value; empty if it has none."""
+    for number, word in enumerate(words):
+        if word.startswith("--"):
+            option, joined, value = word.removeprefix("--").partition("=")
+            following = words[number + 1] if number + 1 < len(words) else "--"
+            yield option, value if joined or following.startswith("--") else following
+
+
+def option_names(content: Any) -> Iterator[str]:
+    """Yields the dotted names of all options in a file."""
+    for name, _ in option_values(content):
+        yield name
+
+
+def option_values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted names of all options in a file, with their values."""
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        name = path if key == "init_args" else f"{path}.{key}" if path else str(key)
+        if key not in ("init_args", "class_path", "dict_kwargs"):
+            yield name, value
+        if key != "dict_kwargs":
+            yield from option_values(value, name)
+
+
+def merge_options(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
+    """Merges the contents of files, in order, and then the options of a command line, which take precedence.
+
+    Returns:
+        Options by name, nested as in a file; the command line's values are `Typed`.
+    """
+    whole: dict[str, Any] = {}
+    for content in contents:
+        for name, value in content.items():
+            _set(whole, str(name).split("."), value)
+    for option, value in given_options(words):
+        path = [part for part in option.removesuffix("+").split(".") if part not in ("init_args", "class_path")]
+        if path and path[0] not in (*FLAGS, "config"):
+            _set(whole, path, Typed(value))
+    return whole
+
+
+def _set(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Sets an option. A new class drops the options of the previous one."""
+    *above, last = path
+    for part in above:
+        below = node.get(part)
+        node[part] = below = {"class_path": below} if isinstance(below, str) else _as_dict(below)
+        if "class_path" in below:
+            below["init_args"] = _as_dict(below.get("init_args"))
+        node = below["init_args"] if "class_path" in below else below
+    before = node.get(last)
+    value = _parsed(value)
+    if isinstance(before, Mapping) and (isinstance(value, Mapping) or before.get("class_path") == value):
+        given = _as_dict(value)
+        if not isinstance(value, Mapping) or value.get("class_path") in (None, before.get("class_path")):
+            arguments = _as_dict(before.get("init_args")) | _as_dict(given.get("init_args"))
+            value = {**before, **given, **({"init_args": arguments} if arguments else {})}
+    node[last] = value
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _parsed(value: Any) -> Any:
+    """Reads mappings and lists that are typed as YAML, or whose YAML file is named."""
+    if isinstance(value, Typed):
+        with suppress(yaml.YAMLError, OSError, ValueError):
+            is_file = Path(value).suffix in (".yaml", ".yml", ".json") and Path(value).is_file()
+            found = parse_yaml(Path(value).read_text("utf-8") if is_file else str(value))
+            return found if isinstance(found, (dict, list)) else value
+    return value
