@@ -41,7 +41,8 @@ from torch.nn.functional import cross_entropy
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.local_training import FitRequest, LocalTraining
+from lit_cfl.engines.fit_request import FitRequest
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.workload import TaskTraits

@@ -15,7 +15,7 @@ median of the repeats; `training` is the longest wait of a worker.
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -31,12 +31,11 @@ from torch import Tensor
 from lit_cfl.data import Examples
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.choose_plan import choose_plan
-from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
 from lit_cfl.engines.ray.engine import RayEngine
 from lit_cfl.engines.ray.pool import ShareTask
-from lit_cfl.engines.ray.shares import FitShare, TrainedShare
+from lit_cfl.engines.ray.shares import Share
 from lit_cfl.engines.workload import measure_workload
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MNISTCNN
@@ -46,23 +45,13 @@ MODELS = NETS | {"paper-cnn": lambda: MNISTCNN(SHAPE, 10)}
 COLUMNS = ("model", "workers", "round s", "training s", "hand-over s", "speedup")
 
 
-@dataclass(frozen=True, eq=False)
-class WaitingShare:
-    """A share of a fit whose training takes so many seconds and leaves the models as they are."""
-
-    share: FitShare
-    seconds: float
-
-    @property
-    def worker_in_words(self) -> str:
-        return self.share.worker_in_words
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> TrainedShare:
-        self.share.held.data(examples)
-        models = rows[self.share.request.start].numpy()
-        sleep(self.seconds)
-        count = len(models)
-        return TrainedShare(models, np.zeros(count), np.ones(count, dtype=bool), Effort())
+def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows: Tensor) -> list[np.ndarray]:
+    """Waits in place of training the share of a fit, and leaves the models as they are."""
+    request, _, held = share.compute.args
+    held.data(examples)
+    models = rows[request.start].numpy()
+    sleep(seconds)
+    return [models, np.zeros(len(models)), np.ones(len(models), dtype=bool)]
 
 
 class WaitingEngine(RayEngine):
@@ -84,7 +73,7 @@ class WaitingEngine(RayEngine):
     def _fit_task(self, request: Any, numbers: Tensor, *rest: Any) -> ShareTask:
         task = super()._fit_task(request, numbers, *rest)
         self.waited.append(seconds_of(self.model, len(numbers)))
-        return replace(task, share=WaitingShare(task.share, self.waited[-1]))
+        return replace(task, share=replace(task.share, compute=partial(wait, task.share, self.waited[-1])))
 
 
 def task_of(model: str) -> partial[Classification]:

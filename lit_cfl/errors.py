@@ -27,20 +27,6 @@ class DivergedError(InputError):
     """A client's training loss or model became NaN or infinite."""
 
 
-def explain_divergence_of(client: int, round: int, loss: float | None, rate: float) -> DivergedError:
-    """Builds the error that names the diverged client and the round.
-
-    Args:
-        round: Number of rounds completed before.
-        loss: Training loss of the client, None if none was reported.
-        rate: Learning rate of the client.
-    """
-    return DivergedError(
-        f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
-        "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
-    )
-
-
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
     """Adds a note about the place to an error, such as one of the user's module, except for an InputError.

@@ -2,8 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
@@ -20,14 +19,14 @@ from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead,
 from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
 from lit_cfl.engines.check_module import require_module
+from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate, note_client
 from lit_cfl.engines.client_statistics import compute_statistics
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
-from lit_cfl.engines.divergence import explain_divergence
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.fit_request import FitDescriber, split_clients
+from lit_cfl.engines.fit_request import CHECK, FitDescriber, FitRequest, split_clients
 from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
 from lit_cfl.engines.initial_models import InitialModels, build_module
-from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, Rates, TaskFactory, note_client
+from lit_cfl.engines.local_training import LocalTraining, Rates, TaskFactory
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import PositionedRows, RoundWork
@@ -66,7 +65,6 @@ class Engine:
         template: LightningModule | None = None,
     ) -> None:
         self.plan, self.seed, self.local = plan, seed, local
-        self.effort = Effort()  # mini-batches of stacks so far, including workers'
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self.report: Report = unreported  # is called with what the engine is doing
         self._task = task
@@ -137,7 +135,6 @@ class Engine:
         if self._loop is None:
             here = replace(self.plan, device=self.device, workers=0)
             self._loop = get_way(here.engine)(self.template, self.layout, here, self.local)
-            self._loop.effort = self.effort
         return self._loop
 
     def module(self, row: Tensor) -> LightningModule:
@@ -466,7 +463,7 @@ class Engine:
         client = int(work.clients[position])
         mine, start = data.train[client], work.models[work.start[position]]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
-        rate = work.rates[0] if work.rates else _rate(self.template)
+        rate = work.rates[0] if work.rates else find_learning_rate(self.template)
         return explain_divergence(client, round, loss, rate, mine % len(data.examples), before)
 
     def _starts_of(self, request: FitRequest, chunk: slice) -> Tensor:
@@ -529,11 +526,6 @@ class Engine:
         self.plan, self._loop = plan, None
         self.__dict__.pop("_scorer", None)
 
-    @property
-    def wasted_share(self) -> float | None:
-        """Share of the mini-batches computed so far that trained no client; None if clients are not stacked."""
-        return self.effort.waste if self.effort.computed else None
-
     def close(self) -> None:
         """Releases resources other than memory. The builder of the engine calls it; a second call does nothing."""
 
@@ -542,13 +534,3 @@ def _finite(rows: Tensor) -> Tensor:
     """Returns which rows `[n, d]` are finite. A sum is ten times faster than a test of each number."""
     finite = rows.sum(1).isfinite().cpu()
     return finite if finite.all() else rows.isfinite().all(1).cpu()
-
-
-def _rate(module: LightningModule) -> float:
-    """Returns the initial learning rate of a module; NaN if it has none without a Trainer."""
-    found: Any = None
-    with suppress(Exception):  # a user's module may ask for its Trainer
-        found = module.configure_optimizers()
-    found = found.get("optimizer") if isinstance(found, Mapping) else found
-    found = found[0] if isinstance(found, (list, tuple)) else found
-    return float(found.param_groups[0]["lr"]) if isinstance(found, Optimizer) else float("nan")

@@ -15,7 +15,8 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import schedulers_in
-from lit_cfl.engines.local_training import CHECK, LocalTraining
+from lit_cfl.engines.fit_request import CHECK
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.module_state import copy_state, module_state, same_value
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens

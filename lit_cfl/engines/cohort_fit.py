@@ -123,24 +123,6 @@ class Cost:
     num_bytes: int
 
 
-@dataclass
-class Effort:
-    """Counts the computed mini-batches, and those of them that trained a client.
-
-    Args:
-        useful: mini-batches that trained a client.
-        computed: mini-batches computed, those of idle lanes and behind a client's end counted, too.
-    """
-
-    useful: int = 0
-    computed: int = 0
-
-    @property
-    def waste(self) -> float:
-        """Share of the computed mini-batches that trained no client."""
-        return 1 - self.useful / self.computed if self.computed else 0.0
-
-
 class ClientLoop(ABC):
     """A way to train clients locally.
 
@@ -161,7 +143,6 @@ class ClientLoop(ABC):
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         self.layout, self.plan, self.local = layout, plan, local
-        self.effort = Effort()
         self._template = module
         self._placed: dict[torch.dtype, LightningModule] = {}
 

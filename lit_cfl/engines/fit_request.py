@@ -1,6 +1,6 @@
-"""Describes the local training that an algorithm requests as tensors, for all clients at once."""
+"""The local training that an algorithm requests, and its description as tensors for all clients at once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.dropout import keys_of_steps
-from lit_cfl.engines.local_training import FitRequest, LocalTraining
+from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.mini_batches import (
     BatchSize,
     MiniBatches,
@@ -21,8 +21,30 @@ from lit_cfl.engines.mini_batches import (
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive_each
 
+CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
 _NONE = torch.empty(0, dtype=torch.int64)
 _NO_BATCHES = MiniBatches(_NONE.to, _NONE, _NONE)
+
+
+@dataclass(frozen=True, eq=False)
+class FitRequest:
+    """The arguments of one `LocalWork.fit`, spelled out client by client."""
+
+    models: Tensor  # [K, d]
+    clients: Tensor  # [n]
+    start: Tensor  # [n]
+    purpose: str
+    prox: float
+    centers: Tensor | None  # [C, d]
+    center: Tensor  # [n]
+    budget: Budget
+    lengths: Tensor  # [n], of the budget
+    rates: Rates | None = None  # learning rates of the round; None = the optimizer's
+    weights: Sequence[Tensor] | None = None  # Factors of the losses of each client's examples [n]; None = 1
+
+    def weights_at(self, positions: Tensor) -> Tensor | None:
+        """Returns the factors of these clients' examples, concatenated, or None."""
+        return None if self.weights is None else torch.cat([self.weights[k] for k in positions.tolist()])
 
 
 @dataclass(frozen=True)

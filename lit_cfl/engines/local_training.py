@@ -1,23 +1,19 @@
-"""Describes a request to an engine: how clients train, which clients, and from which models."""
+"""The options of local training that all clients of a run share."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from lightning import LightningModule
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_cfl.engines.mini_batches import LastBatch
-from lit_cfl.errors import InputError, join_ids, note_on_error
+from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 
 TaskFactory = Callable[[], LightningModule]
 Rates = tuple[float, ...]  # learning rates of the optimizer's parameter groups, in their order
-CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
 
 
 @dataclass(frozen=True)
@@ -52,42 +48,3 @@ class LocalTraining:
     @property
     def budget(self) -> Budget:
         return Budget(self.epochs, "epochs", self.batch_size)
-
-
-@contextmanager
-def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
-    """Adds to an error, such as one of the user's module, the client that was trained and the round.
-
-    Args:
-        waiting: returns the clients that are still to be trained, the present one first.
-        together: several train at once, and it is unknown which of them it was.
-    """
-
-    def what() -> str:
-        clients = waiting()
-        who = f"one of the clients {join_ids(clients)}" if together else f"client {clients[0]}" if clients else ""
-        return f"in round {round + 1}, while {who} was trained" if clients else f"in round {round + 1}"
-
-    with note_on_error(what):
-        yield
-
-
-@dataclass(frozen=True, eq=False)
-class FitRequest:
-    """The arguments of one `LocalWork.fit`, spelled out client by client."""
-
-    models: Tensor  # [K, d]
-    clients: Tensor  # [n]
-    start: Tensor  # [n]
-    purpose: str
-    prox: float
-    centers: Tensor | None  # [C, d]
-    center: Tensor  # [n]
-    budget: Budget
-    lengths: Tensor  # [n], of the budget
-    rates: Rates | None = None  # learning rates of the round; None = the optimizer's
-    weights: Sequence[Tensor] | None = None  # Factors of the losses of each client's examples [n]; None = 1
-
-    def weights_at(self, positions: Tensor) -> Tensor | None:
-        """Returns the factors of these clients' examples, concatenated, or None."""
-        return None if self.weights is None else torch.cat([self.weights[k] for k in positions.tolist()])

@@ -1,6 +1,6 @@
 """Computes losses and scores of many models on many examples in few passes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,6 @@ from lit_cfl.scores import Scores, per_example, scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
 ModelName = Callable[[int], str]
-Part = tuple[int, slice]  # a model, and which examples are scored under it
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,59 +68,40 @@ class Scorer:
         """Computes the loss of each model on these examples, which are read once for all models; see `Engine`."""
         models = send(models, self._device)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
-        for start in range(0, len(index), EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            losses[:, part] = self._losses(models, index[part], examples)
+        for own in _reads(len(index)):
+            losses[:, own] = _in_halves(lambda positions: self._losses(models, index[positions], examples), own)
         return losses.cpu()
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes losses `[K, n]`; halves batches that do not fit into memory, which changes the rounding."""
-        try:
-            batch = examples.batch(index, self._dtype, self._device)
-            return torch.stack([self._outcomes(row, batch, int(index[0]))[0] for row in models])
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or len(index) < 2:
-                raise
-        return torch.cat([self._losses(models, half, examples) for half in index.tensor_split(2)], dim=1)
+        """Computes losses `[K, n]`."""
+        batch = examples.batch(index, self._dtype, self._device)
+        return torch.stack([self._outcomes(row, batch, int(index[0]))[0] for row in models])
 
     @torch.no_grad()
     def of_each(
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
         """Computes losses and scores of each example under its assigned model: `[n]`, see `Engine`."""
-        scores, rows = scores_of(self._module), None
-        for parts in batches_by_model(which):
-            found = self._scored(models, parts, index, examples, named)
-            rows = found.new_empty(len(found), len(index)) if rows is None else rows
-            rows[:, parts[0][1].start : parts[-1][1].stop] = found
-        if rows is None:  # nobody is scored
-            rows = torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)
-        rows = rows.cpu()  # at the end: a GPU need not wait in between
-        return self._checked(Outcomes.of_rows(rows, scores), index % len(examples))
+
+        def score(positions: Tensor) -> Tensor:
+            return self._scored(models, which[positions], index[positions], examples, named)
+
+        reads = [torch.arange(read.start, read.stop) for read in reads_by_model(which)]
+        return self._joined([_in_halves(score, read) for read in reads], index % len(examples))
 
     @torch.no_grad()
     def of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, examples: Examples
     ) -> Outcomes:
         """Computes losses and scores of each example under a mixture of the models: `[n]`, see `Engine`."""
-        scores, rows = scores_of(self._module), list[Tensor]()
         models = send(models, self._device)
-        for part in torch.arange(len(index)).split(EVALUATION_BATCH):
-            rows.append(self._mixed(models, weights[which[part]], index[part], examples))
-        if not rows:
-            rows = [torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)]
-        return self._checked(Outcomes.of_rows(torch.cat(rows, 1).cpu(), scores), index % len(examples))
 
-    def _mixed(self, models: Tensor, weights: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes the outcomes of a batch of examples with separate weights `[n, K]`; halves it like `_losses`."""
-        try:
-            batch = examples.batch(index, self._dtype, self._device)
-            return self._mixed_outcomes(models, send(weights, self._device), batch, int(index[0]))
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or len(index) < 2:
-                raise
-        halves = zip(weights.tensor_split(2), index.tensor_split(2), strict=True)
-        return torch.cat([self._mixed(models, own, half, examples) for own, half in halves], dim=1)
+        def score(positions: Tensor) -> Tensor:
+            batch = examples.batch(index[positions], self._dtype, self._device)
+            own = send(weights[which[positions]], self._device)
+            return self._mixed_outcomes(models, own, batch, int(index[positions[0]]))
+
+        return self._joined([_in_halves(score, read) for read in _reads(len(index))], index % len(examples))
 
     def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
         self._seed(first)
@@ -129,30 +109,29 @@ class Scorer:
             self._module, batch, [partial(self._layout.write, m, self._module) for m in models], weights
         )
 
-    def _scored(
-        self, models: Tensor, parts: Sequence[Part], index: Tensor, examples: Examples, named: ModelName
-    ) -> Tensor:
-        """Computes the outcomes of a batch with examples of several models; halves batches as `_losses` does."""
-        start, stop = parts[0][1].start, parts[-1][1].stop
-        try:
-            inputs, labels = examples.batch(index[start:stop], self._dtype, self._device)
-            found = []
-            for number, part in parts:
-                own = slice(part.start - start, part.stop - start)
-                with note_on_error(partial(_while_scored, named, number)):
-                    row = send(models[number], self._device)
-                    found.append(self._outcomes(row, (inputs[own], labels[own]), int(index[part.start])))
-            return torch.cat(found, dim=1)
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or stop - start < 2:
-                raise
-        halves = [self._scored(models, half, index, examples, named) for half in _halves(parts)]
-        return torch.cat(halves, dim=1)
+    def _scored(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName) -> Tensor:
+        """Computes the outcomes of a batch with examples of several models."""
+        inputs, labels = examples.batch(index, self._dtype, self._device)
+        numbers, counts = which.unique_consecutive(return_counts=True)
+        batches = (part.split(counts.tolist()) for part in (inputs, labels, index))
+        found = []
+        for number, *batch, own in zip(numbers.tolist(), *batches, strict=True):
+            with note_on_error(partial(_while_scored, named, number)):
+                row = send(models[number], self._device)
+                found.append(self._outcomes(row, (batch[0], batch[1]), int(own[0])))
+        return torch.cat(found, dim=1)
 
     def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
         self._layout.write(row, self._module)
         self._seed(first)
         return outcomes_of(self._module, batch)
+
+    def _joined(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
+        """Joins and checks the outcomes of parts `[..., n]` of the examples with these numbers."""
+        scores = scores_of(self._module)
+        nobody = torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)
+        rows = torch.cat([*parts], dim=1).cpu() if parts else nobody  # at the end: a GPU need not wait in between
+        return self._checked(Outcomes.of_rows(rows, scores), numbers)
 
     def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
         """Checks and returns the outcomes; a value of weight 0 is replaced by 0.
@@ -189,26 +168,35 @@ def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
 
 
-def _halves(parts: Sequence[Part]) -> Sequence[Sequence[Part]]:
-    if len(parts) > 1:
-        return parts[: len(parts) // 2], parts[len(parts) // 2 :]
-    number, part = parts[0]
-    middle = (part.start + part.stop + 1) // 2  # as `tensor_split` does it
-    return [(number, slice(part.start, middle))], [(number, slice(middle, part.stop))]
+def _reads(count: int) -> Sequence[Tensor]:
+    """Splits the positions of examples into batches."""
+    return torch.arange(count).split(EVALUATION_BATCH) if count else ()
 
 
-def batches_by_model(which: Tensor) -> Iterator[list[Part]]:
-    """Splits examples into batches of one model each, and groups small ones into reads of at most one batch."""
-    numbers, counts = which.unique_consecutive(return_counts=True)
-    parts: list[Part] = []
+def _in_halves(compute: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
+    """Computes results `[..., n]` at these positions; if memory runs out, half by half, which changes the rounding."""
+    try:
+        return compute(positions)
+    except RuntimeError as error:
+        if not is_out_of_memory(error) or len(positions) < 2:
+            raise
+    return torch.cat([_in_halves(compute, half) for half in positions.tensor_split(2)], dim=-1)
+
+
+def reads_by_model(which: Tensor) -> list[slice]:
+    """Splits examples into reads of at most one batch: a batch of one model each, or small batches of several models.
+
+    Args:
+        which: the model of each example, int64 `[n]`, ascending.
+    """
+    reads: list[slice] = []
     begin = 0
-    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+    for count in which.unique_consecutive(return_counts=True)[1].tolist():
         for start in range(begin, begin + count, EVALUATION_BATCH):
             stop = min(start + EVALUATION_BATCH, begin + count)
-            if parts and stop - parts[0][1].start > EVALUATION_BATCH:
-                yield parts
-                parts = []
-            parts.append((number, slice(start, stop)))
+            if reads and stop - reads[-1].start <= EVALUATION_BATCH:
+                reads[-1] = slice(reads[-1].start, stop)
+            else:
+                reads.append(slice(start, stop))
         begin += count
-    if parts:
-        yield parts
+    return reads

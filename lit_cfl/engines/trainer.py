@@ -61,29 +61,25 @@ class TrainerLoop(ClientLoop):
     def _fit_client(self, work: CohortFit, client: int) -> tuple[Tensor, float | None]:
         """Returns the trained row `[d]`, and the mean loss per example (None = not reported)."""
         first, steps, start = work.first_steps[client], int(work.steps[client]), work.starts[client]
-        module, record = self._module(work.models[work.start[client]]), _LossRecord()
+        module = self._module(work.models[work.start[client]])
         tensors = [work.inputs, work.labels]
         if work.weights is not None:
             self._require_losses(work)
             _weigh_steps(module)
             tensors.append(work.weights)
-        callbacks: list[Callback] = [record]
-        if work.keys is not None:
-            callbacks.append(_Keys(work.keys[first : first + steps].tolist()))
-        if work.centers is not None:
-            callbacks.append(_Proximal(work.prox, self._module(work.centers[work.center[client]])))
-        if work.rates is not None:
-            callbacks.append(_RoundRates(work.rates))
+        keys = None if work.keys is None else work.keys[first : first + steps].tolist()
+        center = None if work.centers is None else self._module(work.centers[work.center[client]])
+        callback = _ClientFit(keys, work.rates, work.prox, center)
         own = slice(start, start + int(work.sizes[client]))
         batches = _Epochs(work.batches.lists(slice(first, first + steps)), int(work.epoch_steps[client]))
         examples = TensorDataset(*(tensor[own] for tensor in tensors))
         loader = DataLoader(examples, sampler=batches, batch_size=None)
         trainer = Trainer(
-            **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callbacks
+            **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callback
         )
         with seed_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
             trainer.fit(module, loader)
-        return self.layout.read(module, self.plan.dtype, self.plan.device), record.mean
+        return self.layout.read(module, self.plan.dtype, self.plan.device), callback.mean
 
     def _require_losses(self, work: CohortFit) -> None:
         """Raises InputError if a training step depends on more than a mini-batch of weighted examples."""
@@ -166,12 +162,44 @@ class _Epochs:
         return len(self._batches) if len(self._batches) % self._epoch_steps else -1
 
 
-class _LossRecord(Callback):
-    """Records the mean training loss per example over the whole fit, without a device transfer in each step."""
+class _ClientFit(Callback):
+    """Adds to a Trainer's fit what a client's local training has besides, and records its mean loss per example.
 
-    def __init__(self) -> None:
-        self._sum: Tensor | float = 0.0
+    Args:
+        keys: Keys of the dropout masks, one per step; None = no keyed dropout.
+        rates: Learning rates of the optimizer's groups; None = the optimizer's own.
+        prox: Strength of the proximal term.
+        center: Module with the proximal centre; None = no proximal term.
+    """
+
+    def __init__(
+        self, keys: list[int] | None, rates: Rates | None, prox: float, center: LightningModule | None
+    ) -> None:
+        self._keys = None if keys is None else iter(keys)
+        self._rates, self._prox = rates, prox
+        self._center = None if center is None else dict(center.named_parameters())
+        self._sum: Tensor | float = 0.0  # of losses, on the device: a transfer at each step would be slow
         self._count = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._rates is not None:
+            (optimizer,) = trainer.optimizers
+            for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._keys is not None:
+            set_key(pl_module, next(self._keys))
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Adds the gradient of prox/2 * |w - center|^2, before any clipping."""
+        if self._center is not None:
+            with torch.no_grad():
+                for name, parameter in pl_module.named_parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.add_(parameter - self._center[name], alpha=self._prox)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -184,43 +212,6 @@ class _LossRecord(Callback):
     @property
     def mean(self) -> float | None:
         return float(self._sum) / self._count if self._count else None
-
-
-class _Keys(Callback):
-    """Sets the key of every keyed dropout before each step."""
-
-    def __init__(self, keys: list[int]) -> None:
-        self._keys = iter(keys)
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        set_key(pl_module, next(self._keys))
-
-
-class _RoundRates(Callback):
-    """Sets the learning rates of the optimizer's groups before the first step."""
-
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        (optimizer,) = trainer.optimizers
-        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate
-
-
-class _Proximal(Callback):
-    """Adds the gradient of prox/2 * |w - center|^2, before any clipping."""
-
-    def __init__(self, prox: float, center: LightningModule) -> None:
-        self.prox, self.center = prox, dict(center.named_parameters())
-
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
-        with torch.no_grad():
-            for name, parameter in pl_module.named_parameters():
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter - self.center[name], alpha=self.prox)
 
 
 @contextmanager

@@ -43,7 +43,6 @@ def write_end(
     if newcomers and "test" in newcomers.scores:
         weighted = newcomers.scores["test"].weighted()
         summary |= {f"test/newcomers_{name}": value for name, value in weighted.items()}
-    summary["time/wasted_share"] = prepared.engine.wasted_share
     write_json(directory.path / "summary.json", summary)
     return summary
 

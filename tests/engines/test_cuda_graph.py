@@ -201,7 +201,6 @@ def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(monkeypatch: p
         rows = fit(engine, 2)
     assert engine.loop.plan.lanes == 2
     assert torch.equal(rows, fit(narrower, 2))
-    assert engine.effort.computed > narrower.effort.computed  # the effort of the run is counted on
 
 
 def test_memory_that_does_not_do_for_one_client_is_an_error():

@@ -1,18 +1,13 @@
-"""The timetable of a stack, and how much of its work is of use."""
-
-import json
-from pathlib import Path
+"""The schedule of a stack's lanes."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ragged import LOCAL, SHAPE, SIZES, fitted, task
+from ragged import SHAPE, fitted, task
 from torch.testing import assert_close
 
-from lit_cfl.cli.main import main
-from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import stack
 from lit_cfl.engines.stacked.lane_schedule import (
@@ -109,21 +104,6 @@ def test_stack_of_many_widths_gives_the_same_rows(prox: float, monkeypatch: pyte
     make = task(lambda: MCLR(SHAPE, 10))
     expected, _ = fitted(make, Plan("loop"), prox=prox)
     monkeypatch.setattr(stack, "width_for", lambda busy, _: width_for(busy, [8, 4, 2, 1]))
-    found, engine = fitted(make, Plan("stack", lanes=8), prox=prox)
+    found, _ = fitted(make, Plan("stack", lanes=8), prox=prox)
     assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
     assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)
-    assert 0 <= engine.effort.waste < 0.5
-
-
-def test_engine_says_how_much_of_its_work_was_of_use():
-    _, engine = fitted(task(lambda: MCLR(SHAPE, 10)), Plan("stack", lanes=4))
-    sizes = torch.tensor(SIZES)
-    useful = int(count_steps(LOCAL.budget, torch.full_like(sizes, 3), sizes, 10).sum())
-    assert (engine.effort.useful, engine.effort.computed % 4) == (useful, 0)
-    assert 0 < engine.effort.waste < 0.5
-
-
-def test_summary_says_nothing_of_waste_where_clients_do_not_stack(tmp_path: Path):
-    words = ["--engine", "loop", "--run_dir", str(tmp_path / "run")]
-    assert main(["run", "--config", "quickstart", "--tiny", "--quiet", *words]) == 0
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["time/wasted_share"] is None

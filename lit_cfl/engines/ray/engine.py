@@ -10,6 +10,7 @@ and this process needs no GPU. On CPUs they do where the hand-over pays (`_HAND_
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,16 @@ from lit_cfl.activity import Activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.cohort_fit import Ended
-from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
+from lit_cfl.engines.fit_request import FitRequest
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import shares as work
 from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
-from lit_cfl.engines.ray.shares import (
-    FitShare,
-    GradientShare,
-    HeldClients,
-    LossShare,
-    MixtureShare,
-    ScoreShare,
-    StatisticShare,
-    split_evenly,
-)
+from lit_cfl.engines.ray.shares import HeldClients, Share, share_of_clients, share_of_examples, split_evenly
 from lit_cfl.engines.ray.tasks import Ref
-from lit_cfl.engines.ray.worker import EngineSpec, Share, to_arrays
-from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
+from lit_cfl.engines.ray.worker import EngineSpec, to_arrays
+from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, reads_by_model
 from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
@@ -95,12 +89,9 @@ class RayEngine(Engine):
         tasks = [self._fit_task(request, share + part.start, rows, examples, round, data) for share in shares]
         for number, done in pool.run(tasks, self.between_clients):
             share = shares[number].numpy()
-            models.numpy()[share] = done.models
-            losses.numpy()[share], trained.numpy()[share] = done.losses, done.trained
+            models.numpy()[share], losses.numpy()[share], trained.numpy()[share] = done
             idle[shares[number]] = False
             self.report_fit(request, round, part.start, int((~idle).sum()))
-            self.effort.useful += done.effort.useful
-            self.effort.computed += done.effort.computed
         models[idle] = request.models[start[idle]].to(self.plan.dtype)
         return Chunk(part.start, models, losses, trained)
 
@@ -136,7 +127,8 @@ class RayEngine(Engine):
             lengths=request.lengths[numbers],
             weights=None if request.weights is None else [request.weights[k].clone() for k in numbers.tolist()],
         )
-        return ShareTask(FitShare(mine, round, HeldClients.of(mine.clients, data)), examples, refs)
+        compute = partial(work.compute_fit, mine, round, HeldClients.of(mine.clients, data))
+        return ShareTask(share_of_clients(compute, "trains", mine.clients, round), examples, refs)
 
     def _started(self) -> WorkerPool:
         if self._pool is None:
@@ -154,11 +146,12 @@ class RayEngine(Engine):
         if not self._pays(len(index)):
             return super().outcomes_of_each(models, which, index, data, named)
         self.report(Activity("evaluating"))
-        parts = self._parts([slice(parts[0][1].start, parts[-1][1].stop) for parts in batches_by_model(which)])
+        parts = self._parts(reads_by_model(which))
         shares, tables = [], []
         for part in parts:
             numbers, rows = which[part].unique(return_inverse=True)
-            shares.append(ScoreShare(index[part], rows, numbers, named))
+            compute = partial(work.compute_scores, index[part], rows, numbers, named)
+            shares.append(share_of_examples(compute, index[part]))
             tables.append(models[numbers])
         return self._joined(shares, tables, parts, data)
 
@@ -173,7 +166,8 @@ class RayEngine(Engine):
         shares = []
         for part in parts:
             numbers, rows = which[part].unique(return_inverse=True)
-            shares.append(MixtureShare(index[part], rows, weights[numbers]))
+            compute = partial(work.compute_mixtures, index[part], rows, weights[numbers])
+            shares.append(share_of_examples(compute, index[part]))
         return self._joined(shares, [models], parts, data)
 
     def _joined(
@@ -195,7 +189,8 @@ class RayEngine(Engine):
         starts = range(0, len(index), EVALUATION_BATCH)
         parts = self._parts([slice(start, min(start + EVALUATION_BATCH, len(index))) for start in starts])
         losses = torch.empty(len(models), len(index), dtype=torch.float64)
-        for number, found in self._done([LossShare(index[part]) for part in parts], [models], data):
+        shares = [share_of_examples(partial(work.compute_losses, index[part]), index[part]) for part in parts]
+        for number, found in self._done(shares, [models], data):
             losses[:, parts[number]] = torch.from_numpy(np.array(found))
         return losses
 
@@ -208,7 +203,10 @@ class RayEngine(Engine):
         units = self.loop.gradient_units(sizes, clients)
         runs = split_evenly([int(sizes[unit].sum()) + 1 for unit in units], self.plan.workers)
         parts = [torch.cat(units[run]) for run in runs]
-        shares = [GradientShare(own := clients[part], round, HeldClients.of(own, data)) for part in parts]
+        shares = []
+        for part in parts:
+            compute = partial(work.compute_gradients, own := clients[part], round, HeldClients.of(own, data))
+            shares.append(share_of_clients(compute, "takes the gradients of", own, round))
         rows = torch.empty(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
         done = 0
         for number, found in self._done(shares, [model[None]], data):
@@ -221,10 +219,11 @@ class RayEngine(Engine):
         self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
     ) -> list[Statistic | None]:
         runs = split_evenly((data.num_examples[clients] + 1).tolist(), self.plan.workers)
-        shares = [
-            StatisticShare(function, own := clients[run], model is not None, round, HeldClients.of(own, data))
-            for run in runs
-        ]
+        shares, with_model = [], model is not None
+        for run in runs:
+            held = HeldClients.of(own := clients[run], data)
+            compute = partial(work.compute_statistics, function, own, with_model, round, held)
+            shares.append(share_of_clients(compute, "computes statistics of", own, round))
         row = torch.empty(1, 0) if model is None else model[None]
         found: list[Statistic | None] = [None] * len(clients)
         done = 0

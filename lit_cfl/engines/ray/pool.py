@@ -22,8 +22,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.engines.ray.shares import Share
 from lit_cfl.engines.ray.tasks import Ref, ended_tasks
-from lit_cfl.engines.ray.worker import EngineSpec, Share, Worker
+from lit_cfl.engines.ray.worker import EngineSpec, Worker
 from lit_cfl.errors import InputError, WorkersLostError
 
 MAX_RETRIES = 3  # times that a share is done again after the worker it was on died

@@ -1,8 +1,9 @@
-"""Shares of an engine's work that are sent to Ray workers, and their execution there."""
+"""Shares of an engine's work that are sent to Ray workers, and how workers compute them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +11,24 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.cohort_fit import Effort
-from lit_cfl.engines.local_training import FitRequest
+from lit_cfl.engines.fit_request import FitRequest
 from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import join_ids
 from lit_cfl.local_work import ClientFunction, Statistic
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A share of an engine's work, for one worker.
+
+    Args:
+        compute: Computes the share with the worker's engine, the pool of examples, and the rows `[n, d]` that are sent
+            along.
+        worker_in_words: Describes the work that needs this worker, for a message: `...: the Ray worker that ...`.
+    """
+
+    compute: Callable[[Engine, Examples, Tensor], Any]
+    worker_in_words: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +37,7 @@ class HeldClients:
 
     Args:
         num_clients: Clients of the run.
-        holders: ids of those that have, int64 `[h]`, ascending.
+        holders: ids of the clients that have examples, int64 `[h]`, ascending.
         lists: their training examples `[h]`.
     """
 
@@ -46,167 +60,72 @@ class HeldClients:
         return FederatedData(examples, train, none, none, torch.empty(0, dtype=torch.int64))
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedShare:
-    """The result of a share of a fit: a `Chunk` as arrays, and the mini-batches computed for it."""
-
-    models: np.ndarray
-    losses: np.ndarray
-    trained: np.ndarray
-    effort: Effort
-
-
-@dataclass(frozen=True, eq=False)
-class FitShare:
-    """The clients of a fit that train on one worker.
-
-    Args:
-        request: Fit of these clients, whose models and centres are the rows sent along.
-        round: the round.
-        held: their data.
-    """
-
-    request: FitRequest
-    round: int
-    held: HeldClients
-
-    @property
-    def worker_in_words(self) -> str:
-        return _in_round(self.round, "trains", self.request.clients)
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> TrainedShare:
-        request = replace(self.request, models=rows, centers=rows if self.request.prox else None)
-        before, data = replace(engine.effort), self.held.data(examples)
-        whole = [slice(0, len(request.clients))]  # cut is the driver's
-        (chunk,) = engine.fit_chunks(request, whole, self.round, data)
-        effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
-        models = chunk.on_cpu().models.numpy()
-        return TrainedShare(models, chunk.losses.numpy(), chunk.trained.numpy(), effort)
+def compute_fit(
+    request: FitRequest, round: int, held: HeldClients, engine: Engine, examples: Examples, rows: Tensor
+) -> Sequence[np.ndarray]:
+    """Trains the clients of a request from the rows sent along. Returns a `Chunk`: models, losses, which trained."""
+    request = replace(request, models=rows, centers=rows if request.prox else None)
+    whole = [slice(0, len(request.clients))]  # the driver has divided the clients already
+    (chunk,) = engine.fit_chunks(request, whole, round, held.data(examples))
+    return chunk.on_cpu().models.numpy(), chunk.losses.numpy(), chunk.trained.numpy()
 
 
-@dataclass(frozen=True, eq=False)
-class GradientShare:
-    """Clients whose gradients one worker computes at the model that is sent along.
-
-    Args:
-        clients: ids, int64 `[n]`.
-        round: the round.
-        held: their data.
-    """
-
-    clients: Tensor
-    round: int
-    held: HeldClients
-
-    @property
-    def worker_in_words(self) -> str:
-        return _in_round(self.round, "takes the gradients of", self.clients)
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
-        """Returns the gradients `[n, d]`."""
-        data, found = self.held.data(examples), []
-        for part in engine.gradient_parts(self.clients, data):
-            found.append(engine.gradient_rows(rows[0], self.clients[part], self.round, data).cpu().numpy())
-        return np.concatenate(found)
+def compute_gradients(
+    clients: Tensor, round: int, held: HeldClients, engine: Engine, examples: Examples, rows: Tensor
+) -> np.ndarray:
+    """Computes the gradients of these clients at the model sent along `[n, d]`."""
+    data = held.data(examples)
+    parts = engine.gradient_parts(clients, data)
+    return np.concatenate([engine.gradient_rows(rows[0], clients[part], round, data).cpu().numpy() for part in parts])
 
 
-@dataclass(frozen=True, eq=False)
-class StatisticShare:
-    """Clients on whose examples one worker runs a function; the model, if any, is sent along.
-
-    Args:
-        function: Function of the user.
-        clients: ids, int64 `[n]`.
-        with_model: True if the function receives a module.
-        round: the round.
-        held: their data.
-    """
-
-    function: ClientFunction
-    clients: Tensor
-    with_model: bool
-    round: int
-    held: HeldClients
-
-    @property
-    def worker_in_words(self) -> str:
-        return _in_round(self.round, "computes statistics of", self.clients)
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> list[Statistic | None]:
-        model = rows[0] if self.with_model else None
-        return engine.statistics(self.function, self.clients, model, self.round, self.held.data(examples))
+def compute_statistics(
+    function: ClientFunction,
+    clients: Tensor,
+    with_model: bool,
+    round: int,
+    held: HeldClients,
+    engine: Engine,
+    examples: Examples,
+    rows: Tensor,
+) -> list[Statistic | None]:
+    """Runs a user's function on these clients' examples, with the model sent along if it receives a module."""
+    return engine.statistics(function, clients, rows[0] if with_model else None, round, held.data(examples))
 
 
-@dataclass(frozen=True, eq=False)
-class LossShare:
-    """Examples on which one worker computes the losses of all models that are sent along.
+def compute_losses(index: Tensor, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
+    """Computes the losses of all models sent along on these examples `[K, n]`."""
+    return engine.losses_of_all(rows, index, _without_clients(examples)).numpy()
+
+
+def compute_scores(
+    index: Tensor, which: Tensor, numbers: Tensor, named: ModelName, engine: Engine, examples: Examples, rows: Tensor
+) -> Sequence[np.ndarray]:
+    """Scores examples, each with one of the models sent along. Returns the parts of `Outcomes`, each `[..., n]`.
 
     Args:
         index: the examples, int64 `[n]`.
-    """
-
-    index: Tensor
-
-    @property
-    def worker_in_words(self) -> str:
-        return _of_scores(self.index)
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
-        """Returns the losses `[K, n]`."""
-        return engine.losses_of_all(rows, self.index, _nobodys(examples)).numpy()
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreShare:
-    """Examples that one worker scores, each with one of the models that are sent along.
-
-    Args:
-        index: the examples, int64 `[n]`.
-        which: the row of each, int64 `[n]`, ascending.
+        which: Row of each example's model, int64 `[n]`, ascending.
         numbers: Number of each row's model in the driver, int64.
         named: Name of the model of a number.
     """
 
-    index: Tensor
-    which: Tensor
-    numbers: Tensor
-    named: ModelName
+    def name_of(row: int) -> str:
+        return named(int(numbers[row]))
 
-    @property
-    def worker_in_words(self) -> str:
-        return _of_scores(self.index)
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Sequence[np.ndarray]:
-        """Returns the parts of `Outcomes`, each `[..., n]`."""
-
-        def named(row: int) -> str:
-            return self.named(int(self.numbers[row]))
-
-        return _as_arrays(engine.outcomes_of_each(rows, self.which, self.index, _nobodys(examples), named))
+    return _as_arrays(engine.outcomes_of_each(rows, which, index, _without_clients(examples), name_of))
 
 
-@dataclass(frozen=True, eq=False)
-class MixtureShare:
-    """Examples that one worker scores, each under a mixture of all models that are sent along.
+def compute_mixtures(
+    index: Tensor, which: Tensor, weights: Tensor, engine: Engine, examples: Examples, rows: Tensor
+) -> Sequence[np.ndarray]:
+    """Scores examples, each under a mixture of all models sent along; see `compute_scores`.
 
     Args:
-        index: the examples, int64 `[n]`.
-        which: the mixture of each, int64 `[n]`, ascending.
+        which: the mixture of each example, int64 `[n]`, ascending.
         weights: Weights of the models in each mixture `[mixtures, K]`.
     """
-
-    index: Tensor
-    which: Tensor
-    weights: Tensor
-
-    @property
-    def worker_in_words(self) -> str:
-        return _of_scores(self.index)
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Sequence[np.ndarray]:
-        """Returns the parts of `Outcomes`, each `[..., n]`."""
-        data = _nobodys(examples)
-        return _as_arrays(engine.outcomes_of_mixtures(rows, self.weights, self.which, self.index, data))
+    return _as_arrays(engine.outcomes_of_mixtures(rows, weights, which, index, _without_clients(examples)))
 
 
 def _as_arrays(found: Outcomes) -> Sequence[np.ndarray]:
@@ -227,13 +146,20 @@ def split_evenly(sizes: Sequence[int], parts: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(borders) if start < stop]
 
 
-def _nobodys(examples: Examples) -> FederatedData:
+def _without_clients(examples: Examples) -> FederatedData:
     return HeldClients(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0)).data(examples)
 
 
-def _in_round(round: int, does: str, clients: Tensor) -> str:
-    return f"round {round + 1} cannot be finished: the Ray worker that {does} client(s) {join_ids(clients.tolist())}"
+def share_of_clients(compute: Callable[..., Any], does: str, clients: Tensor, round: int) -> Share:
+    """Makes a share of work of these clients in a round.
+
+    Args:
+        does: what the worker does with them, for a message.
+    """
+    whose = f"the Ray worker that {does} client(s) {join_ids(clients.tolist())}"
+    return Share(compute, f"round {round + 1} cannot be finished: {whose}")
 
 
-def _of_scores(index: Tensor) -> str:
-    return f"models cannot be scored: the Ray worker that has {len(index):,} of the examples"
+def share_of_examples(compute: Callable[..., Any], index: Tensor) -> Share:
+    """Makes a share of losses or scores on these examples."""
+    return Share(compute, f"models cannot be scored: the Ray worker that has {len(index):,} of the examples")

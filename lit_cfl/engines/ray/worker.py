@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import ray
@@ -18,6 +18,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.ray.shares import Share
 from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.errors import InputError
 
@@ -41,23 +42,6 @@ class EngineSpec:
     local: LocalTraining
     deterministic: bool = False
     constants: str = ""
-
-
-class Share(Protocol):
-    """A share of some work, for one worker."""
-
-    @property
-    def worker_in_words(self) -> str:
-        """Describes the work that needs this worker, for a message: `...: the Ray worker that ...`."""
-
-    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Any:
-        """Computes the share.
-
-        Args:
-            engine: the worker's own.
-            examples: the pool.
-            rows: `[n, d]`, those sent along.
-        """
 
 
 class Worker:
@@ -86,11 +70,11 @@ class Worker:
         """
         engine, pool, rows = self._get_engine(), self._examples(examples[0]), torch.from_numpy(np.vstack(tables))
         try:
-            return share.run(engine, pool, rows)
+            return share.compute(engine, pool, rows)
         except RuntimeError as error:
             if not is_out_of_memory(error) or not engine.release_examples():
                 raise
-        return share.run(engine, pool, rows)
+        return share.compute(engine, pool, rows)
 
     def _get_engine(self) -> Engine:
         """Builds the engine at the first share, not at the start: so an error reaches the driver unchanged."""

@@ -89,7 +89,6 @@ class StackLoop(ClientLoop):
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         self._run(work, tables, widths, held, rows, ended)
         sums = tables.sum_losses(held.losses[: tables.num_steps].double().cpu())
-        self.effort.useful += int(work.steps.sum())
         return rows, sums / work.num_seen
 
     def _shape_for(self, work: CohortFit) -> tuple[int, int]:
@@ -128,7 +127,6 @@ class StackLoop(ClientLoop):
                 rows.index_copy_(0, clients, torch.cat(parts, 1).to(rows.dtype))
                 through += len(clients)
                 ended(through)
-            self.effort.computed += width
 
     def _fill(self, tensors: Tensors, where: Tensor, models: Tensor, which: Tensor) -> None:
         """Copies these models into lanes."""

@@ -1,0 +1,65 @@
+"""Errors of local training that name the client and the round."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from lightning import LightningModule
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lit_cfl.errors import DivergedError, join_ids, note_on_error
+
+
+@contextmanager
+def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
+    """Adds the client that was trained and the round to an error, such as one of the user's module.
+
+    Args:
+        waiting: returns the clients that are not trained yet, the current one first.
+        together: True if several train at once, and it is unknown which of them raised the error.
+    """
+
+    def what() -> str:
+        clients = waiting()
+        who = f"one of the clients {join_ids(clients)}" if together else f"client {clients[0]}" if clients else ""
+        return f"in round {round + 1}, while {who} was trained" if clients else f"in round {round + 1}"
+
+    with note_on_error(what):
+        yield
+
+
+def explain_divergence(
+    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
+) -> DivergedError:
+    """Builds the error for a client that diverged: in training, or because its loss was not finite before it trained.
+
+    Args:
+        round: Rounds completed before.
+        loss: Training loss of the client; NaN if none was reported.
+        rate: Learning rate of the client.
+        examples: numbers of its training examples, int64 `[n]`.
+        before: their losses under the model from which it started `[n]`.
+    """
+    wrong = (~before.isfinite()).nonzero().flatten()
+    if not len(wrong):
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
+            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+        )
+    example = int(examples[wrong[0]])
+    return DivergedError(
+        f"client {client} diverged in round {round + 1} before it trained: the loss of its example {example} is "
+        f"{float(before[wrong[0]])} ({len(wrong)} of its {len(examples)} examples have such a loss), and no learning "
+        "rate helps; look for 0/0, log(0) or overflow in the net on that input, or set local.on_divergence to skip"
+    )
+
+
+def find_learning_rate(module: LightningModule) -> float:
+    """Returns the initial learning rate of a module; NaN if it has none without a Trainer."""
+    found: Any = None
+    with suppress(Exception):  # a user's module may ask for its Trainer
+        found = module.configure_optimizers()
+    found = found.get("optimizer") if isinstance(found, Mapping) else found
+    found = found[0] if isinstance(found, (list, tuple)) else found
+    return float(found.param_groups[0]["lr"]) if isinstance(found, Optimizer) else float("nan")
