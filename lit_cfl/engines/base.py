@@ -1,4 +1,4 @@
-"""The base engine: builds nets from a seed, splits fits into chunks, trains them in the plan's way, and evaluates."""
+"""The engine: builds nets from a seed, splits fits into chunks, trains them in the plan's way, and evaluates."""
 
 import copy
 import warnings
@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any
 
 import torch
 from lightning import LightningModule
@@ -20,7 +19,6 @@ from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate, note_client
-from lit_cfl.engines.client_statistics import compute_statistics
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.fit_request import CHECK, FitDescriber, FitRequest, split_clients
@@ -33,27 +31,28 @@ from lit_cfl.engines.round_work import PositionedRows, RoundWork
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
 from lit_cfl.engines.ways import get_way
-from lit_cfl.errors import DivergedError, InputError, Notice
-from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic
+from lit_cfl.errors import DivergedError, InputError, Notice, note_on_error
+from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
 _LARGE_POOL = 8  # a pool of examples is large if it takes more than 1/8 of a GPU's memory
-# Examples of the clients that a way gets at once: on a CPU less than what the C library keeps (`keep_freed_memory`).
+# Size of the examples that a way gets at once; on a CPU less than what the C library keeps (`keep_freed_memory`).
 _PART_MIB = {"cpu": 64, "cuda": 1024}
-Planned = tuple[Tensor, CohortFit, Batch | None]  # positions, what is computed there, and the examples if gathered
+# Positions of clients in the request, their training, and their examples if those were gathered
+Prepared = tuple[Tensor, CohortFit, Batch | None]
 
 
 class Engine:
     """Fits and evaluates clients in this process, in the way that the plan specifies.
 
     Args:
-        task: builds the LightningModule that every client trains; called several times.
-        plan: how to compute.
-        seed: the run's seed.
-        local: how long and with what batches clients train.
-        template: the task's module of this seed, where it was built already.
+        task: Builds the LightningModule that every client trains; called several times.
+        plan: How to compute.
+        seed: The run's seed.
+        local: How long and with what batches clients train.
+        template: The task's module of this seed, if it was built already.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Engine:
     ) -> None:
         self.plan, self.seed, self.local = plan, seed, local
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
-        self.report: Report = unreported  # is called with what the engine is doing
+        self.report: Report = unreported  # called with the engine's current work
         self._task = task
         self.template = build_module(task, seed) if template is None else template
         require_module(self.template)
@@ -112,14 +111,14 @@ class Engine:
         """Builds the run's initial model of that number `[d]`.
 
         Raises:
-            InputError: the task gives a net that was made outside of it: models would be alike, whatever the seed.
+            InputError: the task returns a net that was made outside of it: models would not depend on the seed.
         """
         module = self.build(number)
         mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
         if any(id(parameter) in mine for parameter in module.parameters()):
             raise InputError(
-                "the task gives the same net at every call, so that initial models do not follow from the seed; "
-                "make the net inside of it: lambda: Classification(MCLR(...), ...)"
+                "the task returns the same net at every call, so that initial models do not depend on the seed; "
+                "make the net inside the task: lambda: Classification(MCLR(...), ...)"
             )
         row = self.layout.read(module, self.plan.dtype)
         self._starts.compare(number, row[: self.layout.num_parameters])
@@ -140,7 +139,7 @@ class Engine:
     def module(self, row: Tensor) -> LightningModule:
         """Builds a LightningModule that holds this row, on this process's device and in the plan's dtype.
 
-        It shares no tensor with the engine: whoever gets it may change it.
+        It shares no tensor with the engine, so the caller may change it.
         """
         module = copy.deepcopy(self.template).to(device=self.device, dtype=self.plan.dtype)
         self.layout.write(row, module)
@@ -149,18 +148,15 @@ class Engine:
     def examples(self, data: FederatedData) -> Examples:
         """Returns the pool of examples on the device, moved there once; a pool that is too large stays on the CPU."""
         if self._resident is None or self._resident[0] is not data.examples:
-            self._resident = (data.examples, self._moved(data.examples))
+            examples = moved = data.examples
+            if fits_on(self.device, examples.num_bytes):
+                try:
+                    moved = examples.to(self.device)
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+            self._resident = (examples, moved)
         return self._resident[1]
-
-    def _moved(self, examples: Examples) -> Examples:
-        if not fits_on(self.device, examples.num_bytes):
-            return examples
-        try:
-            return examples.to(self.device)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return examples
 
     def release_examples(self) -> bool:
         """Keeps the pool of examples on the CPU from now on if it takes more than an eighth of a GPU's memory.
@@ -202,7 +198,7 @@ class Engine:
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """Computes losses and scores of models, each on its own examples.
+        """Computes losses and scores of models, each on separate examples.
 
         Args:
             models: `[K, d]`.
@@ -217,7 +213,7 @@ class Engine:
     def outcomes_of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
     ) -> Outcomes:
-        """Computes losses and scores of mixtures of models, each on its own examples.
+        """Computes losses and scores of mixtures of models, each on separate examples.
 
         Args:
             models: `[K, d]`.
@@ -230,7 +226,7 @@ class Engine:
             return self._scorer.of_mixtures(models, weights, which, index, self.examples(data))
 
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
-        """Seeds the global generators, for random numbers that a module draws itself, and restores them afterwards."""
+        """Seeds the global generators for random numbers that a module draws, and restores them afterwards."""
         return seed_globally(derive(self.seed, purpose, *ids), self.device)
 
     def penalties(self, models: Tensor) -> Tensor:
@@ -244,7 +240,7 @@ class Engine:
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRows]:
         """Yields gradients of mean training losses, a group of clients at a time; see `LocalWork`.
 
-        Where memory runs out, it continues with fewer clients at once.
+        If memory runs out, it continues with fewer clients at once.
         """
         start, total = 0, len(clients)
         while start < total:
@@ -277,7 +273,7 @@ class Engine:
         """Computes the gradients `[n, d]` of a few clients at once; 0 for a client without data.
 
         Args:
-            report: is called with how many of those that have data are through.
+            report: Called with the number of finished clients, of those that have data.
         """
         device, dtype = self.device, self.plan.dtype
         held = (data.num_examples[clients] > 0).nonzero().flatten()
@@ -304,12 +300,22 @@ class Engine:
         self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
     ) -> list[Statistic | None]:
         """Runs a function on each client's training examples; see `LocalWork.map`. It can be interrupted."""
-        module = None if model is None else self.module(model)
-        place: dict[str, Any] = {"dtype": self.plan.dtype, "device": self.device, "seed": self.seed, "round": round}
-        found = []
+        module = () if model is None else (self.module(model).eval(),)
+        examples, found = self.examples(data), list[Statistic | None]()
         self.between_clients()
-        for answer in compute_statistics(function, clients, data, self.examples(data), module, **place):
-            found.append(answer)
+        for client in clients.tolist():
+            entries = data.train[client]
+            if not len(entries):
+                found.append(None)
+            else:
+                batch = examples.batch(entries, self.plan.dtype, self.device)
+                with (
+                    note_on_error(partial(_in_map, round, client)),
+                    self.own_stream("map", round, client),
+                    torch.no_grad(),
+                ):
+                    answer = function(*batch, *module)
+                found.append(keep_statistic(answer, client))
             self.report_statistics(round, len(found), len(clients))
             self.between_clients()
         return found
@@ -374,7 +380,7 @@ class Engine:
     def fit_chunks(
         self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
     ) -> Iterator[Chunk]:
-        """Trains a fit chunk by chunk, and yields the chunks. On a GPU the next clients are prepared meanwhile."""
+        """Trains a fit chunk by chunk, and yields the chunks. A GPU's next clients are prepared meanwhile."""
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
         parts = [list(self._training(request, chunk, data)) for chunk in chunks]
         describe = partial(self._described, request, round, data, away)
@@ -397,11 +403,11 @@ class Engine:
 
     def _described(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
-    ) -> Planned:
+    ) -> Prepared:
         """Prepares the training of the clients at these positions, as far as a thread can; see `prepare_ahead`.
 
         Args:
-            gathers: collect the examples, too: they lie on the CPU, and a GPU trains.
+            gathers: Also collect the examples, since they are on the CPU and a GPU trains.
         """
         work = self._describer.fit(request, positions, round, data)
         if not gathers:
@@ -436,7 +442,7 @@ class Engine:
         return replace(work, centers=centers, center=center)
 
     def _fit_chunk(
-        self, request: FitRequest, chunk: slice, works: Iterable[Planned], round: int, data: FederatedData
+        self, request: FitRequest, chunk: slice, works: Iterable[Prepared], round: int, data: FederatedData
     ) -> Chunk:
         losses = torch.full((chunk.stop - chunk.start,), float("nan"), dtype=torch.float64)
         trained, models, before = torch.zeros(len(losses), dtype=torch.bool), None, chunk.start
@@ -472,7 +478,7 @@ class Engine:
         return starts.index_select(0, send(which, starts.device))
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
-        """Trains the clients; the run may be interrupted between two of them. Errors name the clients concerned."""
+        """Trains the clients; the run may be interrupted between two of them. Errors name the clients."""
         through = 0
 
         def ended(count: int) -> None:
@@ -495,8 +501,8 @@ class Engine:
         """Reports the progress of a fit.
 
         Args:
-            before: clients of the parts that are through.
-            ended: clients of the present part that are.
+            before: Clients of the finished parts.
+            ended: Finished clients of the current part.
         """
         if request.purpose != CHECK:  # one client, one step: the check itself reports
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
@@ -527,10 +533,14 @@ class Engine:
         self.__dict__.pop("_scorer", None)
 
     def close(self) -> None:
-        """Releases resources other than memory. The builder of the engine calls it; a second call does nothing."""
+        """Releases resources other than memory; a second call does nothing."""
 
 
 def _finite(rows: Tensor) -> Tensor:
     """Returns which rows `[n, d]` are finite. A sum is ten times faster than a test of each number."""
     finite = rows.sum(1).isfinite().cpu()
     return finite if finite.all() else rows.isfinite().all(1).cpu()
+
+
+def _in_map(round: int, client: int) -> str:
+    return f"in round {round + 1}, by the function of work.map on client {client}"

@@ -21,7 +21,7 @@ def require_module(module: LightningModule) -> None:
     """Checks, for every engine, that a module has `losses` and that copies of it are complete.
 
     Raises:
-        InputError: it lacks `losses` or `outcomes`, has layers without weights or hooks that no copy has, or cannot be
+        InputError: it lacks `losses` or `outcomes`, has layers without weights or hooks that copies lack, or cannot be
             copied at all.
     """
     require_losses(module)
@@ -64,7 +64,7 @@ def schedulers_in(configured: object) -> list[LRScheduler]:
 def _require_copy(module: LightningModule) -> None:
     try:
         copy_sharing_frozen(module)
-    except Exception as error:  # whatever a layer of the user's raises
+    except Exception as error:  # whatever a user's layer raises
         name, layer = _first_uncopied(module)
         remedy = "hold nothing open in it, and make what follows from parameters in forward"
         if hasattr(layer, "weight_g"):
@@ -79,7 +79,7 @@ def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
     for name, layer in reversed(list(module.named_modules())):
         try:
             copy.deepcopy(layer)
-        except Exception:  # the same error, looked for layer by layer
+        except Exception:  # the same error, searched for layer by layer
             return name or "the module", layer
     return "the module", module
 

@@ -42,7 +42,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     """Scores an example of every label, and trains one client for one step, both on a temporary module.
 
     Raises:
-        InputError: the net does not fit the data, what evaluation asks of the module is of the wrong kind, or the
+        InputError: the net does not fit the data, the module returns losses or scores of the wrong kind, or the
             optimizer refuses its options.
     """
     _require_labels(engine, data.examples)
@@ -114,12 +114,12 @@ def _require_faithful_copy(engine: Engine, batch: Batch) -> None:
     row[:columns] += _MOVED * torch.randn(columns, generator=rng, dtype=torch.float32)
     try:
         expected = _loss_and_gradients(engine, row, itself, batch)
-    except Exception:  # such as a net that knows no float32: who trains it says what is wrong
+    except Exception:  # such as a net without float32: the training reports what is wrong
         return
     try:
         found = _loss_and_gradients(engine, row, copied, batch)
         faithful = all(map(_same_tensor, expected, found))
-    except Exception:  # the original, whose layers it still has, may have another dtype
+    except Exception:  # it may refer to layers of the original, which have another dtype
         faithful = False
     if not faithful:
         raise InputError(
@@ -148,7 +148,7 @@ def _loss_and_gradients(
 
 
 def _require_same_scores_again(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Scores examples twice. Raises InputError if state kept from the first time changes the second result."""
+    """Scores examples twice. Raises InputError if state from the first time changes the second result."""
     found, states = [], []
     for _ in range(2):
         with engine.own_stream("evaluation"):
@@ -157,7 +157,7 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
     if not torch.allclose(found[0], found[1], equal_nan=True):
         changed = next((name for name in states[1] if not same_value(states[0].get(name), states[1][name])), None)
         raise InputError(
-            f"{type(module).__name__} scores the same examples otherwise when it is asked again"
+            f"{type(module).__name__} scores the same examples differently the second time"
             f"{f', for {changed} changes' if changed else ''}: scores would depend on what was scored before; "
             "change it in training alone (if self.training)"
         )
@@ -170,7 +170,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
         require_augmentation(augment, batch, keys)
     except InputError:
         raise
-    except Exception as error:  # whatever a function of the user's raises
+    except Exception as error:  # whatever a user's function raises
         if not _is_users(error, RuntimeError, TypeError, IndexError, ValueError):
             raise
         raise InputError(f"data.augment cannot change the examples: {in_short(error)}{in_line(error)}") from error
@@ -183,7 +183,7 @@ def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Bat
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]
     if not unset:
         return
-    with suppress(Exception), engine.own_stream("constants"), torch.no_grad():  # who trains it says what is wrong
+    with suppress(Exception), engine.own_stream("constants"), torch.no_grad():  # the training reports what is wrong
         losses_of(module.train(), batch)
     for name in unset:
         if not same_value(module.get_buffer(name), outside[name]):
@@ -196,7 +196,7 @@ def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Bat
 def _require_finite_rates(module: LightningModule) -> None:
     """Raises InputError if a learning rate is NaN or infinite, which would look like divergence."""
     optimizer = None
-    with suppress(Exception):  # who fits the module says what is wrong
+    with suppress(Exception):  # the training reports what is wrong
         optimizer = module.configure_optimizers()
     for group in optimizer.param_groups if isinstance(optimizer, Optimizer) else ():
         if not isfinite(rate := float(group.get("lr", 0.0))):
@@ -205,7 +205,7 @@ def _require_finite_rates(module: LightningModule) -> None:
 
 def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
     """Warns that a scheduler in the module sees only one fit of a client and has no effect over rounds."""
-    with suppress(Exception):  # who fits the module says what is wrong
+    with suppress(Exception):  # the training reports what is wrong
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
                 f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "

@@ -1,7 +1,7 @@
 """Chooses the device on which clients train: the only place that resolves `device: auto`.
 
-The first GPU where there is one, unless the whole run is small: below 100 billion multiply-adds, some ten seconds of
-one core, it is over before a GPU has started. Of Ray's workers each has a GPU where their cluster has any.
+The first GPU if there is one, unless the whole run is small: below 100 billion multiply-adds, about ten seconds of one
+core, a run has finished before a GPU has started. Each of Ray's workers has a GPU if their cluster has any.
 """
 
 from lit_cfl.devices import count_gpus
@@ -18,7 +18,7 @@ def resolve_device(asked: str, multiply_adds: float = 0) -> str:
         multiply_adds: Multiply-adds of the run, 0 = unknown.
 
     Raises:
-        InputError: a device that is not there.
+        InputError: the device does not exist.
     """
     found = count_gpus()
     if asked == "auto":
@@ -56,11 +56,11 @@ def require_first_gpu(asked: str, what: str) -> None:
     """Refuses a GPU index above 0 if Ray gives each process one GPU, which has index 0 there.
 
     Args:
-        asked: the device.
-        what: runs in such a process, for the message.
+        asked: Requested device.
+        what: Name of what runs in such a process, for the message.
 
     Raises:
-        InputError: it names another one than the first.
+        InputError: it is a GPU with another index.
     """
     number = asked.partition(":")[2]
     if asked.startswith("cuda") and number not in ("", "0"):

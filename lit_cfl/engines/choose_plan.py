@@ -1,20 +1,20 @@
 """Chooses a plan by rule, from the task, the options, the amount of work and the kind of hardware, never from a timing
 or the memory that is free:
 
-* device: the first GPU where there is one and the run is not small (`choose_device.py`), else the CPU;
+* device: the first GPU if there is one and the run is not small (`choose_device.py`), else the CPU;
 * engine: the first of `chain`, `stack`, `loop` and `trainer` (`ways.py`) that has no reason against it on that device;
-* workers: 0 (this process trains), or Ray's: with `engine: ray`, and on a CPU for long runs whose rounds are long, too
-  (5,000 billion multiply-adds, 10 billion a round: about five minutes, and a second a round, of one core) where no part
-  of the plan is set by hand. One per core, or one per GPU, but no more than clients of a cohort;
-* lanes: clients that train together, where they do. On a GPU as many as a cohort has, in multiples of 8, but no more
-  than fit a quarter of its memory (in whole GiB; 16 where only Ray's workers see one), nor than 256, or than have 64
-  million parameters together, up to 4,096. On a CPU as many as take 64 MiB;
-* threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), all cores from there on;
-  Ray's workers have one each; never more than `OMP_NUM_THREADS`;
+* workers: 0 (this process trains), or Ray's: with `engine: ray`, and on a CPU for long runs with long rounds
+  (5,000 billion multiply-adds per run and 10 billion per round: about five minutes and one second of one core) if no
+  part of the plan is set explicitly. One per core, or one per GPU, but at most one per client of a cohort;
+* lanes: clients that train together. On a GPU one per client of a cohort, in multiples of 8; at most what fits
+  a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 with 64 million
+  parameters together. On a CPU as many as take 64 MiB;
+* threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), else all cores; Ray's
+  workers have one each; never more than `OMP_NUM_THREADS`;
 * rows_mib: 1024.
 
-Any part can be set by hand (`plan.threads: 2`); the rule fills the rest. A way that is asked for is taken, or refused
-with the reason against it.
+Any part can be set explicitly (`plan.threads: 2`); the rule fills the rest. A requested way is taken, or refused with
+the reason against it.
 """
 
 import os
@@ -33,7 +33,7 @@ from lit_cfl.errors import InputError
 _SMALL_MODEL = 1_000_000  # parameters
 _PROCESSES_PAY, _ROUND_PAYS = 5_000_000_000_000, 10_000_000_000  # multiply-adds of a run, of a round
 _MOST_LANES, _SMALL_NETS_LANES, _PARAMETERS_OF_LANES = 256, 4_096, 64_000_000
-_SHARE_OF_GPU, _STACK_ON_CPU = 4, 64 * 2**20  # one part in so many of the memory; bytes
+_SHARE_OF_GPU, _STACK_ON_CPU = 4, 64 * 2**20  # 1/4 of the memory; bytes
 
 
 def choose_plan(
@@ -47,11 +47,12 @@ def choose_plan(
     """Chooses the plan for these options on this machine.
 
     Args:
-        room: for Ray's workers.
+        options: Parts of the plan that are set explicitly.
+        room: Resources of Ray's workers.
 
     Raises:
-        InputError: a device that is not there, a way that cannot train this, or an option that contradicts a part set
-            by hand.
+        InputError: a device that does not exist, a way that cannot train this task, or an option that contradicts a
+            part set explicitly.
     """
     options = options or PlanOptions()
     device = "cuda:0" if device == "cuda" else device

@@ -8,25 +8,25 @@ from typing import Any
 from lit_cfl.errors import InputError
 
 _PARTS = ("narrow", "steps_per_call", "compile", "products", "fused", "dual")
-_ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # and what took its place
+_ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # with their replacements
 
 
 def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
     """Raises InputError if a configuration names a way of training that no longer exists.
 
     Args:
-        where: words before the option's name, such as `run.yaml: `.
+        where: Start of the message, before the option's name, such as `run.yaml: `.
     """
     for name, asked in (("engine", config.get("engine")), ("plan.engine", _plan(config).get("engine"))):
         if asked in _ENGINES:
             raise InputError(
-                f"{where}{name} {asked} went with version 0.3, in which it is {_ENGINES[asked]}; leave it out, or "
+                f"{where}{name} {asked} was removed in version 0.3, in which it is {_ENGINES[asked]}; leave it out, or "
                 "write auto"
             )
     for part in _PARTS:
         if _plan(config).get(part) is not None:
             raise InputError(
-                f"{where}plan.{part} went with version 0.3: clients train without compiled code; leave it out"
+                f"{where}plan.{part} was removed in version 0.3: clients train without compiled code; leave it out"
             )
 
 

@@ -17,7 +17,7 @@ def build_engine(
     """Builds the engine of a plan.
 
     Args:
-        template: the task's module of this seed, where it was built already.
+        template: The task's module of this seed, if it was built already.
     """
     if plan.workers:
         from lit_cfl.engines.ray.engine import RayEngine  # all others work without Ray
@@ -27,10 +27,9 @@ def build_engine(
 
 
 def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) -> RayRoom:
-    """Counts the resources of Ray's workers. Adds a notice if a cluster is running and `device` is `auto`.
+    """Counts the resources of Ray's workers, if there are to be any.
 
-    Returns:
-        nothing where no worker of Ray's needs to know.
+    Adds a notice if a cluster is running and `device` is `auto`.
     """
     options = options or PlanOptions()
     asked = options.device or device
@@ -41,7 +40,7 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
     room = cluster.count_room(options.threads or 1)
     if asked == "auto" and cluster.is_there():
         what = f"has {room.gpus} GPU(s): clients train on them" if room.gpus else "has no GPU: clients train on CPUs"
-        warnings.warn(f"Ray's cluster {what}; --device says otherwise", Notice, stacklevel=2)
+        warnings.warn(f"Ray's cluster {what}; set --device to change that", Notice, stacklevel=2)
     return room
 
 

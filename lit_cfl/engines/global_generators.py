@@ -1,4 +1,4 @@
-"""Seeds the global generators, for random numbers that a user's module draws itself."""
+"""Seeds the global generators for random numbers that a user's module draws."""
 
 import random
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ def _seed(derived: int) -> None:
 
 @contextmanager
 def seed_globally(derived: int | None, device: str) -> Iterator[None]:
-    """Seeds these generators within the block, and restores them afterwards.
+    """Seeds the global generators within the block, and restores them afterwards.
 
     Args:
-        derived: a seed of `derive`; None = leave them alone.
+        derived: a seed of `derive`; None = leave the generators unchanged.
         device: Device of the modules that draw.
     """
     if derived is None:

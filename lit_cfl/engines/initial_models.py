@@ -32,7 +32,7 @@ class InitialModels:
         if first != number and not self._noted:
             self._noted = True
             warnings.warn(
-                f"the initial models {first} and {number} are equal, though each has a seed of its own: the module "
+                f"the initial models {first} and {number} are equal, though each has a separate seed: the module "
                 "sets a seed itself, or starts from constants or from a file; clients that choose among such models by "
                 "their loss all choose the first",
                 Notice,

@@ -1,9 +1,8 @@
 """Describes how local training is computed. A plan is chosen by rule (`choose_plan.py`) and recorded, so that a rerun
 computes the same.
 
-In `32-true` all of float32 counts: products and convolutions on a GPU do not round to TF32, which PyTorch by itself
-allows in convolutions. In `tf32` they do: numbers are float32, with ten bits of each factor in a product. A CPU takes
-all bits.
+`32-true` is full float32: products and convolutions on a GPU do not round to TF32, which PyTorch allows in convolutions
+by default. `tf32` rounds the factors of each product to ten bits on a GPU; numbers are float32. A CPU never rounds.
 """
 
 import ctypes
@@ -27,14 +26,14 @@ class PlanOptions:
     """Parts of a plan that are set explicitly, or recorded by an earlier run; None = by rule.
 
     Args:
-        engine: the way in which clients train: `trainer`, `loop`, `chain` or `stack`.
+        engine: Way in which clients train: `trainer`, `loop`, `chain` or `stack`.
         device: `cpu` or `cuda:<i>`.
         precision: a `lightning.Trainer` precision, or `tf32`.
         threads: CPU threads of PyTorch, 1 or more.
-        rows_mib: local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in chunks, which
-            on a GPU have no fewer clients than train together.
-        lanes: clients that train together, 1 or more, where they do.
-        workers: Ray actors among which the clients are divided; 0 = all train in this process.
+        rows_mib: Size of the local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in
+            chunks, which on a GPU have at least as many clients as train together.
+        lanes: Number of clients that train together, 1 or more; 1 if the way trains one client after the other.
+        workers: Number of Ray actors among which the clients are divided; 0 = all train in this process.
     """
 
     engine: WayName | None = None
@@ -48,7 +47,7 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """How local training is computed. Parts as in `PlanOptions`; rows are float64 for `64-true`, else float32."""
+    """How local training is computed. Fields as in `PlanOptions`; rows are float64 for `64-true`, else float32."""
 
     engine: WayName = "trainer"
     device: str = "cpu"
@@ -94,7 +93,7 @@ def compute_dtype(precision: Precision) -> torch.dtype:
 def set_up_torch(plan: Plan, deterministic: bool) -> None:
     """Sets process-wide options: threads, TF32, deterministic operations, and how memory is freed.
 
-    To be called before anything runs on a GPU: cuBLAS reads its setting once, when it starts.
+    Call it before anything runs on a GPU: cuBLAS reads its setting once, when it starts.
     """
     keep_freed_memory()
     torch.set_num_threads(plan.threads)
@@ -106,7 +105,7 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     if plan.device != "cpu":  # a later run in this process may be deterministic, and cuBLAS reads it once
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if deterministic:
-        # PyTorch would fill every new tensor with NaN, a kernel each; ours are all written before they are read.
+        # PyTorch would fill every new tensor with NaN, one kernel each; ours are all written before they are read.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch has no stub
     torch.use_deterministic_algorithms(deterministic)
 
@@ -117,17 +116,17 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 def keep_freed_memory() -> None:
     """Lets the C library keep freed blocks of up to 128 MiB, 512 MiB in all, for the next tensors of their size.
 
-    It would give each back to the kernel, which clears it again: a third of the time of a run in which all clients
-    train. Where the C library is not glibc, nothing changes.
+    By default it returns each block to the kernel, which clears it again: a third of the time of a run in which all
+    clients train. If the C library is not glibc, nothing changes.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        # glibc up to 2.30 refuses more than 32 MiB; either call ends what it would choose itself, so both or none
+        # glibc up to 2.30 refuses more than 32 MiB; either call stops its own adjustment of both, so set both or none
         if libc.mallopt(_MMAP_THRESHOLD, 128 * 2**20) or libc.mallopt(_MMAP_THRESHOLD, 32 * 2**20):
             libc.mallopt(_TRIM_THRESHOLD, 512 * 2**20)
 
 
 def release_freed_memory() -> None:
-    """Returns the memory kept by `keep_freed_memory` to the kernel, before a part of a run that needs other blocks."""
+    """Returns the memory kept by `keep_freed_memory` to the kernel, before a part of a run with other block sizes."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

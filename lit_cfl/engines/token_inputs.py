@@ -16,7 +16,7 @@ def takes_tokens(module: nn.Module) -> bool:
 
 
 def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
-    """Marks integer inputs as token ids if the module takes token ids; otherwise they are treated as numbers.
+    """Marks integer inputs as token ids if the module takes token ids; otherwise they are numbers.
 
     Args:
         build: returns the module; called only if the inputs may be token ids.

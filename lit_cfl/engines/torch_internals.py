@@ -1,4 +1,4 @@
-"""All uses of PyTorch's private names, each with the reason why no public name works.
+"""All uses of PyTorch's private names, with the reason why no public name works.
 
 * Fake tensors and the dispatch mode: memory is estimated by a step without numbers that sees every operation, also
   those of the backward pass (`lane_memory.py`). `torch.device("meta")` does not take modules that hold plain tensors,

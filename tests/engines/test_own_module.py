@@ -308,7 +308,7 @@ class CountsScores(Linear):
 @pytest.mark.parametrize("plan", ["trainer", "plain loop"])
 def test_scores_that_depend_on_what_was_scored_before_are_refused(plan: str):
     engine = build_engine(task(CountsScores), PLANS[plan], 0, LocalTraining())
-    with pytest.raises(InputError, match=r"Classification scores .* otherwise .*, for net.calls changes: .*training"):
+    with pytest.raises(InputError, match=r"Classification scores .* differently .*, for net.calls changes: .*training"):
         require_trainable(engine, ragged_data())
     require_trainable(build_engine(task(partial(CountsScores, 0.0)), PLANS[plan], 0, LocalTraining()), ragged_data())
 

@@ -75,10 +75,10 @@ def test_earlier_run_is_resumed_under_a_new_plan_alone(earlier: Path, capsys: py
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"engine": "stacked"}, "engine stacked went with version 0.3"),
-        ({"plan": {"engine": "stacked"}}, "plan.engine stacked went with version 0.3"),
-        ({"plan": {"fused": False}}, "plan.fused went with version 0.3: .* leave it out"),
-        ({"plan": {"lanes": 4, "narrow": 2}}, "plan.narrow went with version 0.3"),
+        ({"engine": "stacked"}, "engine stacked was removed in version 0.3"),
+        ({"plan": {"engine": "stacked"}}, "plan.engine stacked was removed in version 0.3"),
+        ({"plan": {"fused": False}}, "plan.fused was removed in version 0.3: .* leave it out"),
+        ({"plan": {"lanes": 4, "narrow": 2}}, "plan.narrow was removed in version 0.3"),
     ],
 )
 def test_what_went_is_refused_in_a_file_and_on_the_command_line(
@@ -94,7 +94,7 @@ def test_what_went_is_refused_in_a_file_and_on_the_command_line(
     (name, value) = (f"plan.{[*value][-1]}", [*value.values()][-1]) if name == "plan" else (name, value)
     for words in ([f"--{name}", str(value).lower()], [f"--{name}={str(value).lower()}"]):
         assert main([*START, *words]) == 2
-        assert "went with version 0.3" in capsys.readouterr().err
+        assert "was removed in version 0.3" in capsys.readouterr().err
 
 
 def test_only_plans_of_earlier_versions_are_earlier():
