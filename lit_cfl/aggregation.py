@@ -1,4 +1,4 @@
-"""Means over clients and mixes over clusters. Pure functions; sums are made in float64."""
+"""Means over clients and mixes over clusters, as pure functions. Sums are computed in float64."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
@@ -27,9 +27,8 @@ def client_weights(
             comes first in `order`, and zero for all others. A mistake of FlexCFL's published IFCA and FeSEM: its
             list of weights has one element, so that a cluster takes the model of the first of its clients in an
             unsorted draw (times K / (K + 1e-5), left out here) (C1).
-        labels: cluster of each client, int64 `[n]`; wanted for `drawn_first`.
-        order: a drawn number of each client, different from all others `[n]`; wanted for `drawn_first`; see
-            `draw_order`.
+        labels: Cluster of each client, int64 `[n]`; needed for `drawn_first`.
+        order: Drawn number of each client, all different `[n]`; needed for `drawn_first`; see `draw_order`.
 
     Returns:
         float64 `[n]`.
@@ -70,12 +69,12 @@ def mean_by_cluster(
     """Computes the weighted mean of the members' models for each cluster.
 
     Args:
-        models: rows `[n, d]`, or what a fit returned: it is read once, chunk by chunk, and clients that did
-            not train (no data, or left out after diverging) count nothing.
-        labels: cluster of each row, int64 `[n]`, 0 or more.
+        models: Rows `[n, d]`, or the result of a fit: it is read once, chunk by chunk, and clients that did not train
+            (no data, or left out after diverging) have no weight.
+        labels: Cluster of each row, int64 `[n]`, 0 or more.
         weights: Weight of each row `[n]`, not negative; None = equal.
-        into: `[clusters, d]`: what a cluster without members (or without weight) keeps; and what a server optimizer
-            starts from, if the run has one.
+        into: Models `[clusters, d]` that clusters without members (or without weight) keep, and that a server
+            optimizer starts from, if the run has one.
 
     Returns:
         `[clusters, d]` in the dtype of the models, on the CPU.
@@ -150,7 +149,8 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_par
         form: `sum` is the paper's, w_j + eta_g * sum over l != j of w_l / |w_l|; `normalised` is the published
             code's, the same divided by 1 + eta_g * sum over l != j of 1 / |w_l|, which keeps the norm bounded (C5).
             A model of norm zero is left out of the others' sums.
-        num_parameters: the first columns, which are mixed and enter the norms; the buffers after them stay. None = all.
+        num_parameters: Number of first columns, which are mixed and enter the norms; the buffers after them are
+            unchanged. None = all.
 
     Returns:
         `[clusters, d]` in the dtype of the models.
@@ -178,10 +178,10 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor, num_parameters: 
     """Computes the mean distance of local models from their cluster's new model (FedGroup, Section II-C).
 
     Args:
-        fitted: Results of the clients' training; nan if its rows are no longer held.
+        fitted: Result of the clients' training; nan if its rows are not held.
         models: `[clusters, d]` after the aggregation and the inter-cluster mix.
         labels: cluster of each client in the fit, int64 `[n]`.
-        num_parameters: the first columns, over which distances are taken, buffers come after them; None = all.
+        num_parameters: Number of first columns, over which distances are computed, without buffers; None = all.
 
     Returns:
         (1/n) * sum of |w_i - w_cluster(i)| over the clients that trained; nan if none did.

@@ -10,7 +10,7 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def count_cores() -> int:
     """Counts the cores that a batch system or container assigns to this process: 1 or more.
 
-    Where OpenMP binds its threads to cores, the affinity mask is that of one thread alone: then all of the machine's.
+    If OpenMP binds its threads to cores, the affinity mask covers a single thread; then all cores of the machine count.
     """
     bound = any(os.environ.get(name, "false").lower() != "false" for name in _BINDING)
     return (os.cpu_count() or 1) if bound else int(cpu_count())

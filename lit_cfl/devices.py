@@ -38,7 +38,7 @@ def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, whi
         which: the row of each client, int64 `[n]`.
 
     Returns:
-        the rows `[at most K, d]` on the device, and of which of them each client has, int64 `[n]`.
+        the rows `[at most K, d]` on the device, and the row of each client, int64 `[n]`.
     """
     if table.device == torch.device(device) and table.dtype == dtype:
         return table, which
@@ -49,7 +49,7 @@ def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, whi
 def release_gpu_memory() -> None:
     """Returns this process's unused GPU memory to the other processes on the GPU.
 
-    A CUDA context, some hundred MiB, stays: `Experiment.try_out` makes none where it can.
+    A CUDA context of several hundred MiB remains; `Experiment.try_out` avoids making one if it can.
     """
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         gc.collect()
@@ -57,7 +57,10 @@ def release_gpu_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Returns whether an error is due to memory; an interrupted CUDA capture raises a different error."""
+    """Returns whether an error, or one in its context, is due to memory.
+
+    An interrupted CUDA capture raises another error in the context of the first one.
+    """
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     message = str(error)
@@ -79,10 +82,10 @@ def count_gpus() -> int:
 
 
 def gib_of_gpu(device: str) -> int:
-    """Returns a GPU's total memory in whole GiB, as the memory left differs between drivers.
+    """Returns a GPU's total memory in whole GiB, since drivers differ in what they leave of it.
 
-    A trial of a search that has a share of a GPU has that share of the memory. A GPU that only Ray's workers see
-    counts as 16 GiB.
+    A trial of a search with a share of a GPU has that share of the memory. A GPU that only Ray's workers see counts as
+    16 GiB.
     """
     return max(1, round(_bytes_of_gpu(device) / 2**30)) if count_gpus() else _UNKNOWN_GPU
 

@@ -23,8 +23,8 @@ def draw_keyed_uniform(keys: Tensor, size: int) -> Tensor:
     """Draws uniform numbers in (0, 1), `size` for each key: float64 `[n, size]`.
 
     Args:
-        keys: int64 `[n]`; all of their 64 bits count.
-        size: numbers a key.
+        keys: int64 `[n]`; all 64 bits are used.
+        size: Number of draws per key.
     """
     rows = hash_keys(hash_keys(keys ^ _NOT_ZERO) + 0x9E3779B9 * hash_keys(keys >> 32))
     positions = torch.arange(size, device=keys.device) * 0x9E3779B9

@@ -14,10 +14,10 @@ from lit_cfl.parameters import ParameterLayout
 __all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalCosts", "LocalWork", "Statistic"]
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
-# models before [K, d], the means of their clients [K, d], whose weights are [K] in all -> models after [K, d]
+# models before [K, d], the means of their clients [K, d], total weights [K] -> models after [K, d]
 MeanHook = Callable[[Tensor, Tensor, Tensor], Tensor]
 Statistic = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
-"""What a client sends of its data."""
+"""Answer of a client about its data."""
 
 ClientFunction = Callable[..., Statistic]
 """A function of a client's inputs `[n, ...]` and labels `[n]`, and of a module if a model is sent along."""
@@ -34,11 +34,11 @@ class Budget:
     """How long a client trains.
 
     Args:
-        length: number of epochs or steps, 1 or more; or one number for each client of the fit, int64 `[n]`, where
+        length: Number of epochs or steps, 1 or more; or one number for each client of the fit, int64 `[n]`, where
             0 leaves a client out.
-        unit: `epochs` are full passes over the client's examples; `steps` are mini-batches, going on
-            into new passes as needed.
-        batch_size: examples a mini-batch, `full` = all of the client's, None = the run's.
+        unit: `epochs` are full passes over the client's examples; `steps` are mini-batches, over several passes if
+            needed.
+        batch_size: Examples per mini-batch, `full` = all of the client's, None = the run's.
     """
 
     length: Length = 1
@@ -58,10 +58,10 @@ class Chunk:
     """Some of the clients of one fit, in the requested order.
 
     Args:
-        start: position of the first of them in the fit.
-        models: local models `[c, d]`, on the device that trained them; a client that did not train has the model it
+        start: Position of the first client in the fit.
+        models: Local models `[c, d]`, on the device that trained them; a client that did not train has the model it
             started from.
-        losses: mean training loss per example over the whole fit `[c]`; nan if it did not train.
+        losses: Mean training loss per example over the whole fit `[c]`; nan if the client did not train.
         trained: bool `[c]`; False = no training data, or diverged and left out.
     """
 
@@ -71,25 +71,25 @@ class Chunk:
     trained: Tensor
 
     def on_cpu(self) -> "Chunk":
-        """Returns the chunk with its models on the CPU; itself if they are there already."""
+        """Returns the chunk with its models on the CPU; itself if they are already there."""
         return self if self.models.device.type == "cpu" else replace(self, models=self.models.cpu())
 
 
 class Fitted:
-    """The local models of a fit: all rows at once while they are held, else chunks that can be read once.
+    """The local models of a fit: all rows at once if they are held in memory, else chunks that can be read once.
 
-    What an algorithm reads is on the CPU. Means and distances are computed where the models are (`on_device`).
+    Algorithms read models on the CPU. Means and distances are computed on the models' device (`on_device`).
 
     Attributes:
-        hook: Takes the place of the plain mean in `mean_by_cluster`; None = the mean it is.
+        hook: Replaces the plain mean in `mean_by_cluster`; None = the plain mean.
     """
 
     def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
         """
         Args:
             chunks: Chunks in order; consumed at once if `held`, else while `chunks()` is read.
-            num_examples: n_i of the clients asked for `[n]`, the weights of `loss`.
-            held: keep all rows.
+            num_examples: n_i of the requested clients `[n]`, the weights of `loss`.
+            held: True to hold all rows in memory.
         """
         self.held = held
         self.hook: MeanHook | None = None
@@ -104,7 +104,7 @@ class Fitted:
         return (chunk.on_cpu() for chunk in self.on_device())
 
     def on_device(self) -> Iterator[Chunk]:
-        """Yields the chunks as `chunks` does, with the models where they were trained."""
+        """Yields the chunks as `chunks` does, with the models on the device that trained them."""
         return iter(self._all) if self.held else self._record()
 
     def _record(self) -> Iterator[Chunk]:
@@ -119,10 +119,10 @@ class Fitted:
     def collect(self) -> Tensor:
         """Collects the local models of all clients that trained `[trained, d]`, to compare them.
 
-        Rows of a fit that is not held go into a temporary file, which goes away with them.
+        Rows of a fit that is not held are stored in a temporary file, which is deleted with them.
 
         Raises:
-            InputError: the disk has no room for it.
+            InputError: the disk has no room for the file.
         """
         if not len(self._num_examples):
             raise RuntimeError("nobody was asked to train: there are no rows")
@@ -160,7 +160,7 @@ class Fitted:
 
     @property
     def skipped(self) -> int:
-        """The number of clients that did not train."""
+        """Number of clients that did not train."""
         return int((~self.trained).sum())
 
     def _require_all(self) -> None:
@@ -173,10 +173,10 @@ class LocalCosts:
     """Counts of the clients' computations for an algorithm, without evaluations.
 
     Args:
-        steps: Mini-batches that clients trained on; a gradient of all examples of a client counts as one.
-        examples: Examples in these mini-batches, each as often as it was there.
-        scored: Examples on which nothing was trained: of which the loss was computed, once for each model, such as
-            IFCA's choice among k models, or a statistic (`map`).
+        steps: Mini-batches that clients trained on; a gradient over all examples of a client counts as one.
+        examples: Examples in these mini-batches, counted each time.
+        scored: Examples used without training: for a loss, counted once per model, such as IFCA's choice among k
+            models, or for a statistic (`map`).
     """
 
     steps: int = 0
@@ -189,7 +189,7 @@ class LocalCosts:
 
 
 class LocalWork(Protocol):
-    """The clients, bound to one round and its data."""
+    """The clients' work in one round, on the round's data."""
 
     @property
     def costs(self) -> LocalCosts:
@@ -232,7 +232,7 @@ class LocalWork(Protocol):
         """Bytes that clients have sent in answers of `map` so far; the round loop counts them as traffic."""
 
     def initial(self, number: int) -> Tensor:
-        """Returns the run's initial model of that number `[d]`: 0 is w_0, further ones initialise further clusters."""
+        """Returns the run's initial model of that number `[d]`: 0 is w_0, others initialise further clusters."""
 
     def fit(
         self,
@@ -247,16 +247,16 @@ class LocalWork(Protocol):
         budget: Budget | None = None,
         weights: Tensor | None = None,
     ) -> Fitted:
-        """Trains clients, each from the model it is given. A client may be named several times, with several models.
+        """Trains clients, each from its start model. A client may occur several times, with several models.
 
         Args:
             models: `[K, d]`.
             clients: ids int64 `[n]`.
             start: client k starts from `models[start[k]]`; one number = the same for all.
-            purpose: names the random stream: batches come from (seed, purpose, round, client).
-            prox: adds prox/2 * |w - center|^2 to each client's loss; 0 or more.
-            centers: `[C, d]`, needed where `prox` is not 0; client k is drawn to `centers[center[k]]`.
-            budget: None = the run's.
+            purpose: Name of the random stream: batches depend on (seed, purpose, round, client).
+            prox: Strength of the proximal term prox/2 * |w - center|^2 of each client's loss; 0 or more.
+            centers: `[C, d]`, needed if `prox` is not 0; client k is pulled to `centers[center[k]]`.
+            budget: Length of the training; None = the run's.
             weights: Factor of the loss of each training example, 0 or more, client by client as `example_losses` lists
                 them `[sum of n_i]`; None = 1. A mini-batch still divides by its number of examples, and what the task
                 adds to each loss, such as `kernel_l2`, keeps the factor 1. `Fitted.losses` are those with the factors.
@@ -271,14 +271,14 @@ class LocalWork(Protocol):
         Args:
             models: `[K, d]`.
             clients: ids int64 `[n]`.
-            penalised: add to each model's losses what the task adds in training, such as `kernel_l2`.
+            penalised: True to include the penalty that the task adds in training, such as `kernel_l2`.
         """
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
         """Computes each model's loss on each training example of the clients, float64 `[K, sum of n_i]`.
 
-        Examples are listed client by client, always in the same order within a client. They stay with the clients: an
-        algorithm computes with them what each client would.
+        Examples are listed client by client, always in the same order within a client. The losses stay with the
+        clients: an algorithm computes from them what each client would.
 
         Args:
             models: `[K, d]`.
@@ -288,8 +288,8 @@ class LocalWork(Protocol):
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         """Runs a function on each client's training examples, and returns its results.
 
-        The size of the answers is counted as traffic. The model, if one is given, is counted by who sends it, as in
-        `fit`: in `Info.down`.
+        The size of the answers is counted as traffic. The model, if one is given, is counted by the algorithm that
+        sends it, in `Info.down`, as in `fit`.
 
         Args:
             function: `function(inputs, labels)` or, with a model, `function(inputs, labels, module)`. It returns a
@@ -299,7 +299,7 @@ class LocalWork(Protocol):
             model: a row `[d]`; the function gets the task's module with it, in evaluation mode and without gradients.
 
         Returns:
-            for each client its answer, on the CPU; None for a client without training examples.
+            the answer of each client, on the CPU; None for a client without training examples.
 
         Raises:
             InputError: the function returns something else; the message names the client.
@@ -310,7 +310,7 @@ def keep_statistic(found: Any, client: int) -> Statistic:
     """Copies a client's tensors to the CPU, so that they do not keep other memory alive.
 
     Raises:
-        InputError: they are something else than a tensor, or a tuple or dict of tensors.
+        InputError: the answer is not a tensor, or a tuple or dict of tensors.
     """
     if isinstance(found, Tensor):
         return _copied(found)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 
-_IN_MEMORY = 2**30  # bytes that a copy of rows may take there
+_IN_MEMORY = 2**30  # bytes of rows that are copied in memory
 
 
 def keep_row(row: Tensor, of: int) -> Tensor:
@@ -18,10 +18,10 @@ def keep_row(row: Tensor, of: int) -> Tensor:
 
     Args:
         row: Row to copy.
-        of: how many rows are kept in all.
+        of: Total number of rows that are kept.
 
     Raises:
-        InputError: there is no room for it.
+        InputError: the disk has no room for it.
     """
     size = of * row.numel() * row.element_size()
     if size <= _IN_MEMORY or size <= machine_memory() / 2:
@@ -30,7 +30,7 @@ def keep_row(row: Tensor, of: int) -> Tensor:
 
 
 def machine_memory() -> int:
-    """The bytes of the machine's memory."""
+    """Returns the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -39,7 +39,7 @@ def collect_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
 
     Args:
         parts: `[some, d]` each, one after another; at least one.
-        at_most: how many rows there may be in all.
+        at_most: Maximum number of rows in total.
 
     Raises:
         InputError: the disk has no room for them.
@@ -54,11 +54,11 @@ def collect_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
 def store_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
     """Stores rows `[n, d]` in a temporary file, from which they are read on demand.
 
-    The file lies in `TMPDIR` and has no name: it goes away with the tensor, however the process ends.
+    The file is in `TMPDIR` and has no name: it is deleted with the tensor, however the process ends.
 
     Args:
         parts: `[some, d]` each, one after another; at least one.
-        at_most: how many rows there may be in all.
+        at_most: Maximum number of rows in total.
 
     Raises:
         InputError: the disk has no room for them.

@@ -3,7 +3,7 @@
 A row holds the trainable parameters in the order of registration, then the floating-point buffers
 (such as BatchNorm's running statistics). Buffers are averaged with the parameters but never enter a
 similarity. Frozen parameters, integer buffers and buffers that are not finite (such as an attention mask of -inf)
-are not in the row: every client has them already.
+are not in the row, since they are the same for all clients.
 """
 
 import copy
@@ -27,9 +27,9 @@ class Slot:
     """One tensor of the module and its columns `start:stop` in a row.
 
     Args:
-        name: the tensor's full name, such as `net.fc1.weight`.
-        layer: the module that owns it, such as `net.fc1`.
-        kind: the owner's class in lower case, such as `linear` or `conv2d`.
+        name: Full name of the tensor, such as `net.fc1.weight`.
+        layer: Full name of the module that owns it, such as `net.fc1`.
+        kind: Class of the owner in lower case, such as `linear` or `conv2d`.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Slot:
     stop: int
     is_buffer: bool = False
 
-    def goes_by(self, pattern: str) -> bool:
+    def matches(self, pattern: str) -> bool:
         """Returns whether the tensor's or the layer's name, with or without outer modules, matches the pattern."""
         names = (".".join(name.split(".")[i:]) for name in (self.layer, self.name) for i in range(name.count(".") + 1))
         return any(fnmatchcase(name, pattern) for name in names)
@@ -64,7 +64,7 @@ class ParameterLayout:
         """Computes the layout of a module.
 
         Raises:
-            InputError: it has nothing to train, or a tensor that a row of real numbers cannot hold.
+            InputError: the module has no trainable parameters, or a tensor that a row of real numbers cannot hold.
         """
         _require_real(module)
         named: list[tuple[str, Tensor, bool]] = [
@@ -122,7 +122,7 @@ class ParameterLayout:
                 last fully connected layer, `batchnorm[*]` are all layers of that kind).
 
         Raises:
-            InputError: a pattern that matches nothing; the message lists the layers there are.
+            InputError: a pattern matches nothing; the message lists the existing layers.
         """
         patterns = [patterns] if isinstance(patterns, str) else list(patterns) or [""]
         trainable = [slot for slot in self.slots if not slot.is_buffer]
@@ -132,7 +132,7 @@ class ParameterLayout:
         """Finds the columns of layers as `columns` does, including their buffers, such as running statistics.
 
         Raises:
-            InputError: a pattern that matches nothing.
+            InputError: a pattern matches nothing.
         """
         chosen = [slot for pattern in patterns for slot in self._matches(pattern, self.slots)]
         layers = {slot.layer for slot in chosen}
@@ -159,7 +159,7 @@ class ParameterLayout:
     def _matches(self, pattern: str, slots: Sequence[Slot]) -> list[Slot]:
         position = re.fullmatch(r"([a-z]\w*)\[(-?\d+|\*)\]", pattern)
         if position is None:
-            found = [slot for slot in slots if slot.goes_by(pattern)]
+            found = [slot for slot in slots if slot.matches(pattern)]
         elif position[2] == "*":
             found = [slot for slot in slots if slot.kind.startswith(position[1])]
         else:
@@ -206,7 +206,7 @@ def replace_layers(module: Module, other: Callable[[nn.Module], nn.Module | None
     """Replaces layers of a module in place; a layer with two names stays one layer. Returns the module.
 
     Args:
-        other: returns what takes the place of a layer, None = nothing.
+        other: Returns the replacement of a layer, or None to keep the layer.
     """
     found: dict[nn.Module, nn.Module | None] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
@@ -230,8 +230,8 @@ def _require_real(module: nn.Module) -> None:
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    kept = module.state_dict(keep_vars=True)  # buffers that are not persistent are no part of a model
+    kept = module.state_dict(keep_vars=True)  # buffers that are not persistent do not belong to a model
     for name, buffer in module.named_buffers():
-        # a mean over clients says nothing of a constant such as an attention mask of -inf; shapes alone have no numbers
+        # a constant such as an attention mask of -inf needs no mean over clients; tensors on `meta` have no numbers
         if buffer.is_floating_point() and name in kept and (buffer.is_meta or bool(buffer.isfinite().all())):
             yield name, buffer

@@ -1,4 +1,4 @@
-"""The round loop: a generator, used alike by the command line, searches, notebooks and tests."""
+"""The round loop: a generator that the command line, searches, notebooks and tests use."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -28,11 +28,11 @@ class Cohorts:
     """The rule by which clients are selected for the rounds.
 
     Args:
-        size: K, clients in a round.
+        size: K, the number of clients in a round.
         rule: see `selection.select`.
-        dropout: probability that a selected client does not answer, 0 to below 1. It does not apply to rounds for which
+        dropout: Probability that a selected client does not answer, 0 to below 1. It does not apply to rounds in which
             an algorithm needs every client.
-        seed: Seed of the draws; None = made from the run's seed.
+        seed: Seed of the draws; None = derived from the run's seed.
     """
 
     size: int
@@ -48,7 +48,7 @@ class Cohorts:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Models sent since the start of the run, and further bytes (w_0 is not counted, as in the papers)."""
+    """Counts models sent since the start of the run, and further bytes (w_0 is not counted, as in the papers)."""
 
     down: int = 0
     up: int = 0
@@ -63,14 +63,14 @@ class Round:
     """A completed round.
 
     Args:
-        index: how many rounds were completed before it, 0 in the first. It is the key inside: of random streams, of
-            `LocalWork` and `evaluate`, of an algorithm's and a shift's schedule. People see `number`.
+        index: Number of rounds completed before it, 0 in the first. Random streams, `LocalWork`, `evaluate` and the
+            schedules of algorithms and shifts use it. People see `number`.
         state: State of the algorithm after the round.
-        info: Info of the round; the first one's includes `init`.
-        data: as it was in the round.
-        traffic: up to and with this round.
+        info: Info of the round; in the first round it includes `init`.
+        data: Data during the round.
+        traffic: Traffic up to and including this round.
         moves: Clients whose data shifted before they trained.
-        costs: Local work of clients up to and with this round.
+        costs: Local work of clients up to and including this round.
     """
 
     index: int
@@ -133,13 +133,13 @@ def rounds(
 
     Args:
         algorithm: Algorithm to run.
-        clients: an engine.
-        data: who has what, before any shift; `after` brings its own.
-        cohorts: who takes part.
-        seed: the run's seed; with the arguments it fixes everything.
+        clients: An engine.
+        data: Clients and examples before any shift; unused if `after` is given, which has data.
+        cohorts: Rule by which clients are selected.
+        seed: The run's seed; together with the arguments it determines the result.
         num_rounds: T.
         shifts: Changes of the data before each round, in this order.
-        after: go on after this round; None = from the start.
+        after: Round after which to continue; None = from the start.
     """
     if num_rounds < 1:
         raise InputError(f"rounds is {num_rounds}; give 1 or more")

@@ -279,8 +279,8 @@ def test_output_that_is_no_number_is_no_prediction():
         ([lambda e, y: (e, -y)], (ERROR,), "weight -1 for the score 'mae' of example 1"),
         ([lambda e, y: (e, e / 0)], (ERROR,), "weight nan for the score 'mae' of example 0"),
         ([lambda e, y: e / (y - 3)], (ERROR,), "value -?inf for the score 'mae' of example 3, whose loss is 9"),
-        ([], (ERROR,), "0 scores beside the losses; it names 1"),
-        ([lambda e, y: e] * 2, (ERROR,), "2 scores beside the losses"),
+        ([], (ERROR,), "0 scores after the losses; it names 1"),
+        ([lambda e, y: e] * 2, (ERROR,), "2 scores after the losses"),
     ],
 )
 def test_scores_of_a_wrong_kind_are_refused_with_the_module_and_the_score(returned, scores, message: str):

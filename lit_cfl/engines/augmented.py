@@ -10,21 +10,21 @@ from lit_cfl.devices import send
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.mini_batches import MiniBatches
 
-_BLOCK = 2**22  # numbers that are changed together
+_BLOCK = 2**22  # numbers changed at once
 
 
 def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
     """Replaces the examples of a cohort by those of its mini-batches, in order, each changed by its key.
 
-    Every way of training then finds them as it finds any examples. An example is there once for each of the client's
-    mini-batches that has it.
+    Every way of training then reads them as any other examples. An example occurs once for each of the client's
+    mini-batches that contains it.
 
     Args:
         work: Local training of the cohort, with `augment_keys`.
-        augment: See `AugmentFunction`. An example's key is made of that of its step and of its place in the client.
+        augment: See `AugmentFunction`. An example's key consists of its step's key and its position in the client.
     """
     if work.augment_keys is None:
-        raise TypeError("the work has no keys to change its examples by")
+        raise TypeError("augmentation needs augment_keys")
     device, counts = work.inputs.device, work.batches.counts
     begins, firsts = counts.cumsum(0) - counts, work.sizes.cumsum(0) - work.sizes
     steps = torch.arange(len(counts)).repeat_interleave(counts)  # step of each example

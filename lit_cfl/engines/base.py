@@ -392,7 +392,7 @@ class Engine:
         """Yields the positions of a chunk's clients that train at the same time."""
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
-        held = sizes if data.examples.augment is None else self._describer.seen(request.budget, lengths, sizes)
+        held = sizes if data.examples.augment is None else self._describer.count_seen(request.budget, lengths, sizes)
         for part in split_clients(held[training], self._examples_at_once(data)):
             yield training[part] + chunk.start
 

@@ -7,8 +7,8 @@ or the memory that is free:
   (5,000 billion multiply-adds per run and 10 billion per round: about five minutes and one second of one core) if no
   part of the plan is set explicitly. One per core, or one per GPU, but at most one per client of a cohort;
 * lanes: clients that train together. On a GPU one per client of a cohort, in multiples of 8; at most what fits
-  a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 with 64 million
-  parameters together. On a CPU as many as take 64 MiB;
+  a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 if they
+  have at most 64 million parameters together. On a CPU as many as take 64 MiB;
 * threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), else all cores; Ray's
   workers have one each; never more than `OMP_NUM_THREADS`;
 * rows_mib: 1024.

@@ -22,27 +22,27 @@ from lit_cfl.engines.task_protocol import differentiable_losses_of
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
-Ended = Callable[[int], None]  # is called with how many clients are through; may raise, to end the run
+Ended = Callable[[int], None]  # called with the number of finished clients; may raise, to end the run
 
 
 @dataclass(frozen=True, eq=False)
 class CohortFit:
     """Local training of n clients, each with at least one example and one step.
 
-    `ClientLoop.gradients` gets one, too: without models, centres and mini-batches, with one key for each client.
+    `ClientLoop.gradients` also gets one: without models, centres and mini-batches, with one key per client.
 
     Args:
         clients: ids, int64 `[n]`, on the CPU.
-        models: the models that clients start from `[K, d]`, in the plan's dtype, on the device.
+        models: Models that clients start from `[K, d]`, in the plan's dtype, on the device.
         start: client i starts from `models[start[i]]`, int64 `[n]`, on the CPU.
-        prox: strength of the proximal term, 0 = none.
-        centers: Proximal centres `[C, d]`, on the device; None without one.
-        center: client i is drawn to `centers[center[i]]`, int64 `[n]`, on the CPU.
-        inputs, labels: the clients' examples, client by client, `[N, ...]`, on the device; inputs that are floats have
-            the plan's compute dtype.
-        sizes: examples of each client, int64 `[n]`, on the CPU; their sum is N.
-        steps: mini-batches that each client trains on, int64 `[n]`, on the CPU.
-        epoch_steps: mini-batches of one epoch of each client, int64 `[n]`, on the CPU.
+        prox: Strength of the proximal term, 0 = none.
+        centers: Proximal centres `[C, d]`, on the device; None without a proximal term.
+        center: client i is pulled to `centers[center[i]]`, int64 `[n]`, on the CPU.
+        inputs, labels: Examples, client by client, `[N, ...]`, on the device; floating-point inputs have the plan's
+            compute dtype.
+        sizes: Number of examples of each client, int64 `[n]`, on the CPU; their sum is N.
+        steps: Number of mini-batches that each client trains on, int64 `[n]`, on the CPU.
+        epoch_steps: Number of mini-batches in one epoch of each client, int64 `[n]`, on the CPU.
         batches: Mini-batches of all clients, one per step.
         keys: Keys of the dropout masks, int64 `[sum of steps]`, on the CPU; None if the module has no dropout.
         seeds: Seed of the global generators for each client, for modules that draw random numbers; None if the way
@@ -51,7 +51,7 @@ class CohortFit:
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
             examples are the data's, or changed already.
-        decode: converts inputs that are bytes into floats; None = they are none (`ClientLoop.reads_bytes`).
+        decode: Converts inputs from bytes to floats; None = they are not bytes (`ClientLoop.reads_bytes`).
     """
 
     clients: Tensor
@@ -127,19 +127,24 @@ class ClientLoop(ABC):
     """A way to train clients locally.
 
     Args:
-        module: as the user's task builds it; copies of it are trained.
+        module: The module as the user's task builds it; copies of it are trained.
         layout: Layout of the module's rows.
-        plan: device, precision, lanes.
+        plan: Device, precision, lanes.
         local: Options of local training, common to all clients.
+
+    Attributes:
+        name: Name in plans.
+        is_collective: True if several clients train at once, so that an error cannot name one.
+        seeds_global_generators: True if modules may draw random numbers themselves.
+        reads_bytes: True if `fit` reads inputs as bytes on a CPU if they are stored as bytes.
+        reports_every_loss: False if a loss of NaN may mean that a module reported none.
     """
 
     name: ClassVar[str]
-    is_collective: ClassVar[bool] = (
-        False  # True if several clients train at once, so that none can be named in an error
-    )
-    seeds_global_generators: ClassVar[bool] = False  # True if modules may draw random numbers themselves
-    reads_bytes: ClassVar[bool] = False  # True if `fit` reads inputs as bytes on a CPU if they are stored as bytes
-    reports_every_loss: ClassVar[bool] = True  # False = NaN may mean that a module reported none
+    is_collective: ClassVar[bool] = False
+    seeds_global_generators: ClassVar[bool] = False
+    reads_bytes: ClassVar[bool] = False
+    reports_every_loss: ClassVar[bool] = True
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         self.layout, self.plan, self.local = layout, plan, local
@@ -156,7 +161,7 @@ class ClientLoop(ABC):
         """Computes the cost of one client.
 
         Args:
-            batch_size: examples of a mini-batch.
+            batch_size: Number of examples in a mini-batch.
         """
         return Cost(task.multiply_adds * batch_size, task.model_bytes(precision))
 
@@ -166,7 +171,7 @@ class ClientLoop(ABC):
 
         Returns:
             the trained models `[n, d]` in the plan's dtype on the device, and the mean loss per example over the whole
-            fit, float64 `[n]` on the CPU. NaN and infinity are returned as they come.
+            fit, float64 `[n]` on the CPU. NaN and infinity are returned unchanged.
         """
 
     @torch.no_grad()
@@ -207,14 +212,14 @@ class ClientLoop(ABC):
         """Groups positions of clients whose gradients one process must compute together to get the same bits.
 
         Args:
-            sizes: examples of each client, int64 `[n]`.
+            sizes: Number of examples of each client, int64 `[n]`.
             clients: ids, int64 `[n]`.
         """
-        return list(clients.argsort(stable=True).split(1))  # alike in whatever order they are asked for
+        return list(clients.argsort(stable=True).split(1))  # the same for any order of the clients
 
     @cached_property
     def module_for_gradients(self) -> LightningModule:
-        """A copy of the module in the plan's dtype, for gradients client by client."""
+        """The copy of the module in the plan's dtype that computes gradients client by client."""
         return self.copied(self.plan.dtype)
 
     def scorer(self, seed: Callable[[int], None]) -> Scorer:

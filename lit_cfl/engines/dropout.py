@@ -1,7 +1,7 @@
 """Dropout by a hash, so that a mask does not depend on how many clients are trained together.
 
-A random generator gives one stream for a whole stack of clients. Here the mask of a client is a function of its
-key, the step, the layer and the position, so every engine drops the same units.
+A random generator has one stream for a whole stack of clients. Here a client's mask is a function of its key, the
+step, the layer and the position, so every way of training drops the same units.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class KeyedDropout(nn.Module):
 
     Args:
         p: probability that a unit is dropped, 0 to 1.
-        layer: number of this layer in the module.
+        layer: Number of this layer in the module.
     """
 
     key: Tensor

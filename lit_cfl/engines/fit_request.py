@@ -28,7 +28,7 @@ _NO_BATCHES = MiniBatches(_NONE.to, _NONE, _NONE)
 
 @dataclass(frozen=True, eq=False)
 class FitRequest:
-    """The arguments of one `LocalWork.fit`, spelled out client by client."""
+    """The arguments of one `LocalWork.fit`, client by client."""
 
     models: Tensor  # [K, d]
     clients: Tensor  # [n]
@@ -38,7 +38,7 @@ class FitRequest:
     centers: Tensor | None  # [C, d]
     center: Tensor  # [n]
     budget: Budget
-    lengths: Tensor  # [n], of the budget
+    lengths: Tensor  # [n], the budget's length for each client
     rates: Rates | None = None  # learning rates of the round; None = the optimizer's
     weights: Sequence[Tensor] | None = None  # Factors of the losses of each client's examples [n]; None = 1
 
@@ -53,7 +53,7 @@ class FitDescriber:
 
     Args:
         seed: The run's seed.
-        local: the run's.
+        local: The run's options of local training.
         draws_masks: True if the module has keyed dropout.
         seeds_generators: True if the module may draw from the global generators.
         draws_together: see `Permutations`.
@@ -74,12 +74,12 @@ class FitDescriber:
 
         Args:
             lengths: The budget's length for each client, int64 `[n]`.
-            sizes: examples of each client, int64 `[n]`.
+            sizes: Number of examples of each client, int64 `[n]`.
         """
         return count_steps(budget, lengths, sizes, self.batch_size(budget), self.local.last_batch)
 
-    def seen(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
-        """Counts the examples of all mini-batches of each client, int64 `[n]`; see `steps`."""
+    def count_seen(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the examples in all mini-batches of each client, int64 `[n]`; see `steps`."""
         steps = self.steps(budget, lengths, sizes)
         return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
 
@@ -131,8 +131,8 @@ def split_clients(sizes: Tensor, most: float) -> Iterator[slice]:
     """Splits clients into groups with at most this many examples, or with one client.
 
     Args:
-        sizes: examples of each client, int64 `[n]`.
-        most: examples of a part.
+        sizes: Number of examples of each client, int64 `[n]`.
+        most: Maximum number of examples in a group of several clients.
     """
     before, start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), 0
     while start < len(sizes):

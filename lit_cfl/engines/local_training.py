@@ -22,14 +22,14 @@ class LocalTraining:
 
     Args:
         epochs: E, full passes over the client's training examples, 1 or more.
-        batch_size: B, examples a mini-batch, or `full`.
+        batch_size: B, examples per mini-batch, or `full`.
         last_batch: Treatment of the examples that do not fill the last mini-batch of an epoch: `keep` makes a short one
-            of them, `drop` leaves them out until the next epoch, `join` puts them into the mini-batch before. A client
-            of fewer than B examples has one mini-batch all the same.
-        gradient_clip: clip each client's gradient to this norm; None = never.
+            of them, `drop` leaves them out until the next epoch, `join` puts them into the previous mini-batch. A
+            client with fewer than B examples always has one mini-batch.
+        gradient_clip: Maximum norm of each client's gradient; None = no clipping.
         on_divergence: Reaction to a NaN or infinite loss: `stop` the run, or `skip` the client and count it.
-        lr_schedule: learning rates over rounds: any scheduler of `torch.optim.lr_scheduler` that needs no metric, with
-            its options but for the optimizer. It counts rounds and starts from the optimizer's rates. None = every
+        lr_schedule: Learning rates over rounds: any scheduler of `torch.optim.lr_scheduler` that needs no metric, with
+            its options except the optimizer. It counts rounds and starts from the optimizer's rates. None = every
             round has the optimizer's rates.
     """
 

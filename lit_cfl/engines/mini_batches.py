@@ -22,9 +22,7 @@ def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep
     Args:
         sizes: examples of each client, int64 `[n]`, 0 or more.
         batch_size: B, or `full`.
-        last: Treatment of the examples that do not fill a last mini-batch: `keep` makes a short one of them, `drop`
-            leaves them out until the next epoch, `join` puts them into the mini-batch before. A client of fewer than B
-            examples has one mini-batch all the same.
+        last: Treatment of the examples that do not fill the last mini-batch, see `LocalTraining`.
     """
     if batch_size == "full":
         return sizes.clamp(max=1)
@@ -65,10 +63,10 @@ class MiniBatches:
     """The mini-batches of a cohort, client by client. Each is a slice of a list of examples.
 
     Args:
-        draw: makes that list on a device: positions within a client's own examples, int64 `[M]`.
-        begins: where each mini-batch begins there, int64 `[S]`, on the CPU.
-        counts: examples of each, 1 or more, int64 `[S]`, on the CPU.
-        device: where the list is made.
+        draw: Makes the list on a device: positions within a client's own examples, int64 `[M]`.
+        begins: Position in the list at which each mini-batch begins, int64 `[S]`, on the CPU.
+        counts: Number of examples in each mini-batch, 1 or more, int64 `[S]`, on the CPU.
+        device: Device on which the list is made.
     """
 
     draw: Callable[[torch.device | str], Tensor]
@@ -97,11 +95,11 @@ class MiniBatches:
         """Arranges mini-batches in a table.
 
         Args:
-            which: their numbers, int64 `[...]`, on the CPU.
-            width: places of each, no fewer than it has examples.
+            which: Numbers of the mini-batches, int64 `[...]`, on the CPU.
+            width: Number of places for each mini-batch, at least the number of its examples.
 
         Returns:
-            the positions `[..., width]`, and in which places there is an example, bool; the others repeat the first.
+            the positions `[..., width]`, and which places hold an example, bool; the others repeat the first example.
         """
         begins, counts = send(torch.stack([self.begins[which], self.counts[which]]), self.device)[..., None]
         places = torch.arange(width, device=self.device)

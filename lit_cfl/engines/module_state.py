@@ -25,8 +25,8 @@ _CLOSED = ("torch", "lightning", "numpy", "builtins", "collections", "functools"
 def module_state(module: nn.Module) -> dict[str, Leaf]:
     """Collects the state of a module and all its parts, by name: parameters, buffers, and attributes.
 
-    Counts of batches that BatchNorm keeps for itself, and metrics of torchmetrics, change no training and are left out.
-    What cannot be looked into, such as a function, counts by its type.
+    BatchNorm's counts of batches and the metrics of torchmetrics do not change training and are left out. A value
+    without visible contents, such as a function, is represented by its type.
     """
     return dict(_of_module("", module, set()))
 

@@ -1,7 +1,7 @@
 """Steps of SGD, Adam or AdamW as functions of tensors, so that a stack of clients can be updated together.
 
-The rule is read off the optimizer that the module configures: its class, and per parameter group the rates and
-decays. It is torch's own. Parameters and state change in place, which reads and writes each of them once.
+The rule follows from the optimizer that the module configures: its class, and the rates and decays of its parameter
+groups. It is the same as PyTorch's. Parameters and state change in place, which reads and writes each of them once.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class FunctionalOptimizer:
     Args:
         kind: `sgd`, `adam` or `adamw`.
         options: Options of each parameter, in the order of the module's trainable parameters.
-        groups: number of each parameter's group, in the same order.
+        groups: Number of each parameter's group, in the same order.
     """
 
     kind: str
@@ -111,7 +111,7 @@ def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], fir
         g = g.add(p, alpha=option["weight_decay"])
     if momentum := option["momentum"]:
         (buffer,) = state
-        if option["dampening"]:  # torch's buffer begins as the gradient
+        if option["dampening"]:  # PyTorch's buffer starts as the gradient
             damped = torch.where(first.view(-1, *[1] * (g.dim() - 1)), g, (1 - option["dampening"]) * g)
             buffer.mul_(momentum).add_(damped)
         else:
@@ -126,7 +126,7 @@ def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], fir
 
 def _adam_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor) -> None:
     rate, decay = option["lr"], option["weight_decay"]
-    if decay and option["decoupled_weight_decay"]:  # of AdamW, and of Adam where it is asked for
+    if decay and option["decoupled_weight_decay"]:  # AdamW, and Adam with this option
         p.mul_(1 - rate * decay)
     elif decay:
         g = g.add(p, alpha=decay)

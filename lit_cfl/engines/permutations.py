@@ -1,10 +1,10 @@
 """Draws the permutations of `torch.randperm` for many clients: one by one on a CPU, all at once on a GPU.
 
-`torch.randperm` shuffles after Fisher and Yates: for i from 0 it exchanges the numbers at i and i + r % (n - i), where
-r is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator gives
-its bits in one call, and a GPU shuffles all permutations of about one length together, a step of all of them at a time:
-for 1,024 clients of 60 examples and 10 epochs the CPU is left a tenth of the work. Few permutations of one length are
-drawn one by one, and all of them where this PyTorch shuffles in another way. A CPU takes as long in either way.
+`torch.randperm` shuffles as Fisher and Yates did: for i from 0 it exchanges the numbers at i and i + r % (n - i), where
+r is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator draws
+its bits in one call, and a GPU shuffles all permutations of similar lengths together, one step of all of them at a
+time: for 1,024 clients of 60 examples and 10 epochs this leaves the CPU a tenth of the work. A few permutations of one
+length are drawn one by one, and so are all if this PyTorch shuffles in another way. A CPU takes as long either way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lit_cfl.devices import send
 
-_TOGETHER = 64  # permutations: with fewer, a step's calls take longer than to draw them one by one
+_TOGETHER = 64  # permutations: a step's calls for fewer take longer than drawing these one by one
 _ANY_64_BITS = -(2**63)
 
 
@@ -25,8 +25,8 @@ class _Shuffle:
     """Permutations of similar lengths, before they are shuffled.
 
     Args:
-        clients: whose they are, int64 `[k]`.
-        bits: Random bits, client by client: two 32-bit numbers in each int64; a client's begin a new one.
+        clients: Clients of the permutations, int64 `[k]`.
+        bits: Random bits, client by client: two 32-bit numbers in each int64; each client begins a new int64.
     """
 
     clients: Tensor
@@ -38,9 +38,9 @@ class Permutations:
 
     Args:
         seeds: Seed of each client's generator `[n]`.
-        sizes: numbers that are permuted, int64 `[n]`, 1 or more.
-        counts: permutations, int64 `[n]`.
-        together: shuffle them together where there are many.
+        sizes: Length of each client's permutations, int64 `[n]`, 1 or more.
+        counts: Number of each client's permutations, int64 `[n]`.
+        together: True to shuffle many permutations of similar lengths together.
     """
 
     def __init__(self, seeds: Sequence[int], sizes: Tensor, counts: Tensor, together: bool = False) -> None:
@@ -105,11 +105,11 @@ def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: 
 
     Args:
         bits: see `_Shuffle`.
-        longest: the largest of the sizes.
-        sizes: numbers of each permutation, int64 `[p]`.
+        longest: Maximum of the sizes.
+        sizes: Length of each permutation, int64 `[p]`.
         firsts: Position of each permutation's first 32-bit number.
-        places: where it is written.
-        drawn: all permutations, and one more number.
+        places: Position in the result at which each permutation begins.
+        drawn: Result: all permutations, and one more number.
     """
     device = bits.device
     steps = torch.arange(longest - 1, device=device)[:, None]

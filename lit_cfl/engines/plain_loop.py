@@ -19,21 +19,21 @@ from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
-_PART = 1_024  # examples, at most
+_PART = 1_024  # maximum number of examples
 
 
 class PlainLoop(ClientLoop):
     """Trains one client after the other in a single module, whose parameters change in place.
 
-    On a CPU the gradients of a larger batch than 1,024 examples are summed up over parts of it, whose activations take
-    less memory and leave the caches less often; not under BatchNorm and dropout, which depend on the whole batch.
+    On a CPU the gradients of a batch of more than 1,024 examples are sums over parts, whose activations take less
+    memory and exceed the caches less often; except with BatchNorm and dropout, which depend on the whole batch.
     """
 
     name = "loop"
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         super().__init__(module, layout, plan, local)
-        # PyTorch's own GRU is slower than a plain one on a CPU, its LSTM is faster
+        # PyTorch's GRU is slower than a plain one on a CPU, its LSTM is faster
         kinds = {nn.GRU} if plan.device == "cpu" else set()
         self._module = replace_unstackable_layers(self.copied(plan.compute_dtype), kinds)
         self._keyed = bool(key_names(module))
@@ -83,7 +83,7 @@ class PlainLoop(ClientLoop):
         weights: Tensor | None,
     ) -> Tensor:
         """Trains the client whose model is in the module, in place. Returns the sum of its losses."""
-        stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
+        stacked = tuple(p.detach()[None] for p in self._parameters)  # views of the module's parameters
         centers = None if center is None else self._pieces(center)
         state = optimizer.start(stacked)
         device = self.plan.device

@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, per_example, scores_of
 
-EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
+EVALUATION_BATCH = 1024  # fixed, as sums of float32 losses must not depend on the machine; larger ones exceed caches
 ModelName = Callable[[int], str]
 
 
@@ -27,7 +27,7 @@ class Outcomes:
         losses: float64 `[n]`.
         values, weights: Values and weights of each score that is a mean over examples, float64 `[scores, n]`; a right
             answer is 1, a wrong one 0.
-        outputs: Outputs of the module, float64 `[n, o]`; None if no score is of sets.
+        outputs: Outputs of the module, float64 `[n, o]`; None without a `SetScore`.
     """
 
     losses: Tensor
@@ -50,7 +50,7 @@ class Scorer:
         module: Module in evaluation mode, on the device that computes.
         layout: Layout of the models' rows.
         dtype: Type of floating-point inputs.
-        seed: seeds what the module itself draws, by the number of the first of the examples that are scored together.
+        seed: Seeds random numbers that the module draws, given the number of the first example of a batch.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class Scorer:
         """Checks and returns the outcomes; a value of weight 0 is replaced by 0.
 
         Raises:
-            InputError: a weight is negative or not finite, or a value is not finite where the loss is: a model that
-                diverged may give such values, another one must not.
+            InputError: a weight is negative or not finite, or a value is not finite though the loss is: only a diverged
+                model may have such values.
         """
         values = found.values.where(found.weights != 0, 0)
         no_weight = ~(found.weights >= 0) | found.weights.isinf()

@@ -1,7 +1,7 @@
 """Detects modules whose step depends on the Trainer's progress or on earlier steps.
 
-Fast engines know no epochs, no numbers of batches and no Trainer, and all clients share one module. Such a module needs
-`trainer`, where each fit of a client has a fresh copy and a Trainer whose progress starts at 0.
+Other ways than `trainer` have no epochs, no batch numbers and no Trainer, and train all clients in one module. Such a
+module needs `trainer`, in which each client's fit has a new copy and a Trainer whose progress starts at 0.
 """
 
 import copy
@@ -38,8 +38,8 @@ def find_reads_of_progress(module: LightningModule, batch: Batch, compute: Compu
     """Returns the reason why a loss depends on training progress, in a list; empty if it does not.
 
     Args:
-        compute: the loss. Where it raises something, and has read no progress, nothing is said.
-        what: names it, for the reason.
+        compute: Computes the loss. If it raises an error without having read progress, there is no reason.
+        what: Name of the loss, for the reason.
     """
     read: dict[str, None] = {}
     losses = []
@@ -61,11 +61,11 @@ def find_dependence_on_history(
 ) -> list[str]:
     """Returns the reason why a step depends on earlier steps, in a list; empty if it does not.
 
-    Steps of other models on other batches are made with one copy of the module, and again each with a fresh copy: loss,
-    gradients, and all that the module holds must be the same.
+    Steps of two models on two batches run in one copy of the module, and again each in a new copy: loss, gradients and
+    all attributes of the module must be the same.
 
     Args:
-        batches: two.
+        batches: Two mini-batches.
     """
     start = layout.read(module, torch.float64)
     rng = torch.Generator().manual_seed(0)
@@ -123,7 +123,7 @@ def _make_watched_class(kind: type[LightningModule], read: dict[str, None]) -> t
 
         return property(get, getattr(LightningModule, name).fset)
 
-    # a local class: parsers of configurations, which find classes by their names, pass it over
+    # a local class, so that parsers of configurations, which find classes by name, ignore it
     names = {"__module__": __name__, "__qualname__": f"_watched_class.<locals>.{kind.__name__}"}
     metaclass: Any = type(kind)
     derived: type[LightningModule] = metaclass(

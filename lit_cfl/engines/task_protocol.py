@@ -77,20 +77,20 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # a user's module may raise anything; our own errors are re-raised
+    except Exception as error:  # a user's module may raise anything; our errors are re-raised
         if is_out_of_memory(error) or not in_line(error):
             raise
         raise InputError(
-            f"no gradient can be taken in round {round + 1}: {in_short(error)}{in_line(error)}; gradients are those of "
-            "`losses`, which is asked for them without a Trainer and its hooks: leave out of it what only a fit sets, "
-            "or choose what needs no gradients (StoCFL: psi: update)"
+            f"no gradient can be computed in round {round + 1}: {in_short(error)}{in_line(error)}; gradients are those "
+            "of `losses`, which is called without a Trainer and its hooks: do not read in it what only a fit sets, or "
+            "choose an option that needs no gradients (StoCFL: psi: update)"
         ) from error
 
 
 def penalty_of(module: LightningModule) -> float:
     """Computes the penalty that the module adds to every training loss; 0 without `penalty`.
 
-    A module with `penalty() -> 0-d tensor` adds it in `losses`, and leaves it out of the losses of its `outcomes`.
+    A module with `penalty() -> 0-d tensor` adds it in `losses`, but not to the losses of its `outcomes`.
     """
     return float(cast(Callable[[], Tensor], module.penalty)()) if hasattr(module, "penalty") else 0.0
 
@@ -108,7 +108,7 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
         them, for a `SetScore`, the outputs `[o, n]`.
 
     Raises:
-        InputError: it returned something else.
+        InputError: the module returned something else.
     """
     losses, *found = _returned(module, batch)
     scores, name = per_example(scores_of(module)), type(module).__name__
@@ -116,7 +116,7 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     _require_one_each(module, losses, size[0])
     outputs = _outputs_in(found, name, size[0], len(scores)) if of_sets else None
     if len(found) != len(scores):
-        raise InputError(f"{name}.outcomes returned {len(found)} scores beside the losses; it names {len(scores)}")
+        raise InputError(f"{name}.outcomes returned {len(found)} scores after the losses; it names {len(scores)}")
     rows = [losses]
     for score, given in zip(scores, found, strict=True):
         values, weights = given if isinstance(given, tuple) and len(given) == 2 else (given, torch.ones_like(losses))
@@ -151,7 +151,7 @@ def mixed_outcomes_of(
         weights: Weights of the models in the mixture of each example `[n, K]`.
 
     Raises:
-        InputError: `outcomes` does not call `forward`, so that it would be of one model.
+        InputError: `outcomes` does not call `forward`, so that it would evaluate a single model.
     """
     plain, calls = module.forward, 0
 
@@ -164,7 +164,7 @@ def mixed_outcomes_of(
             outputs.append(plain(*inputs))
         return mix_outputs_of(module, torch.stack(outputs), weights)
 
-    module.forward = mixed  # type: ignore[method-assign]  # of this instance, until the end
+    module.forward = mixed  # type: ignore[method-assign]  # for this instance, until the end of the function
     try:
         found = outcomes_of(module, batch)
     finally:

@@ -28,10 +28,10 @@ class TaskTraits:
     """Properties of the task of a run.
 
     Args:
-        module: as the user's task builds it, with keyed dropout, on the CPU; it must not be changed.
+        module: The module as the user's task builds it, with keyed dropout, on the CPU; it must not be changed.
         layout: Layout of the module's rows.
-        batch: a few of the run's examples (8, or all where there are fewer), inputs that are floats in float32.
-        mean_size: examples of a mean client in training.
+        batch: Eight of the run's examples, or all if there are fewer; floating-point inputs are float32.
+        mean_size: Mean number of training examples per client.
     """
 
     module: LightningModule
@@ -82,7 +82,7 @@ def count_multiply_adds(module: LightningModule, batch: Batch) -> int:
         batch: Batch of at least one example; only the first is used.
 
     Returns:
-        0 where the module cannot tell without numbers, or cannot take the example: what trains it says why.
+        0 if the module needs numbers, not only shapes, or cannot take the example: the training reports that.
     """
     shapes = copy.deepcopy(module).to("meta").eval()
     try:
@@ -99,10 +99,10 @@ class Workload:
 
     Args:
         task: Task that clients train; None = unknown, so the plan must name the engine.
-        local: how they train.
-        client_steps: expected mini-batches in the run.
-        rounds: Rounds of the run.
-        cohort: clients of a round.
+        local: Options of local training.
+        client_steps: Expected number of mini-batches in the run.
+        rounds: Number of rounds.
+        cohort: Number of clients per round.
     """
 
     task: TaskTraits | None = None
@@ -124,8 +124,8 @@ class RayRoom:
     """Resources of Ray's workers, on any machine; see `factory.room_of_ray`.
 
     Args:
-        places: workers for whose threads their machines have cores; None = as many as this one has cores.
-        gpus: GPUs of their machines.
+        places: Number of workers for whose threads there are cores; None = one per core of this machine.
+        gpus: Number of GPUs.
     """
 
     places: int | None = None
@@ -139,8 +139,8 @@ def measure_workload(
 
     Args:
         seed: The run's seed.
-        rounds: Rounds of the run.
-        cohort: clients of a round.
+        rounds: Number of rounds.
+        cohort: Number of clients per round.
     """
     module = build_module(task, seed)
     require_module(module)

@@ -21,7 +21,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.workload import RayRoom
 from lit_cfl.errors import InputError
 
-Resources = Mapping[str, float]  # "CPU", "GPU" -> how many
+Resources = Mapping[str, float]  # number of "CPU", "GPU"
 _ANSWER_SECONDS = 5.0
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # RFC 9113, 3.4: the preface of HTTP/2
 _SETTINGS = b"\x04"  # type of the frame that every HTTP/2 server answers with
@@ -32,7 +32,7 @@ def connect(plan: Plan) -> Resources:
     """Connects to Ray unless a connection exists: to the cluster at RAY_ADDRESS, else to a new local one.
 
     Returns:
-        what each worker of the plan holds: as many cores as it has threads, and a share of a GPU.
+        the resources of each worker of the plan: one core per thread, and a share of a GPU.
 
     Raises:
         InputError: the cluster does not answer, or has no room for the workers.
@@ -100,7 +100,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
         room: Cores and GPUs of each node.
 
     Raises:
-        InputError: they will never all find a place.
+        InputError: the cluster has no room for all of them.
     """
     share = {"CPU": float(plan.threads)}
     if plan.device != "cpu":

@@ -1,10 +1,10 @@
 """Distributes the work among Ray actors, each with a separate engine.
 
-An actor holds a core of its own, or a share of a GPU, on this machine or on any node of a cluster. Examples and models
-go through Ray's object store, where each is held once a node, and actors read them without a copy.
+An actor holds a core, or a share of a GPU, on this machine or on any node of a cluster. Examples and models go through
+Ray's object store, which holds each once per node, and actors read them without a copy.
 
-Clients are always trained by actors. Where the actors have GPUs, they compute all losses, scores and gradients, too,
-and this process needs no GPU. On CPUs they do where the hand-over pays (`_HAND_OVER_PAYS`); the bits are the same.
+Clients are always trained by actors. If the actors have GPUs, they also compute all losses, scores and gradients, and
+this process needs no GPU. On CPUs they do so if the hand-over pays (`_HAND_OVER_PAYS`); the bits are the same.
 """
 
 import weakref
@@ -36,7 +36,7 @@ from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, reads_
 from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
-# Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, fewer where the model has over 200,000 parameters.
+# Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, or fewer above 200,000 parameters.
 _HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # parameters times examples, parameters
 _GRADIENT_ROW = 20  # examples whose gradient takes as long as to hand over its row
 
@@ -83,7 +83,7 @@ class RayEngine(Engine):
         models = torch.empty(len(start), self.layout.num_columns, dtype=self.plan.dtype)
         losses = torch.full((len(start),), float("nan"), dtype=torch.float64)
         trained, idle = torch.zeros(len(start), dtype=torch.bool), torch.ones(len(start), dtype=torch.bool)
-        pool = self._started()  # before anything is put into the store
+        pool = self._started()  # Ray must run before `put`
         rows, examples = _StoredRows(request, self.plan.dtype), self._examples_stored(data)
         shares = self._shares(request, part, data)
         tasks = [self._fit_task(request, share + part.start, rows, examples, round, data) for share in shares]
@@ -137,7 +137,7 @@ class RayEngine(Engine):
             constants = digest_of_constants(self.template, self.layout)
             spec = EngineSpec(self._task, plan, self.seed, self.local, deterministic, constants)
             self._pool = WorkerPool(spec, self.plan)
-            self._close_pool = weakref.finalize(self, self._pool.close)  # even if `close` was never called
+            self._close_pool = weakref.finalize(self, self._pool.close)  # in case `close` is never called
         return self._pool
 
     def outcomes_of_each(
@@ -234,7 +234,7 @@ class RayEngine(Engine):
         return found
 
     def _examples_at_once(self, data: FederatedData) -> float:
-        return float("inf")  # the actors cut their shares
+        return float("inf")  # the actors divide their shares
 
     def _pays(self, examples: int) -> bool:
         """Returns whether actors should compute losses, scores or gradients of this many examples."""
@@ -253,9 +253,9 @@ class RayEngine(Engine):
         """Runs shares on actors. Yields each share's number and result, in order of completion.
 
         Args:
-            tables: the rows `[n, d]` that go with each share; one alone goes with all of them.
+            tables: Rows `[n, d]` that are sent along with each share; a single table is sent with all shares.
         """
-        pool, examples = self._started(), self._examples_stored(data)  # Ray is there before anything is put into it
+        pool, examples = self._started(), self._examples_stored(data)  # Ray must run before `put`
         refs = [ray.put(table.to(self.plan.dtype).cpu().numpy()) for table in tables]
         refs = refs * len(shares) if len(tables) == 1 else refs
         tasks = [ShareTask(share, examples, [ref]) for share, ref in zip(shares, refs, strict=True)]
@@ -268,7 +268,7 @@ class RayEngine(Engine):
 
 
 class _StoredRows:
-    """Puts the models and centres of a chunk into the object store, each one needed by a client once."""
+    """Puts the models and centres that the clients of a chunk need into the object store, each once."""
 
     def __init__(self, request: FitRequest, dtype: torch.dtype) -> None:
         self._request, self._dtype = request, dtype

@@ -27,8 +27,8 @@ from lit_cfl.engines.ray.tasks import Ref, ended_tasks
 from lit_cfl.engines.ray.worker import EngineSpec, Worker
 from lit_cfl.errors import InputError, WorkersLostError
 
-MAX_RETRIES = 3  # times that a share is done again after the worker it was on died
-_START_SECONDS = 300.0  # a cluster may have to make room, or to start a machine
+MAX_RETRIES = 3  # of a share whose worker died
+_START_SECONDS = 300.0  # a cluster may have to make room, or start a machine
 _POLL_SECONDS = 0.2
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 
@@ -65,7 +65,7 @@ class WorkerPool:
         self._asked = monotonic()
         try:
             self._spec = ray.put(spec)
-        except Exception as error:  # whatever an object of the user's raises when it is pickled
+        except Exception as error:  # whatever a user's object raises when it is pickled
             self.close()
             raise InputError(
                 f"the task cannot be sent to Ray's workers: {str(error).splitlines()[0]}; let it build what it needs "
@@ -83,10 +83,10 @@ class WorkerPool:
 
         Args:
             tasks: any number.
-            between: called while it waits; may raise.
+            between: Called while the pool waits; may raise.
 
         Raises:
-            WorkersLostError: a task's workers died again and again.
+            WorkersLostError: the workers of a task died more than `MAX_RETRIES` times.
         """
         for number in range(len(self._workers)):
             self._start(number)
@@ -132,7 +132,7 @@ class WorkerPool:
         ray_cluster.disconnect()
 
     def _start(self, number: int) -> None:
-        """Requests the missing workers. They may start late; the others work meanwhile."""
+        """Requests a worker if it is missing. It may start late; the others work meanwhile."""
         if self._workers[number] is None:
             self._workers[number] = self._actor.remote([self._spec], sys.path)
             self._starting[self._workers[number].ready.remote()] = number

@@ -23,11 +23,11 @@ def ended_tasks(
     """Starts tasks in order, as soon as resources allow, and yields each with its reference when it has finished.
 
     Args:
-        waiting: The tasks; one that is added meanwhile is begun, too.
-        begin: Begins a task; returns None if there is no room for it now.
-        between: Called after each wait with what has ended; may raise to give up.
-        others: References that are waited for, too.
-        seconds: Longest wait, seconds.
+        waiting: The tasks; tasks added meanwhile are started, too.
+        begin: Starts a task; returns None if there is no room for it now.
+        between: Called after each wait with the finished references; may raise to stop.
+        others: Further references to wait for.
+        seconds: Maximum wait, seconds.
     """
     running: dict[Ref, T] = {}
     while waiting or running:
@@ -55,10 +55,10 @@ def run_tasks(
         function: Function to call.
         arguments: Arguments of each task, in starting order.
         resources: Resources held by each call, `CPU` and `GPU`.
-        deaths: Deaths of a call's process that are survived.
-        between: Called twice a second; may raise to give up.
-        at_once: How many calls run at the same time.
-        begun: Called with each task that begins.
+        deaths: Number of times that a call is repeated after its process died.
+        between: Called twice a second; may raise to stop.
+        at_once: Maximum number of concurrent calls.
+        begun: Called with each task that starts.
     """
     remote = ray.remote(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0), max_retries=deaths)(function)
     running: set[T] = set()

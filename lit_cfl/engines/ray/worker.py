@@ -22,7 +22,7 @@ from lit_cfl.engines.ray.shares import Share
 from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.errors import InputError
 
-Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands out without a copy
+Parts = dict[str, Any]  # fields of Examples, tensors as arrays, which Ray shares without a copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +30,10 @@ class EngineSpec:
     """The arguments from which a worker builds its engine.
 
     Args:
-        task, seed, local: the run's, see `Engine`.
-        plan: Plan of the worker's own engine, which has no workers.
-        deterministic: only deterministic operations on a GPU, as in the driver.
-        constants: digest of what is in no model's row, such as frozen layers, in the driver.
+        task, seed, local: see `Engine`.
+        plan: Plan of the worker's engine, which has no workers.
+        deterministic: True for deterministic operations only on a GPU, as in the driver.
+        constants: The driver's digest of tensors that are in no row, such as frozen layers.
     """
 
     task: TaskFactory
@@ -45,11 +45,11 @@ class EngineSpec:
 
 
 class Worker:
-    """A Ray actor that computes shares of work with its own engine.
+    """A Ray actor that computes shares of work with a separate engine.
 
     Args:
-        spec: Reference to the engine's specification, inside a list: read only once the paths are known.
-        paths: where the driver finds Python code, the user's own among it.
+        spec: Reference to the engine's specification, inside a list, so that it is read only after the paths are set.
+        paths: The driver's `sys.path`, which also has the user's code.
     """
 
     def __init__(self, spec: Sequence[Ref], paths: Sequence[str]) -> None:
@@ -65,8 +65,8 @@ class Worker:
         """Computes a share.
 
         Args:
-            examples: the pool, a reference in a list: it is read only when it is another one than before.
-            tables: rows `[d]`, or tables of rows `[n, d]`.
+            examples: Reference to the pool, inside a list, so that a pool that was read before is not read again.
+            tables: Rows `[d]`, or tables of rows `[n, d]`.
         """
         engine, pool, rows = self._get_engine(), self._examples(examples[0]), torch.from_numpy(np.vstack(tables))
         try:
@@ -77,7 +77,7 @@ class Worker:
         return share.compute(engine, pool, rows)
 
     def _get_engine(self) -> Engine:
-        """Builds the engine at the first share, not at the start: so an error reaches the driver unchanged."""
+        """Builds the engine at the first share, so that an error reaches the driver unchanged."""
         if self._engine is None:
             spec: EngineSpec = ray.get(self._spec)
             set_up_torch(spec.plan, spec.deterministic)

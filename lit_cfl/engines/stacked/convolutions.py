@@ -1,8 +1,8 @@
 """Computes the convolutions of a stack of clients as matrix products.
 
 PyTorch stacks 2-d convolutions as one convolution with a group for each client, which cuDNN computes group by group. A
-product of each client's kernels with its unfolded images is one operation for all of them: on an H200 that takes 0.75
-to 0.9 of the time for mini-batches of 10 images, and 0.95 to 1.25 times the time for 50 and more.
+product of each client's kernels with its unfolded images is one operation for all clients: on an H200 it takes 0.75 to
+0.9 times as long for mini-batches of 10 images, and 0.95 to 1.25 times as long for 50 and more.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _MOST = 16  # images
 class UnfoldedConvolutions(TorchFunctionMode):
     """Replaces `conv2d` within the block, wherever a module calls it.
 
-    It leaves more than 16 images, dilation and groups to PyTorch.
+    Batches of more than 16 images, dilation and groups are left to PyTorch.
     """
 
     def __torch_function__(

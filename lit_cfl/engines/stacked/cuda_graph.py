@@ -26,11 +26,11 @@ class _Captured:
 
 
 class CapturedSteps:
-    """A step captured at its first call, for each width of the stack, and replayed from then on.
+    """Captures a step at its first call, for each width of the stack, and replays it from then on.
 
     A graph reads and writes the tensors that it was captured with: lanes, tables and the number of the next step
-    (`LaneWork.at`), which it counts up itself. So a call copies nothing, and the caller fills the same tensors
-    again; other tables or another pool of examples drop all graphs.
+    (`LaneWork.at`), which it increments. So a call copies nothing, and the caller fills the same tensors again; new
+    tables or a new pool of examples discard all graphs.
 
     Args:
         steps: Steps to capture; no operation in them may wait for the GPU or draw random numbers.
@@ -75,12 +75,12 @@ class CapturedSteps:
             torch.cuda.stream(stream),
         ):  # restores the stream after a failed capture, which torch 2.11 does not
             for number in range(_WARM_UPS):
-                work.at.copy_(before[-1])  # the losses of other steps are known already
+                work.at.copy_(before[-1])  # keeps the losses of earlier steps
                 with _refuse_waits() if number else nullcontext():
                     self._steps(lanes, work)
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
             work.at.copy_(before[-1])
-            # Another thread may pin memory for the next examples meanwhile (`prepare_ahead`).
+            # Meanwhile another thread may pin memory for the next examples (`prepare_ahead`).
             try:
                 with torch.cuda.graph(graph, pool=shared, stream=stream, capture_error_mode="thread_local"):
                     self._steps(lanes, work)
@@ -113,7 +113,7 @@ def _refuse_waits() -> Iterator[None]:
 def _fastest_convolutions() -> Iterator[None]:
     """Lets cuDNN choose its algorithms by benchmarking, unless operations must be deterministic.
 
-    A capture tries them once, and its graph keeps them. Outside of it each new size of a batch would cost a trial.
+    A capture tries them once, and its graph keeps the choice. Elsewhere each new batch size would cost a trial.
     """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()

@@ -18,13 +18,13 @@ STACK_EXAMPLES = 4 * LARGEST  # examples of a stack, including padding
 def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Module) -> tuple[Tensor, Tensor]:
     """Returns the positions of clients computed alone, and of the others in stacking order.
 
-    These come by size and id, so that they are stacked in the same way in whatever order they are asked for.
+    The others are sorted by size and id, so that the order of the request does not change the stacks.
 
     Args:
-        sizes: examples of each client, int64 `[n]`.
+        sizes: Number of examples of each client, int64 `[n]`.
         clients: ids, int64 `[n]`.
         lanes: Lanes of a stack; 1 = no stacking.
-        module: the LightningModule as the user's task gives it; under BatchNorm large clients are cut into batches.
+        module: The LightningModule as the user's task builds it; with BatchNorm large clients are split into batches.
     """
     normalised = has_batch_norm(module)
     alone = sizes > (-1 if lanes == 1 else EVALUATION_BATCH if normalised else LARGEST)
@@ -37,9 +37,9 @@ def next_stack(sizes: Tensor, start: int, most: int) -> slice:
     """Selects the clients from `start` on that form the next stack; the largest one sets its width.
 
     Args:
-        sizes: examples of each client, int64 `[n]`, the largest first.
+        sizes: Number of examples of each client, int64 `[n]`, the largest first.
         start: 0 to n - 1.
-        most: clients of a stack, 1 or more.
+        most: Maximum number of clients in a stack, 1 or more.
     """
     return slice(start, min(len(sizes), start + max(1, min(most, STACK_EXAMPLES // max(1, int(sizes[start]))))))
 
@@ -57,7 +57,7 @@ def compute_stacked_gradients(
     places = torch.arange(max(1, int(work.sizes.max()))).expand(len(work), -1)
     starts = (work.sizes.cumsum(0) - work.sizes)[:, None]
     present = places < work.sizes[:, None]
-    index = send(torch.where(present, starts + places, starts), device)  # filled up with its own example
+    index = send(torch.where(present, starts + places, starts), device)  # padded with an example of the client
     batch = work.inputs[index], work.labels[index]
     rows = model.to(plan.compute_dtype).expand(len(work), -1)
     pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in layout.slots)

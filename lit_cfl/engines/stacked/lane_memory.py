@@ -1,7 +1,7 @@
 """Estimates the memory of one lane of a GPU's stack from a step on fake tensors.
 
-The step runs on fake tensors, which have shapes and no numbers. So the estimate is a property of model, optimizer and
-batch size. It leaves out the workspaces of cuDNN and cuBLAS, and the rounding of the allocator.
+Fake tensors have shapes and no numbers, so the estimate is a property of model, optimizer and batch size. It excludes
+the workspaces of cuDNN and cuBLAS, and the rounding of the allocator.
 """
 
 from typing import Any
@@ -30,16 +30,16 @@ def lane_bytes(
 ) -> int:
     """Estimates the bytes of a lane while one of its steps is captured.
 
-    These are its model and optimizer state, the copies of them that a capture makes, its proximal centre, its trained
-    model, and what a step with a proximal term holds at most beside them: batch, activations, gradients.
+    These are its model and optimizer state, their copies during a capture, its proximal centre, its trained model, and
+    the maximum of the other tensors in a step with a proximal term: batch, activations, gradients.
 
     Args:
         steps: Steps of the stack.
         layout: Layout of the module's rows.
-        update: the optimizer's rule.
+        update: The optimizer's rule.
         precision: The plan's precision.
-        example: one, as the stack gets it.
-        batch_size: examples of a batch.
+        example: Example as the stack receives it.
+        batch_size: Number of examples in a batch.
     """
     dtype = compute_dtype(precision)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():

@@ -1,7 +1,7 @@
 """Schedules clients in the lanes of a stack, and arranges their mini-batches in tables.
 
-Clients take different numbers of steps. In a padded stack all wait for the longest one; here a lane that is free loads
-the next client. Longest first to the emptiest lane keeps the lanes' ends close together.
+Clients take different numbers of steps. In a padded stack all wait for the longest one; here a free lane loads the next
+client. Assigning the longest client first, to the lane that is free first, lets all lanes end at about the same time.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Changes = dict[int, Tensor]  # by step: a table with one column per client that 
 
 @dataclass(frozen=True)
 class LaneSlot:
-    """Place of a fit in the schedule: `lane` from call `start` to before call `stop`."""
+    """Place of a client's fit in the schedule: `lane` from call `start` until before call `stop`."""
 
     fit: int
     lane: int
@@ -32,7 +32,7 @@ class LaneSlot:
 def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
     """Assigns fits to lanes, longest first, each to the lane that is free first (Graham, 1969).
 
-    Lanes are numbered by how long they are busy, the longest first.
+    Lanes are numbered by how long they are busy, the busiest first.
 
     Args:
         calls: Calls of each fit, int64 `[fits]`, 1 or more.
@@ -98,9 +98,9 @@ class LaneTables:
         index: positions in the fit's examples, int64 `[steps, lanes, B]`, on the device, -1 = no example.
         keys: Keys of the dropout masks, int64 `[steps, lanes]`.
         numbers: Number of the client's step, from 1, int64 `[steps, lanes]`; 1 where a lane is idle.
-        owners: the client of each row of the fit's table of mini-batches, int64.
-        rows: the step of the stack in which it is done, int64.
-        lanes: the lane in which it is done, int64.
+        owners: Client of each mini-batch of the fit, int64.
+        rows: Step of the stack that trains on it, int64.
+        lanes: Lane that trains on it, int64.
     """
 
     slots: Sequence[LaneSlot]
@@ -139,7 +139,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
 
     Args:
         widths, call_cost: see `schedule_by_cost`.
-        batch_size: B, as many places as a mini-batch of a lane has, no fewer than the widest one of the fit.
+        batch_size: B, the number of places in a lane's mini-batch, at least the size of the fit's largest one.
     """
     slots = sorted(schedule_by_cost(work.steps, widths, call_cost), key=lambda slot: slot.fit)
     owners = torch.arange(len(work)).repeat_interleave(work.steps)

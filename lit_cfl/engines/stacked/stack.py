@@ -29,8 +29,8 @@ _CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step
 class StackLoop(ClientLoop):
     """Trains the clients of a cohort in `plan.lanes` lanes. A free lane loads the next client.
 
-    Lanes, tables and examples lie in tensors that stay the same from fit to fit, so that the steps can be captured as
-    CUDA graphs: one for each width of the stack, with and without a proximal term, and with and without weights.
+    Lanes, tables and examples are stored in the same tensors from fit to fit, so that the steps can be captured as CUDA
+    graphs: one for each width of the stack, with and without a proximal term, and with and without weights.
     """
 
     name, is_collective = "stack", True
@@ -62,7 +62,7 @@ class StackLoop(ClientLoop):
             inputs, labels = task.batch
             example = inputs.to(dtype) if inputs.is_floating_point() else inputs, labels
             return Cost(multiply_adds, lane_bytes(steps, task.layout, update, precision, example, batch_size))
-        except Exception:  # such as an operation of the user's own, which fake tensors do not know
+        except Exception:  # such as a user's operation that fake tensors do not support
             return super().cost(task, precision, batch_size)
 
     @torch.no_grad()
@@ -94,8 +94,8 @@ class StackLoop(ClientLoop):
     def _shape_for(self, work: CohortFit) -> tuple[int, int]:
         """Returns the number of lanes of the stack, and the number of places in a mini-batch.
 
-        Both follow from the run's batch size, whatever the clients of this fit have. Larger mini-batches, such as full
-        ones, have room for the next power of two, and few lanes: a step has no more examples than a stack of gradients.
+        Both follow from the run's batch size if all mini-batches of this fit have at most that size. Larger ones, such
+        as full ones, get the next power of two, and fewer lanes: a step has at most the examples of a gradients' stack.
         """
         size, widest = self.local.batch_size, int(work.batches.counts.max())
         usual = 0 if size == "full" else 2 * size - 1 if self.local.last_batch == "join" else size
@@ -147,7 +147,7 @@ class StackLoop(ClientLoop):
             mine[:steps].copy_(send(new, self.plan.device))
         held.at.zero_()
         if self._rates is not None and work.rates is not None:
-            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # of frozen groups nobody asks
+            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # the rest are of frozen groups
             self._rates.copy_(send(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)
@@ -190,7 +190,7 @@ class StackLoop(ClientLoop):
         return units
 
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
-        """Computes gradients of small clients in stacks, and of large ones one after the other."""
+        """Computes gradients of small clients in stacks, and of large clients one after the other."""
         large, _ = order_for_stacks(work.sizes, work.clients, self.plan.lanes, self._template)
         units = self.gradient_units(work.sizes, work.clients)[len(large) :]
         rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
@@ -215,8 +215,8 @@ def _steps_of(
     """Makes the steps of a module that is not shared.
 
     Returns:
-        the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which they read
-        at every step; None where rates are the same in all rounds.
+        the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which the steps
+        read each time; None if rates are the same in all rounds.
     """
     named, rates = dict(module.named_parameters()), None
     update = FunctionalOptimizer.configured(module, [named[slot.name] for slot in layout.slots if not slot.is_buffer])

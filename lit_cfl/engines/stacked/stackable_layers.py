@@ -1,8 +1,8 @@
 """Replaces layers that PyTorch cannot stack by plain operations: LSTM, GRU, BatchNorm, embeddings with a padding id.
 
-Fused LSTMs and GRUs have no rule for a stack of clients. In the plain ones a matrix product projects the inputs of all
-time steps, and both directions of a layer go side by side, so that only the product with the state is taken step by
-step. In a stack of embeddings PyTorch (2.15) keeps the gradient from the padding row of the first client alone.
+`vmap` has no rule for fused LSTMs and GRUs. In the plain ones a matrix product projects the inputs of all time steps,
+and both directions of a layer run together, so that only the product with the state is computed step by step. In a
+stack of embeddings PyTorch (2.15) zeroes the gradient of the padding row for the first client only.
 """
 
 from abc import abstractmethod
@@ -53,8 +53,8 @@ class _PlainCells(nn.Module):
 
         Args:
             inputs: `[B, T, F]`; as the outputs, `[T, B, ...]` where the layer is not `batch_first`.
-            start: states to start from, as the last ones; None = zeros.
-            num_states: parts of the state.
+            start: Initial states, in the shape of the last ones; None = zeros.
+            num_states: Number of tensors in a state.
         """
         if not isinstance(inputs, Tensor) or inputs.dim() != 3:
             raise InputError("recurrent layers in a stack take batches [B, T, F], not packed or single sequences")
@@ -70,7 +70,7 @@ class _PlainCells(nn.Module):
         return outputs, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
     def _layer(self, number: int, sequence: Tensor, states: States) -> tuple[Tensor, States]:
-        """Computes one layer: `[T, B, F]` to `[T, B, directions * H]`, and the last states."""
+        """Computes one layer, `[T, B, F]` to `[T, B, directions * H]`, and its last states."""
         both = torch.stack([sequence, sequence.flip(0)]) if self.bidirectional else sequence[None]
         projected = both.flatten(1, 2) @ self._both_directions("weight_ih", number).transpose(1, 2)
         if self.bias:
@@ -93,9 +93,9 @@ class _PlainCells(nn.Module):
         """Computes all time steps: h after each `[directions, T, B, H]`, and the last states.
 
         Args:
-            projected: inputs of the gates `[directions, T, B, gates * H]`.
+            projected: Inputs of the gates `[directions, T, B, gates * H]`.
             states: Initial states.
-            weight: from h to the gates `[directions, H, gates * H]`.
+            weight: Weight from h to the gates `[directions, H, gates * H]`.
             bias: Bias of that product `[directions, 1, gates * H]`.
         """
 
@@ -158,8 +158,8 @@ class PlainEmbedding(nn.Embedding):
 class StackedBatchNorm(nn.Module):
     """Replaces a BatchNorm layer, with the same parameters and statistics under their names.
 
-    The statistics of a batch count the examples that are there. A function of tensors cannot change the running ones,
-    so they are left in `updated`.
+    The statistics of a batch count its examples without the padding. A function of tensors cannot change the running
+    statistics, so the new ones are stored in `updated`.
 
     Args:
         layer: a BatchNorm layer, see `why_not_stacked`.
@@ -228,7 +228,7 @@ def replace_unstackable_layers(
     """Replaces layers of these kinds by their plain form, if they have and need one. Returns the module.
 
     Args:
-        module: changed in place; its parameters stay the same objects.
+        module: Module, changed in place; its parameters stay the same objects.
         kinds: Layer classes to replace, among `nn.LSTM`, `nn.GRU`, `nn.Embedding` and the BatchNorms.
     """
 

@@ -1,8 +1,8 @@
 """Training steps of several clients at once, as functions of tensors: the core of the way `stack`.
 
-The clients of a stack are its lanes. Each lane has its own parameters, optimizer state, batch and proximal centre; no
+The clients of a stack are its lanes. Each lane has separate parameters, optimizer state, batch and proximal centre; no
 number of one lane enters another one. Shapes are fixed, and a step changes the lanes in place, so that it can be
-captured as a CUDA graph. A lane without a batch computes numbers that nobody reads: the next client overwrites them.
+captured as a CUDA graph. A lane without a batch computes numbers that are never read: the next client overwrites them.
 """
 
 from dataclasses import dataclass, replace
@@ -54,8 +54,8 @@ class LaneWork:
         keys: Keys of the dropout masks, int64 `[steps, lanes]`.
         corrections: see `FunctionalOptimizer.corrections`, `[steps, 2, lanes]`.
         first: True for a client's first step, bool `[steps, lanes]`.
-        at: number of the next step, int64 `[1]`; a step counts it up.
-        losses: where the sums of the losses over each batch are kept `[steps, lanes]`.
+        at: Number of the next step, int64 `[1]`; a step increments it.
+        losses: Output: sums of the losses over each batch `[steps, lanes]`.
         prox: 0-d tensor; None = no proximal term.
         centers: Proximal centres, each tensor of a model `[lanes, *shape]`.
         weights: Factor of the loss of each example of the pool `[N]`; None = 1.
@@ -96,11 +96,11 @@ class Steps:
     """Steps of a module under an update rule.
 
     Args:
-        module: the LightningModule, in training mode.
+        module: The LightningModule, in training mode.
         layout: Layout of the module's rows.
-        update: the optimizer's rule.
-        clip: largest norm of a lane's gradient; None = any.
-        autocast: compute losses in this dtype; None = in the rows' own.
+        update: The optimizer's rule.
+        clip: Maximum norm of a lane's gradient; None = no clipping.
+        autocast: Dtype in which losses are computed; None = the dtype of the rows.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Steps:
         """Takes step number `work.at`: updates the lanes, stores the losses, and increments the number."""
         index, keys, corrections, first = (table.index_select(0, work.at)[0] for table in work.tables)
         present = index != _NO_EXAMPLE
-        own = index[:, :1]  # a short batch is filled up with its own example: another client's may be infinite
+        own = index[:, :1]  # pads a short batch: another client's example may be infinite
         chosen = torch.where(present, index, own).clamp(min=0)
         parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
         batch = work.inputs[chosen], work.labels[chosen]
