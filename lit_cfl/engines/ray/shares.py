@@ -154,7 +154,7 @@ def share_of_clients(compute: Callable[..., Any], does: str, clients: Tensor, ro
     """Makes a share of work of these clients in a round.
 
     Args:
-        does: what the worker does with them, for a message.
+        does: Verb for the worker's task, for a message, such as `trains`.
     """
     whose = f"the Ray worker that {does} client(s) {join_ids(clients.tolist())}"
     return Share(compute, f"round {round + 1} cannot be finished: {whose}")
