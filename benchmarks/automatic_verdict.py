@@ -29,6 +29,7 @@ from lit_cfl.seeds import generator
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = read_yaml(ROOT / "benchmarks" / "reproduction" / "which_method.yaml")
+DATA = [name for name, what in PROTOCOL["data"].items() if "since" not in what]
 SYSTEMS = ("FedGroup", "FLHC", "IFCA", "FlexCFL", "FedGrouProx", "FeSEM")
 WITHOUT = ("Dirichlet MNIST", "Shifting MNIST", "FEMNIST")
 KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "models_sent", "seconds")
@@ -118,7 +119,7 @@ def tables(path: Path) -> str:
             "| data | true | found | auto % | to true | to FedAvg | seeds |",
             "|---|---|---|---|---|---|---|",
         ]
-        for data in PROTOCOL["data"]:
+        for data in DATA:
             keys = [(data, system, "auto"), (data, system, "true"), (data, "FedAvg", "-")]
             seeds = sorted({key[3] for key in found if all((*wanted, key[3]) in found for wanted in keys)})
             if seeds:
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13, 14, 15])
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS)
-    parser.add_argument("--data", nargs="+", default=[*PROTOCOL["data"]], choices=[*PROTOCOL["data"]])
+    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--numbers", action="store_true")
     given = parser.parse_args()

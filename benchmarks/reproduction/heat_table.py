@@ -17,17 +17,17 @@ def heat_table(
 
     Args:
         texts: numbers to print, with one digit, `[rows, columns]`.
-        values: that give the colours, `[rows, columns]`.
+        values: that give the colours, `[rows, columns]`; nan leaves a place blank.
         rows, columns: their names; columns' words go below each other.
         label: of the colours.
         linear: size up to which a colour is proportional to its value; beyond, to the logarithm.
     """
     figure = Figure((1.9 + 0.85 * len(columns), 1.1 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    limit = max(linear, float(np.abs(values).max()))
+    limit = max(linear, float(np.nanmax(np.abs(values))))
     norm = SymLogNorm(linear, vmin=-limit, vmax=limit)
     image = axes.imshow(values, cmap="PuOr_r", norm=norm, aspect="auto")
-    for row, column in np.ndindex(values.shape):
+    for row, column in np.argwhere(~np.isnan(values)):
         colour = "white" if abs(float(norm(values[row, column])) - 0.5) > _WHITE_TEXT else "black"
         axes.text(column, row, f"{texts[row, column]:.1f}", ha="center", va="center", color=colour, size=8)
     axes.set_xticks(range(len(columns)), [name.replace(" ", "\n") for name in columns], size=8)

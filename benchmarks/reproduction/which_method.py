@@ -152,11 +152,12 @@ class Protocol:
         first edition for the systems that it had.
         """
         first, chosen = self.first_choice(data, system, ledger), self.search(data, system, ledger).chosen
-        best = chosen or (first if first and self._choosable(system, first) else None)
+        usable = first if first and self._choosable(system, first) else None
+        best = chosen or usable
         found = [(BEST, best, {})] if best else []
         if first and first != best:
             found.append((FIRST, first, {}))
-        if base := first or chosen:
+        if base := usable or chosen:
             found += [(name, base, more) for name, more in self._variants(data, system).items()]
         return [
             (self._setting(data, system, name, options | more, self.seeds), options) for name, options, more in found

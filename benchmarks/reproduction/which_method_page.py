@@ -1,5 +1,6 @@
-"""Writes the answer of `which_method.py`: a page, a table for programs, and a picture, from recorded runs alone."""
+"""Writes the answer of `which_method.py`: a page, a table for programs, and pictures, from recorded runs alone."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,37 +12,29 @@ from benchmarks.reproduction.files import Row, text, write_picture
 from benchmarks.reproduction.heat_table import heat_table
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.markdown import markdown_table
-from benchmarks.reproduction.which_method import BEST, NEWCOMERS, RATE, Protocol, options_told
+from benchmarks.reproduction.which_method import BEST, FIRST, NEWCOMERS, RATE, Protocol, options_told
 from benchmarks.reproduction.which_method_results import (
+    BASELINE,
+    BOUND,
     SCORE,
     Entry,
-    complete_data,
+    best_of_data,
     entries,
+    ranked_data,
     ranking,
 )
-from lit_cfl.statistics import Interval
-from lit_cfl.storage import write_rows, write_text
+from lit_cfl.pictures.ranks import draw_ranks
+from lit_cfl.statistics import Interval, Ranking
+from lit_cfl.storage import read_table, write_rows, write_text
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
-BASELINE = "FedAvg"
-COLUMNS = (
-    "data",
-    "system",
-    "variant",
-    "accuracy",
-    "to_fedavg",
-    "to_fedavg_margin",
-    "to_best",
-    "to_best_margin",
-    "worst10",
-    "ari",
-    "models",
-    "seconds",
-    "newcomers",
-    "seeds",
-    "options",
-)
-_HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "worst tenth", "ARI", "models sent", "seconds", "chosen")
+_MEANS = {"accuracy": SCORE, "worst10": "worst10_accuracy", "ari": "ari", "clusters": "num_clusters",
+          "models": "traffic", "local_steps": "local_steps", "newcomers": "newcomers_accuracy"}  # fmt: skip
+_GAPS = ("to_fedavg", "to_fedavg_margin", "to_best", "to_best_margin")
+COLUMNS = ("data", "system", "variant", *_MEANS, "one_cluster", "of_oracle", *_GAPS, "seconds", "seeds", "search",
+           "options")  # fmt: skip
+_HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "of Oracle's gain %", "worst tenth", "clusters", "ARI",
+          "models sent", "local steps", "chosen")  # fmt: skip
 
 
 def page_of(out: Path) -> Path:
@@ -50,77 +43,89 @@ def page_of(out: Path) -> Path:
 
 
 def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
-    """Writes `<out>.md`, and `results.csv` and the picture in `out`. Returns how much is done, in words."""
+    """Writes `<out>.md`, and `results.csv` and the pictures in `out`. Returns how much is done, in words."""
     found = entries(protocol, ledger)
-    groups = complete_data(protocol, found)
+    groups = best_of_data(protocol, found)
+    ranked = ranked_data(protocol, groups)
+    ranks = ranking(ranked) if ranked else None
     out.mkdir(parents=True, exist_ok=True)
     write_rows(out / "results.csv", COLUMNS, _rows(found), digits=5)
-    if groups:
-        _draw(out, groups)
-    write_text(page_of(out), "\n".join(_page(out, protocol, ledger, found, groups)))
-    return f"{len(ledger.rows)} runs, {len(groups)} of {len(protocol.data)} data sets"
+    if ranks:
+        _draw(out, groups, list(dict.fromkeys([*ranks.mean_ranks, *protocol.systems])))
+        write_picture(draw_ranks(ranks), out / "ranks", dpi=120)
+    write_text(page_of(out), "\n".join(_page(out, protocol, ledger, found, groups, ranks)))
+    return f"{len(ledger.rows)} runs, {_progress(protocol, found)}"
+
+
+def _progress(protocol: Protocol, found: Sequence[Entry]) -> str:
+    done = sum(entry.completed for entry in found if entry.variant == BEST)
+    return f"{done} of {len(protocol.cells())} cells"
 
 
 def _rows(found: Sequence[Entry]) -> Iterator[Row]:
     for entry in found:
-        peers = [e for e in found if (e.data, e.variant) == (entry.data, entry.variant)]
-        base = next((e for e in peers if e.system == BASELINE), None)
-        best = max(peers, key=lambda e: e.accuracy)
-        row: Row = {
-            "data": entry.data,
-            "system": entry.system,
-            "variant": entry.variant,
-            "accuracy": entry.mean(SCORE),
-            "worst10": entry.mean("worst10_accuracy"),
-            "ari": entry.mean("ari"),
-            "models": entry.mean("traffic"),
-            "seconds": entry.seconds,
-            "newcomers": entry.mean("newcomers_accuracy"),
-            "seeds": len(entry.rows),
-            "options": options_told(entry.options),
-        }
-        for name, other in (("to_fedavg", base), ("to_best", best)):
+        peers = {e.system: e for e in found if (e.data, e.variant) == (entry.data, entry.variant)}
+        best = max((e for e in peers.values() if e.system != BOUND), key=lambda e: e.accuracy, default=entry)
+        row: Row = {name: entry.mean(score) for name, score in _MEANS.items()}
+        row |= {"data": entry.data, "system": entry.system, "variant": entry.variant}
+        row |= {"one_cluster": entry.num_degenerate, "of_oracle": _share(entry, list(peers.values()))}
+        row |= {"seconds": entry.seconds, "seeds": len(entry.rows), "options": options_told(entry.options)}
+        row["search"] = "completed" if entry.completed and entry.variant == BEST else "first edition"
+        for name, other in (("to_fedavg", peers.get(BASELINE)), ("to_best", best)):
             if other is not None and other is not entry:
                 gap = entry.minus(other)
                 row |= {name: gap.mean, f"{name}_margin": gap.margin}
         yield row
 
 
+def _share(entry: Entry, peers: Sequence[Entry]) -> float | None:
+    """Returns how much of Oracle's gain over the baseline a system has, in %; None without such a gain."""
+    known = {e.system: e for e in peers}
+    if entry.system in (BASELINE, BOUND) or not {BASELINE, BOUND} <= known.keys():
+        return None
+    gain = known[BOUND].minus(known[BASELINE])
+    return 100 * (entry.minus(known[BASELINE]).mean or 0.0) / gain.mean if gain.mean and _apart(gain) else None
+
+
 def _page(
-    out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Entry], groups: Mapping[str, Sequence[Entry]]
+    out: Path,
+    protocol: Protocol,
+    ledger: Ledger,
+    found: Sequence[Entry],
+    groups: Mapping[str, Sequence[Entry]],
+    ranks: Ranking | None,
 ) -> Iterator[str]:
-    yield from ["# Which method when", ""]
-    if not groups:
-        yield from ["No data set is complete yet.", ""]
-    else:
-        yield from _answer(out, groups)
-    yield from _protocol(out, protocol, ledger, groups)
+    by_hand = out / "in_short.txt"
+    written = by_hand.read_text("utf-8").strip() if by_hand.exists() else ""
+    short, heading, more = written.partition("\n\n## ")
+    yield from ["# Which method when", "", *([short, ""] if short else [])]
+    yield f"**Second edition: {_progress(protocol, found)}** (a system on a data set) are complete. Cells marked † have"
+    yield from ["the search of the first edition only; what is missing has not run.", ""]
+    if groups:
+        yield from _best_by_data(out, protocol, groups)
+    yield from ["", f"{heading.strip()} {more}", ""] if more else [""]
+    yield from _protocol(out, protocol, ledger, found)
     for data, group in groups.items():
         yield from _section(data, group)
-    if len(groups) > 1:
-        yield from _across(groups)
+    if ranks:
+        yield from _across(out, ranks)
+    yield from _changed(found)
+    yield from _again(out)
     yield from _held_out(found)
     yield from _other_clusters(protocol, found)
 
 
-def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """Answers the reader: by hand, by the picture, by a line for each data set; sections by hand follow."""
-    by_hand = out / "in_short.txt"
-    written = by_hand.read_text("utf-8").strip() if by_hand.exists() else ""
-    short, heading, more = written.partition("\n\n## ")
-    yield from [short, ""] if short else []
-    yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
+def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    if (out / "systems.png").exists():
+        yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
     yield "Mean over clients of the test accuracy in %. The colour is the difference to FedAvg, white if its 95 %"
-    yield from ["interval contains 0. Systems are ordered by mean rank.", "", "## The best on each data set", ""]
+    yield from ["interval contains 0.", "", "## The best on each data set", ""]
     yield "A system is *not told apart* from the best if the 95 % interval of their difference, paired by seed,"
-    yield from [
-        "contains 0. The best is chosen by the same test data, which favours it, and the intervals are not corrected",
-        f"for the {len(next(iter(groups.values()))) - 1} comparisons of a data set.",
-        "",
-    ]
+    yield "contains 0. The best is chosen by the same test data, which favours it, and the intervals are not corrected"
+    yield from ["for the number of comparisons. Oracle knows the true clusters, and is not among the systems.", ""]
     for data, group in groups.items():
-        best, base = group[0], _base(group)
-        equal = [entry.system for entry in group[1:] if not _apart(entry.minus(best))]
+        best, base = _best(group), _base(group)
+        equal = [e.system for e in group if e is not best and e.system != BOUND and not _apart(e.minus(best))]
         told = f"{best.system} ({best.accuracy:.1f} %)"
         if equal:
             told += f", not told apart from {_listed(equal)}"
@@ -130,40 +135,30 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
             gain = f"FedAvg is among them: {len(base.rows)} seeds show no gain"
         else:
             gain = f"FedAvg has {base.accuracy:.1f} %"
-        yield f"* **{data}**: {told}; {gain}."
-    yield from ["", f"{heading.strip()} {more}", ""] if more else [""]
+        of_data = {system for name, system in protocol.cells() if name == data}
+        missing = len(of_data - {entry.system for entry in group})
+        yield f"* **{data}**: {told}; {gain}." + (f" {missing} systems have not run." if missing else "")
 
 
-def _protocol(out: Path, protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Entry]) -> Iterator[str]:
     yield from ["## Protocol", ""]
-    yield "`python -m benchmarks.reproduction which-method` wrote this page. Every number is in"
+    yield "`python -m benchmarks.reproduction which-method` wrote this page, and continues the runs. Every number is in"
     yield f"[results.csv]({out.name}/results.csv)."
     yield text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
     hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
-    yield f"The {len(ledger.rows):,} runs took {hours:.1f} core-hours."
-    if slower := [data for data, group in groups.items() if any(entry.compiled for entry in group)]:
-        yield f"Some runs on {_listed(slower)}"
-        yield "trained in the compiled stacks of version 0.2. Their seconds are several times those of that version's"
-        yield "other way, one C++ call for each client."
-    if missing := [data for data in protocol.data if data not in groups]:
-        yield from ["", f"Not complete yet: {_listed(missing)}."]
+    yield f"The {len(ledger.rows):,} runs took {hours:.1f} hours on one core that other programs used, too."
     yield from ["", "### Data", ""]
     yield from markdown_table(["data", "what it is", "configuration"], list(_data_sets(protocol)))
-    yield from ["### Learning rates", ""]
-    yield "Trials of each system with each rate, the same on all data sets. If the best system has a rate that another"
-    yield from ["one never tried, the other may be behind for this reason alone.", ""]
-    rates = sorted(protocol.common[RATE])
-    tried = {
-        system: [options[RATE] for options in protocol.drawn(system)]
-        for system, what in protocol.systems.items()
-        if "since" not in what
-    }
-    rows = [[system, *(str(found.count(rate)) for rate in rates)] for system, found in tried.items()]
-    yield from markdown_table(["system", *map(str, rates)], rows)
-    yield from ["### Options", "", "What else a trial may have; the first of each is the system's default.", ""]
-    grids = {system: what["options"].items() for system, what in protocol.systems.items()}
-    rows = [[system, "; ".join(map(_choice, grid))] for system, grid in grids.items()]
+    yield from ["### Options", "", "What a search may choose besides the learning rate; the default is first.", ""]
+    rows = [[s, "; ".join(map(_choice, protocol.options(s).items())) or "none"] for s in protocol.systems]
     yield from markdown_table(["system", "options"], rows)
+    yield from ["### Learning rates", "", "On how many data sets each rate is chosen.", ""]
+    rates = sorted([*protocol.common[RATE], *protocol.edges])
+    chosen = {
+        s: Counter(e.options[RATE] for e in found if (e.system, e.variant) == (s, BEST)) for s in protocol.systems
+    }
+    counts = [[system, *(str(count[rate] or "") for rate in rates)] for system, count in chosen.items() if count]
+    yield from markdown_table(["system", *map(str, rates)], counts)
 
 
 def _data_sets(protocol: Protocol) -> Iterator[list[str]]:
@@ -180,51 +175,87 @@ def _choice(option: tuple[str, Sequence[Any]]) -> str:
 
 
 def _section(data: str, group: Sequence[Entry]) -> Iterator[str]:
-    base = _base(group)
     yield from [f"## {data}", ""]
-    yield from markdown_table(_HEADS, [_cells(entry, base, group[0]) for entry in group])
+    yield from markdown_table(_HEADS, [_cells(entry, group) for entry in group])
 
 
-def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
-    gaps = ["" if entry is other else _interval(entry.minus(other)) for other in (base, best)]
-    ari = entry.mean("ari")
-    agreement = "" if ari is None else f"{ari:.2f}"
-    cells = [entry.system, f"{entry.accuracy:.1f}", *gaps, f"{entry.mean('worst10_accuracy'):.1f}", agreement]
-    return [*cells, f"{entry.mean('traffic'):,.0f}", f"{entry.seconds:.0f}", options_told(entry.options)]
+def _cells(entry: Entry, group: Sequence[Entry]) -> list[str]:
+    gaps = ["" if entry is other else _interval(entry.minus(other)) for other in (_base(group), _best(group))]
+    share, ari, steps = _share(entry, group), entry.mean("ari"), entry.mean("local_steps")
+    cells = [entry.system + ("" if entry.completed else " †"), f"{entry.accuracy:.1f}", *gaps]
+    cells += ["" if share is None else f"{share:.0f}", f"{entry.mean('worst10_accuracy') or 0.0:.1f}"]
+    cells += [_clusters(entry), "" if ari is None else f"{ari:.2f}", f"{entry.mean('traffic'):,.0f}"]
+    return [*cells, "" if steps is None else f"{steps:,.0f}", options_told(entry.options)]
 
 
-def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    found = ranking(groups)
-    ranks, least = found.mean_ranks, found.critical_difference
-    pairs = list(combinations(ranks, 2))
+def _clusters(entry: Entry) -> str:
+    """Tells the range of the numbers of clusters, and in how many runs there was one by the end."""
+    if not entry.clusters:
+        return ""
+    low, high = min(entry.clusters), max(entry.clusters)
+    told = str(low) if low == high else f"{low} to {high}"
+    return told + (f" (**one in {entry.num_degenerate}**)" if entry.num_degenerate else "")
+
+
+def _across(out: Path, found: Ranking) -> Iterator[str]:
+    pairs = list(combinations(found.mean_ranks, 2))
     apart = [f"{one} and {other}" for one, other in pairs if found.told_apart(one, other)]
-    yield from ["## Across the data sets", ""]
+    yield from ["## Across the data sets", "", f"![Mean ranks and critical difference]({out.name}/ranks.png)", ""]
     yield (
-        f"Friedman's test that all systems are alike gives p = {found.p_value:.2g} over {len(groups)} data sets. By "
-        f"Nemenyi's test two systems differ if their mean ranks differ by more than {least:.2f} of {len(ranks)}: "
-        f"{len(pairs) - len(apart)} of {len(pairs)} pairs of systems cannot be told apart."
-        + (f" The others are {', '.join(apart)}." if apart else "")
+        f"The {len(found.mean_ranks)} systems that ran on {found.data_sets} data sets are ranked. Friedman's test that "
+        f"all are alike gives p = {found.p_value:.2g}. By Nemenyi's test two systems differ if their mean ranks "
+        f"differ by more than {found.critical_difference:.2f}: {len(pairs) - len(apart)} of {len(pairs)} pairs of "
+        "systems cannot be told apart." + (f" The others are {', '.join(apart)}." if apart else "")
     )
     yield ""
-    yield from markdown_table(["system", "mean rank"], [[name, f"{rank:.2f}"] for name, rank in ranks.items()])
+    ranks = [[name, f"{rank:.2f}"] for name, rank in found.mean_ranks.items()]
+    yield from markdown_table(["system", "mean rank"], ranks)
+
+
+def _changed(found: Sequence[Entry]) -> Iterator[str]:
+    """What the completed searches chose in place of the first edition's options."""
+    best = {(e.data, e.system): e for e in found if e.variant == BEST}
+    pairs = [(e, best[e.data, e.system]) for e in found if e.variant == FIRST and (e.data, e.system) in best]
+    if not pairs:
+        return
+    yield from ["## What completing the searches changed", ""]
+    yield from ["Cells whose completed search chose other options than the first edition's, and their accuracies.", ""]
+    rows = [
+        [a.data, a.system, options_told(a.options), f"{a.accuracy:.1f}", options_told(b.options), f"{b.accuracy:.1f}"]
+        for a, b in pairs
+    ]
+    yield from markdown_table(["data", "system", "first edition", "%", "completed", "%"], rows)
+
+
+def _again(out: Path) -> Iterator[str]:
+    """Recorded runs that were trained again."""
+    if not (out / "again.csv").exists():
+        return
+    rows = read_table(out / "again.csv")
+    held = sum(row["holds"] == "True" or row["holds"] is True for row in rows)
+    yield from ["## Recorded runs, trained again", ""]
+    yield f"{len(rows)} runs of version 0.2, drawn by `benchmarks/reproduction/which_method_again.py`, were trained"
+    yield f"again: {held} differ from the recorded accuracy by no more than the standard deviation of their five seeds,"
+    yield from ["which was the condition for keeping the others.", ""]
+    cells = [[r["data"], r["system"], str(r["seed"]), *(f"{r[k]:.2f}" for k in ("recorded", "again", "deviation"))]
+             for r in rows]  # fmt: skip
+    yield from markdown_table(["data", "system", "seed", "recorded %", "again %", "standard deviation"], cells)
 
 
 def _held_out(found: Sequence[Entry]) -> Iterator[str]:
     """Accuracies of newcomers next to those of the clients in training."""
-    data_sets = list(dict.fromkeys(entry.data for entry in found if entry.variant == NEWCOMERS))
-    if not data_sets:
+    known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
+    if not known:
         return
     yield from ["## Newcomers", ""]
     yield "30 % of the clients join after the last round. The table has their accuracy in %, in brackets that of the"
-    yield "other clients."
-    yield ""
-    known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
+    yield from ["other clients. Options are those that the first edition chose, if it had the system.", ""]
 
     def cell(entry: Entry) -> str:
         newcomers = entry.mean("newcomers_accuracy")
         return f"{'-' if newcomers is None else f'{newcomers:.1f}'} ({entry.accuracy:.1f})"
 
-    yield from _matrix(data_sets, known, cell)
+    yield from _matrix(list(dict.fromkeys(data for data, _ in known)), known, cell)
 
 
 def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]:
@@ -233,10 +264,11 @@ def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]
     if not others:
         return
     yield from ["## Another number of clusters", ""]
-    yield from ["Accuracy in %, options otherwise as chosen with the true number.", ""]
+    yield from ["Accuracy in %, options otherwise as the first edition chose them with the true number.", ""]
     known = {(f"{entry.data}, {entry.variant.removeprefix('clusters ')}", entry.system): entry for entry in others}
+    chosen = {(e.data, e.system): e.options for e in others}
     for entry in found:
-        if entry.variant == BEST and any((entry.data, entry.system) == (e.data, e.system) for e in others):
+        if entry.variant in (BEST, FIRST) and chosen.get((entry.data, entry.system)) == entry.options:
             known[f"{entry.data}, {protocol.data[entry.data]['clusters']} (true)", entry.system] = entry
     yield from _matrix(sorted({column for column, _ in known}), known, lambda entry: f"{entry.accuracy:.1f}")
 
@@ -249,15 +281,18 @@ def _matrix(
     yield from markdown_table(["system", *columns], rows)
 
 
-def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
-    """Draws `systems.png`: accuracies on the colour of their difference to FedAvg."""
-    systems, data_sets = list(ranking(groups).mean_ranks), list(groups)
-    means = {(data, entry.system): entry.accuracy for data, group in groups.items() for entry in group}
-    accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
-    gain = accuracy - accuracy[systems.index(BASELINE)]
-    like = [_like_baseline(group) for group in groups.values()]
-    alike = np.array([[system in names for names in like] for system in systems])
-    figure = heat_table(accuracy, np.where(alike, 0, gain), systems, data_sets, "points above FedAvg", linear=5.0)
+def _draw(out: Path, groups: Mapping[str, Sequence[Entry]], systems: Sequence[str]) -> None:
+    """Draws `systems.png`: accuracies on the colour of their difference to FedAvg, blank where a system has not run."""
+    found = {(entry.system, data): entry for data, group in groups.items() for entry in group}
+    shown = [system for system in systems if any((system, data) in found for data in groups)]
+    accuracy, gain = np.full((2, len(shown), len(groups)), np.nan)
+    for place in np.ndindex(accuracy.shape):
+        system, data = shown[place[0]], list(groups)[place[1]]
+        if (system, data) in found:
+            entry, base = found[system, data], _base(groups[data])
+            accuracy[place] = entry.accuracy
+            gain[place] = entry.accuracy - base.accuracy if _apart(entry.minus(base)) else 0
+    figure = heat_table(accuracy, gain, shown, list(groups), "points above FedAvg", linear=5.0)
     write_picture(figure, out / "systems", dpi=120)
 
 
@@ -265,10 +300,8 @@ def _base(group: Sequence[Entry]) -> Entry:
     return next(entry for entry in group if entry.system == BASELINE)
 
 
-def _like_baseline(group: Sequence[Entry]) -> set[str]:
-    """Returns the systems that are not told apart from the baseline, itself among them."""
-    base = _base(group)
-    return {entry.system for entry in group if entry is base or not _apart(entry.minus(base))}
+def _best(group: Sequence[Entry]) -> Entry:
+    return next(entry for entry in group if entry.system != BOUND)
 
 
 def _apart(gap: Interval) -> bool:

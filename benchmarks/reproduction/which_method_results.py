@@ -1,16 +1,16 @@
 """What the systems of `which_method.py` came to on each data set, and the tests across the data sets."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.which_method import BEST, Protocol, recorded
+from benchmarks.reproduction.which_method import BEST, Options, Protocol, recorded
 from lit_cfl.statistics import Interval, Ranking, friedman, paired_difference, spread
 
 SCORE = "test_accuracy"
+BASELINE, BOUND = "FedAvg", "Oracle"
+_ONE_MODEL = (BASELINE, "FedProx", "FedAvg + FT")  # one cluster by design
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,20 @@ class Entry:
     Args:
         data, system, variant: which one.
         options: chosen on validation data.
+        completed: Whether the system's search on this data set has run all stages of the second edition.
         rows: of its runs, by seed.
     """
 
     data: str
     system: str
     variant: str
-    options: Mapping[str, Any]
+    options: Options
+    completed: bool
     rows: Mapping[int, Row]
 
     def mean(self, score: str) -> float | None:
         """The mean of a score over the seeds; None where a run lacks it."""
-        return spread([row[score] for row in self.rows.values()]).mean
+        return spread([row.get(score) for row in self.rows.values()]).mean
 
     @property
     def accuracy(self) -> float:
@@ -39,14 +41,19 @@ class Entry:
         return self.mean(SCORE) or 0.0
 
     @property
+    def clusters(self) -> list[int]:
+        """Number of clusters in the last round of each run."""
+        return [int(row["num_clusters"]) for row in self.rows.values() if row.get("num_clusters") is not None]
+
+    @property
+    def num_degenerate(self) -> int:
+        """Runs that ended with one cluster, of a system that could have several."""
+        return 0 if self.system in _ONE_MODEL else self.clusters.count(1)
+
+    @property
     def seconds(self) -> float:
         """Those of the fastest run: other programs may have slowed down the others."""
         return min(float(row["seconds"]) for row in self.rows.values())
-
-    @property
-    def compiled(self) -> bool:
-        """Whether a run trained in compiled stacks, as all did before `plan.fused`."""
-        return any(json.loads(row["plan"]).get("compile") for row in self.rows.values() if row.get("plan"))
 
     def minus(self, other: "Entry") -> Interval:
         """The paired difference of the accuracies, in points, with its 95 % interval."""
@@ -55,33 +62,42 @@ class Entry:
 
 
 def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
-    """Returns every variant all of whose seeds have run."""
+    """Returns every variant all of whose seeds have run, in the order of the protocol."""
     found = []
     for data in protocol.data:
-        for system in protocol.systems:
+        for system in (system for of_data, system in protocol.cells() if of_data == data):
+            completed = protocol.search(data, system, ledger).chosen is not None
             for setting, options in protocol.reported(data, system, ledger):
                 rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds}
                 known = {seed: row for seed, row in rows.items() if row is not None}
                 if len(known) == len(rows):
-                    found.append(Entry(data, system, setting.variant, options, known))
-    return found
+                    found.append(Entry(data, system, setting.variant, options, completed, known))
+    order = list(protocol.systems)
+    return sorted(found, key=lambda entry: (list(protocol.data).index(entry.data), order.index(entry.system)))
 
 
-def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Returns the best settings of each data set on which all systems have run, the most accurate system first."""
+def best_of_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Returns the best settings of each data set on which the baseline has run, the most accurate system first."""
     groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
     return {
         data: sorted(group, key=lambda entry: -entry.accuracy)
         for data, group in groups.items()
-        if len(group) == len(protocol.systems)
+        if any(entry.system == BASELINE for entry in group)
     }
 
 
+def ranked_data(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> dict[str, Sequence[Entry]]:
+    """Returns the data sets on which all systems have run whose search the first edition had and may still choose."""
+    needed = {system for system, what in protocol.systems.items() if not {"since", "now"} & what.keys()}
+    return {data: group for data, group in groups.items() if needed <= {entry.system for entry in group}}
+
+
 def ranking(groups: Mapping[str, Sequence[Entry]]) -> Ranking:
-    """Ranks the systems over the data sets by their accuracy."""
+    """Ranks the systems that ran on all of these data sets by their accuracy."""
+    common = set.intersection(*({entry.system for entry in group} for group in groups.values()))
     return friedman(
         {
-            data: {entry.system: entry.accuracy for entry in sorted(group, key=lambda entry: entry.system)}
+            data: {e.system: e.accuracy for e in sorted(group, key=lambda entry: entry.system) if e.system in common}
             for data, group in groups.items()
         }
     )
