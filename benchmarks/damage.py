@@ -151,7 +151,7 @@ class Runs:
 
 
 def _killed_at(rows: int) -> None:
-    """Lets this process end itself when a run is about to write a row, after so many."""
+    """Lets this process end itself when a run is about to write a row, after `rows` rows."""
     add_row = RunDirectory.add_row
 
     def dying(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:

@@ -90,7 +90,7 @@ def plan_of(way: str) -> Any:
 
 
 def data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
-    """Clients of so many images each (random numbers: the time does not depend on them), or those of `mnist1000`."""
+    """Clients of as many images as `cohort` says, random numbers (the time does not depend on them); or `mnist1000`."""
     if cohort == "mnist1000":
         from lit_cfl.datamodules import MNIST
         from lit_cfl.datamodules.partition import MNIST1000

@@ -33,7 +33,7 @@ IMAGES, COLUMNS = 60, ("net", "scored by", "clients", "models", "clients ms", "u
 
 
 def divided(clients: int, examples: Examples) -> FederatedData:
-    """The examples as the test sets of so many clients, in an order of their own."""
+    """Divides the examples into test sets of equal size, one per client, in a random order."""
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
     test = ClientIndex.from_sizes(order, torch.full((clients,), len(examples) // clients))
     none = ClientIndex.empty(clients)

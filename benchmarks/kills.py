@@ -52,7 +52,7 @@ _COARSE = 20  # dots per inch: pictures are most of what a small run costs
 def in_child(
     words: Sequence[str], output: Path, prepare: Callable[[], object] = lambda: None, limit: int = _LIMIT_SECONDS
 ) -> int:
-    """Runs a command in a fork of this process, for so many seconds at most.
+    """Runs a command in a fork of this process, with a time limit.
 
     Returns:
         its exit code, minus a signal, or 99 after a traceback.

@@ -119,7 +119,7 @@ def cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
 
 
 def tables(path: Path, rounds: int) -> str:
-    """A table for each data set from all rows of the CSV with so many rounds: means over its seeds."""
+    """Makes a table of means over seeds for each data set, from the CSV's rows with this number of rounds."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["rounds"] == str(rounds)]
     return "\n".join(_table(data, [row for row in rows if row["data"] == data]) for data in DATA)

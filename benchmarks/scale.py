@@ -6,8 +6,8 @@
 A round is `fit` and `mean_by_cluster`: only the means are kept, and local models are held `--rows_mib` at a time.
 Every row is a fresh process with one thread; peak is the largest memory of the process, imports included.
 
-* cohort: so many clients, each with 10 images of 28 x 28, one step of an MLP of 1,628,170 parameters; 10 clusters.
-* population: 100 of so many synthetic clients, one epoch of a linear model; the median of five rounds after a first.
+* cohort: n clients, each with 10 images of 28 x 28, one step of an MLP of 1,628,170 parameters; 10 clusters.
+* population: 100 of n synthetic clients, one epoch of a linear model; the median of five rounds after a first.
   Selecting the cohort counts, making the clients does not: it has a column of its own.
 """
 

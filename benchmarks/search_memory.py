@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measured(trials: int, first: str) -> float:
-    """PSS in MiB of all processes of a study with so many trials, all of which train."""
+    """Measures the PSS in MiB of all processes of a study with `trials` training trials."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         share = int(10_000 * (os.cpu_count() or 1) / trials) / 10_000

@@ -5,7 +5,7 @@
 The run is that of whole_run.py (FedGroup, MNIST-1000, linear net, every round evaluated), with and without tracking in
 turn, each in a fresh process. `run`: seconds of the whole of it. `waited`: seconds in which training waited for the
 trackers, their start and end included. `background`: CPU seconds of the thread that draws pictures and feeds W&B,
-wandb's import included; where no core is idle, training is so much slower at most. The picture starts from the cosines
+wandb's import included; if no core is idle, this bounds the slowdown of training. The picture starts from the cosines
 of all clients and ends with a PNG; its memory is the peak of a process that does nothing else.
 """
 

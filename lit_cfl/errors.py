@@ -94,6 +94,8 @@ class LineParser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if choice is not None:
             message += nearest(choice[1], re.findall(r"[\w-]+", choice[2]))
+        if message.startswith("unrecognized arguments: --"):
+            message += nearest(message.split()[2], self._option_string_actions)
         raise InputError(f"{message}; see {self.prog} --help")
 
 

@@ -147,6 +147,9 @@ class Experiment:
         if self.cohort_size < 1:
             raise InputError(f"cohort_size is {self.cohort_size}; give 1 or more, up to the number of clients")
         require_folder_name(self.name, "name")
+        if isinstance(self.task, nn.Module):
+            made = type(self.task).__name__
+            raise InputError(f"task is a {made}; give a function that makes a new one: task=lambda: {made}(...)")
         if self.server is not None and self.shared is not None:
             raise InputError(
                 "server and shared are both given: a step of the server in each cluster would part the shared layers; "

@@ -94,8 +94,10 @@ def how_far(trials: Trials, rounds: int) -> str:
         rounds: Rounds of a whole trial.
     """
     live = dict(trials.live)  # another thread may change it
-    running = [f"{number:04} round {int(told.get(ROUNDS, 0))} of {rounds}" for number, told in sorted(live.items())]
-    return f"{trials.num_over} of {trials.limit} trials are over; running: {', '.join(running) or 'none yet'}"
+    at = {number: int(told.get(ROUNDS, 0)) for number, told in sorted(live.items())}
+    running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
+    waiting = f"; {len(at) - len(running)} before round 1" if len(running) < len(at) else ""
+    return f"{trials.num_over} of {trials.limit} trials are over; running: {', '.join(running) or 'none yet'}{waiting}"
 
 
 def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:

@@ -161,7 +161,7 @@ def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float,
 
 
 def _running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Averages over so many rounds around each; at both ends over those that there are."""
+    """Averages over a window of rounds around each; at both ends over the existing ones."""
     half = window // 2
     return [fmean(values[max(0, place - half) : place + half + 1]) for place in range(len(values))]
 

@@ -30,7 +30,7 @@ def text(name: str) -> str:
 
 
 def rounded(row: Mapping[str, Any], digits: int) -> Row:
-    """Returns a row whose floats have so many significant digits."""
+    """Returns a row whose floats are rounded to significant digits."""
     return {name: f"{value:.{digits}g}" if isinstance(value, float) else value for name, value in row.items()}
 
 

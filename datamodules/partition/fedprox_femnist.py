@@ -38,7 +38,7 @@ class FedProxFEMNIST(Partition):
     Args:
         num_clients: 1 or more.
         sharing: true: as released; false: no image goes to two clients.
-        images_per_label: so many images of each letter are used at most, drawn at random; 1 or more.
+        images_per_label: maximum number of images of each letter, drawn at random; 1 or more.
     """
 
     paper: ClassVar[str] = (

@@ -23,7 +23,8 @@ class Natural(Partition):
     Args:
         min_examples: owners with fewer examples, for training and testing together, are left out (LEAF's -k), and so
             is everyone without a training example; 1 or more.
-        max_clients: so many of those that remain are drawn at random, 1 or more; null, or more than remain: all.
+        max_clients: number of clients that are drawn at random from those that remain, 1 or more; null, or more than
+            remain: all.
         test: a share of each client's examples (0 to below 1), training and test part of the source taken together;
             `own`: the source's test part, by owner; null: `own` where a client that trains owns some of the source's
             test part, else 0.1 (LEAF trains on 0.9).

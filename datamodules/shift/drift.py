@@ -32,7 +32,7 @@ class LabelDrift(Shift):
         labels: how far labels move; not a multiple of C.
         start: completed rounds before the drift begins; 0 = from the first round on.
         duration: rounds over which more and more of the examples drift, the last of them all; 0 or 1 = all at once.
-        period: null = the drift stays; else it is on for so many rounds, off for as many, and on again. Not below the
+        period: null = the drift stays; else the number of rounds that it is on, then off, then on again. Not below the
             duration.
         participants: `all` clients, or the `warm` ones only, those that have a model; newcomers then keep their labels.
     """

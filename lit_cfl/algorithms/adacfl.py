@@ -41,7 +41,7 @@ class AdaCFL(SplittingAlgorithm):
     Args:
         eps1: a cluster is split when the norm of its mean update is below it; above 0.
         eps2: and when the largest norm of a client's update is above this; 0 or more.
-        warmup_rounds: no split before so many rounds, 0 or more.
+        warmup_rounds: number of rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
         criterion_weights: the same for the norm of the mean update (C32).
         layers: patterns of the layers to compare; none = all fully connected ones.

@@ -46,7 +46,7 @@ class CFL(SplittingAlgorithm):
     Args:
         eps1: above 0.
         eps2: 0 or more.
-        warmup_rounds: no split before so many rounds, 0 or more.
+        warmup_rounds: number of rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
         criterion_weights: the same for u (C32).
         gamma_max: split only if it is below sqrt((1 - a) / 2), with a the largest cosine across (Theorem 1), 0 to 1;

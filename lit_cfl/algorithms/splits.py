@@ -84,7 +84,7 @@ class SplittingAlgorithm(Algorithm, ABC):
     Args:
         eps1: above 0.
         eps2: 0 or more.
-        warmup_rounds: no split before so many rounds, 0 or more.
+        warmup_rounds: number of rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
         criterion_weights: the same for u (C32).
     """

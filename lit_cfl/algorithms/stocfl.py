@@ -59,7 +59,8 @@ class StoCFL(Algorithm):
         merged_model: Model of merged clusters: that of the `larger` (published code), or the `average` weighted by
             their numbers of clients (C24).
         weights: Weights of the clients in all means: `equal` (paper), or their number of `examples`.
-        sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
+        sketch_dim: number of columns of the random projections of Psi that are compared, the same for all clients;
+            None = Psi itself.
         global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one
             before ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the
             published code), or `sequential_by_draw`. Both only test C2.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lit_cfl.data import Examples
 from lit_cfl.engines.mini_batches import BatchSize, LastBatch, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, counted
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _SIZES = range(2, 129)  # batch sizes that a message may suggest
@@ -71,13 +71,17 @@ def require_no_single_batch(
 
 
 def _remedies(sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> str:
-    sizes, found = sizes[sizes > 0].unique(), []
-    if not find_single_batches(sizes, sizes, batch_size, "join").any():
-        found.append("set local.last_batch to join")
-    good = [size for size in _SIZES if not find_single_batches(sizes, sizes, size, last).any()]
+    lone, several = int((sizes == 1).sum()), sizes[sizes > 1].unique()
+    ways = []
+    if not find_single_batches(several, several, batch_size, "join").any():
+        ways.append("set local.last_batch to join")
+    good = [size for size in _SIZES if not find_single_batches(several, several, size, last).any()]
     if good:
         near = sorted(good, key=lambda size: abs(size - batch_size) if isinstance(batch_size, int) else size)
-        found.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")
-    if not found:
-        found.append("give each client two examples or more")
-    return f"{', or '.join(found)}, or take GroupNorm"
+        ways.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")
+    setting = ", or ".join(ways) or "set local.batch_size to 2 or more and local.last_batch to join"
+    if lone:  # no setting helps these clients
+        left_out = f"leave out the {counted(lone, 'client')} with a single example (min_examples of Natural does)"
+        others = find_single_batches(several, several, batch_size, last).any()
+        setting = f"{left_out} and {setting}" if others else left_out
+    return f"{setting}, or take GroupNorm"

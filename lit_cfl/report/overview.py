@@ -98,11 +98,14 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         told = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
         more = f" and {len(order) - 5} more" if len(order) > 5 else ""
         when = "after the last round" if over else "so far"
-        best = ", best first" if over and len(order) > 1 else ""
-        lines.append(f"Test {score.title} {when}{best}: {told}{more}.")
-    first = groups[0].first if groups else None
-    ari, count = (last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count"))
-    if first is not None and count is not None and count > 1:
+        sorting = ", best first" if over and len(order) > 1 else ""
+        lines.append(f"Test {score.title} {when}{sorting}: {told}{more}.")
+    best = order[0] if means else groups[0].name if groups else None
+    first = next((group.first for group in groups if group.name == best), None)
+    ari, count, clients = (
+        last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count", "assigned")
+    )
+    if count is not None and count > 1 and count != clients:  # one client each, as of Local, are no clusters
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
-        lines.append(f"{groups[0].name} found {count:g} clusters.{agreement}")
+        lines.append(f"{best} found {count:g} clusters.{agreement}")
     return lines

@@ -126,7 +126,8 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         )
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
-            f"{path} was started with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
+            f"{path} was started with {stored['rounds']} rounds, {now['rounds']} are fewer; "
+            f"give {stored['rounds']} or more"
         )
 
 

@@ -25,7 +25,7 @@ class Classification(Task):
     Args:
         net: inputs `[n, ...]` to one number a label `[n, labels]`. A net of ours goes by its short name.
         optimizer: any `torch.optim` class, with its options.
-        kernel_l2: adds so much times the sum of squares of all kernels, biases apart, to the loss that is trained; the
+        kernel_l2: factor of the sum of squares of all kernels (not of biases), which is added to the training loss; the
             losses reported stay without it. 0 or more; FlexCFL's published code has 0.001 in MCLR, MLP and FEMNISTCNN.
         kernel_l2_layers: layers whose kernels that are, as patterns; `fc*` in FlexCFL's FEMNISTCNN.
         starting_weights: those of the net, or `pytorch`: fully connected and convolutional layers start as PyTorch's

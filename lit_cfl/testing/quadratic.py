@@ -40,7 +40,7 @@ class QuadraticWork:
         label_counts: int64 `[clients, labels]`; None = one label.
         layers: sizes by name, summing to d; None = `conv1` and `fc1`, half of the columns each.
         steps: E of the run's budget.
-        chunk_size: read a larger fit in chunks of so many clients, which are not held; None = held.
+        chunk_size: number of clients of a chunk, in which a larger fit is read without being held; None = held.
         kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training does not know of it.
         true_clusters: int64 `[clients]`, -1 = unknown; None = an algorithm that asks for them is refused.
 

@@ -159,6 +159,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("dashboard --foo", "unrecognized arguments: --foo; see lit-cfl dashboard --help"),
         ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),
         ("--foo", "unrecognized arguments: --foo; see lit-cfl --help"),
+        ("report runs/x --fig figures", "unrecognized arguments: --fig figures (did you mean --figures?)"),
     ],
 )
 def test_it_is_said_in_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]):

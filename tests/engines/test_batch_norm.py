@@ -1,5 +1,6 @@
 """BatchNorm in a stack: every client has its own statistics, as with a Trainer of its own."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.testing import assert_close
 
+from lit_cfl.engines.batch_norm import require_no_single_batch
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
@@ -133,6 +135,20 @@ def test_single_examples_are_refused_in_gradients_and_by_the_check_before_a_run(
         engine.at(0, data).gradients(engine.initial(0), torch.arange(4))
     with pytest.raises(InputError, match=r"client 1 .* batch size 4, one of its 9 example"):
         require_trainable(engine, data)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "remedy"),
+    [
+        ((31, 40), "set local.last_batch to join, or set local.batch_size to 7, 8, 9, 11, 12, or take GroupNorm"),
+        ((1, 40), "leave out the 1 client with a single example (min_examples of Natural does), or take GroupNorm"),
+        ((1, 31), "the 1 client with a single example (min_examples of Natural does) and set local.last_batch to join"),
+    ],
+)
+def test_the_message_about_a_single_example_names_what_helps(sizes: tuple[int, ...], remedy: str):
+    counts = torch.tensor(sizes)
+    with pytest.raises(InputError, match=re.escape(remedy)):
+        require_no_single_batch(torch.arange(2), counts, counts, 10, "keep")
 
 
 @pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])

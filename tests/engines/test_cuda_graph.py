@@ -158,7 +158,7 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
-    """Stacks of so many lanes and more find no memory. Gives the lanes of the stacks that are tried."""
+    """Stacks of this many lanes or more run out of memory. Returns the lanes of the stacks that are tried."""
     whole, tried = StackLoop._fit, []
 
     def fit(loop: StackLoop, *given: object) -> object:

@@ -126,7 +126,7 @@ def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch:
 
 
 def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stack can train everything, and a lane takes so many MiB."""
+    """A stack can train everything, and a lane takes the given MiB."""
     monkeypatch.setattr(StackLoop, "reason_against", classmethod(lambda *_: None))
     monkeypatch.setattr(StackLoop, "cost", classmethod(lambda *_: Cost(0, int(mib * 2**20))))
 

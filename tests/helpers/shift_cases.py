@@ -102,7 +102,7 @@ def held(data: FederatedData, *names: str) -> Tensor:
 
 
 def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
-    """Shifts the data up to the round after so many completed ones, by shifts of `all` participants."""
+    """Shifts the data up to the round after the completed ones, by shifts of `all` participants."""
     for number in range(round + 1):
         data, _ = apply_shifts(data, shifts, number, seed, data.population)
     return data

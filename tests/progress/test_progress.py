@@ -45,7 +45,7 @@ def row(round: int, **more: Any) -> dict[str, Any]:
 
 
 def lines(seconds: list[float], rounds: int | None = None, reason: str | None = None) -> list[str]:
-    """What is printed of rounds that end at these times, each of them the last of so many seconds."""
+    """Lines printed for rounds that end at these times."""
     clock, out = Clock(), StringIO()
     display = LogDisplay(Console(file=out, width=200), clock=clock)
     display.started("FedAvg", 0, rounds or len(seconds))

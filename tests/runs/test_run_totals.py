@@ -13,7 +13,7 @@ from lit_cfl.runs.run_totals import RunTotals, is_due
 
 
 def moves(*examples: int) -> ShiftLog:
-    """A shift of as many clients, each with so many examples."""
+    """A shift of clients, with the number of examples of each."""
     nobody = torch.full((len(examples),), -1)
     return ShiftLog("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
 

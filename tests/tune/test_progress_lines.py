@@ -46,4 +46,4 @@ def test_how_far_a_study_is_counts_trials_and_names_the_rounds_of_those_that_run
         assert trials.next() is not None
     trials.told(1, {"rounds": 7})
     trials.ended(0, {"rounds": 12, "finished": True, "val/weighted_accuracy": 0.5})
-    assert how_far(trials, 12) == "1 of 4 trials are over; running: 0001 round 7 of 12, 0002 round 0 of 12"
+    assert how_far(trials, 12) == "1 of 4 trials are over; running: 0001 round 7 of 12; 1 before round 1"
