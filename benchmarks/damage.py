@@ -40,7 +40,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.pictures import files
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.digests import damaged
+from lit_cfl.storage.digests import find_changed
 from lit_cfl.tune import search
 
 SMALL = (
@@ -146,7 +146,7 @@ class Runs:
         if command == "evaluate":
             return [] if self.output.read_text() == self.said["whole"] else ["other scores"]
         parts = [path for path in (self.it, self.it / "baseline") if path.exists()]
-        unfit = [f"{part} does not fit its SHA256SUMS" for part in parts if damaged(part) != []]
+        unfit = [f"{part} does not fit its SHA256SUMS" for part in parts if find_changed(part) != []]
         return unfit or differences(self.it, self.folder / "whole")
 
 

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import damaged
+from lit_cfl.storage.digests import find_changed
 
 _OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # ids, and times in the tables
 _CLOCKS = ("time/", "seconds", "run_id")
@@ -28,7 +28,7 @@ def differences(path: Path, reference: Path) -> list[str]:
 def damages(path: Path) -> list[str]:
     """Files of runs below a folder that do not fit the run's own `SHA256SUMS`, or runs that have none."""
     runs = [file.parent for file in sorted(path.rglob("config.yaml")) if (file.parent / "metrics.csv").exists()]
-    found = {run: damaged(run) for run in runs}
+    found = {run: find_changed(run) for run in runs}
     return [f"{run.relative_to(path)}: {names or 'not over'}" for run, names in found.items() if names != []]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from lit_cfl.datamodules.images import files_in
 from lit_cfl.datamodules.loading import ScriptError, how_to_fetch, load
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.given_paths import expand_home
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Source:
 
     def _split(self, split: str) -> "Dataset":
         if not self.has(split):
-            hint = nearest(split, self._splits, 0.7)
+            hint = suggest(split, self._splits, 0.7)
             raise InputError(f"{self.name} has no split {split!r}{hint}; it has {', '.join(self._splits)}")
         return self._splits[split]
 
@@ -224,7 +224,7 @@ class Source:
         features: dict[str, Any] = next(iter(self._splits.values())).features
         for column in columns:
             if column not in features:
-                hint = nearest(column, features, 0.7)
+                hint = suggest(column, features, 0.7)
                 other = next((mark for mark in (";", "\t", "|") if mark in next(iter(features), "")), None)
                 if other is not None:
                     hint = f", for its columns are divided by {other!r}: save it with commas"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 
 ROLES = ("y", "client", "cluster")
 
@@ -28,7 +28,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
     for role in columns:
         if role not in ROLES:
-            raise InputError(f"columns names {role!r}{nearest(role, ROLES)}; give columns for {', '.join(ROLES)}")
+            raise InputError(f"columns names {role!r}{suggest(role, ROLES)}; give columns for {', '.join(ROLES)}")
     try:
         table = pandas.read_csv(path)
     except FileNotFoundError as error:
@@ -42,7 +42,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
     found = {role: columns.get(role, role) for role in ROLES}
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):
-            hint = nearest(name, map(str, table.columns), 0.7)
+            hint = suggest(name, map(str, table.columns), 0.7)
             remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
             raise InputError(
                 f"{path} has no column {name!r}{hint}; it has {', '.join(map(str, table.columns))}{remedy}"

@@ -27,7 +27,7 @@ class Activity:
 Report = Callable[[Activity], None]  # called often, so it should return fast
 
 
-def unreported(activity: Activity) -> None:
+def ignore_activity(activity: Activity) -> None:
     """Ignores the activity."""
 
 

@@ -43,19 +43,19 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def in_line(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """Returns ` (in FILE, line N)` of the user's code that raised an error; empty if none of it did."""
-    place = users_line(error)
+    place = find_user_frame(error)
     return "" if place is None else f" (in {place.filename}, line {place.lineno})"
 
 
-def users_line(error: BaseException) -> FrameSummary | None:
+def find_user_frame(error: BaseException) -> FrameSummary | None:
     """Finds the innermost line of the user's code in an error's traceback."""
     theirs = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
     return theirs[-1] if theirs else None
 
 
-def in_short(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     """Returns an error's class and the first sentence of its message."""
     sentence = str(error).splitlines()[0].partition(". ")[0] if str(error) else ""
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
@@ -66,12 +66,12 @@ def join_ids(clients: Sequence[object]) -> str:
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Returns a number with its noun: `1 round`, `2 rounds`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Returns ` (did you mean ...?)`, or nothing if no name has this similarity: 1 = equal, 0 = no letter in common."""
     known = list(known)
     lower = {name.lower(): name for name in known}
@@ -93,9 +93,9 @@ class LineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if choice is not None:
-            message += nearest(choice[1], re.findall(r"[\w-]+", choice[2]))
+            message += suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
         if message.startswith("unrecognized arguments: --"):
-            message += nearest(message.split()[2], self._option_string_actions)
+            message += suggest(message.split()[2], self._option_string_actions)
         raise InputError(f"{message}; see {self.prog} --help")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from lit_cfl.activity import Activity, Report, unreported
+from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.algorithms.mean_hooks import plain_kind
 from lit_cfl.algorithms.personal_layers import with_personal_layers
@@ -164,7 +164,7 @@ class Experiment:
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
 
-    def prepare(self, seed: int, report: Report = unreported) -> "PreparedRun":
+    def prepare(self, seed: int, report: Report = ignore_activity) -> "PreparedRun":
         """Loads the data and builds the engine for one seed.
 
         Args:

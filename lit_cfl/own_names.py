@@ -2,10 +2,10 @@
 
 from importlib import import_module
 
-from lit_cfl.errors import InputError, in_short
+from lit_cfl.errors import InputError, short_error
 
 
-def import_own(option: str, path: str) -> object:
+def import_object(option: str, path: str) -> object:
     """Imports an object by its path.
 
     Args:
@@ -19,5 +19,5 @@ def import_own(option: str, path: str) -> object:
     try:
         found: object = getattr(import_module(module), name)
     except Exception as error:  # whatever a user's module raises
-        raise InputError(f"{option} names {path!r}, which cannot be imported: {in_short(error)}") from error
+        raise InputError(f"{option} names {path!r}, which cannot be imported: {short_error(error)}") from error
     return found

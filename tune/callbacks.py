@@ -11,7 +11,7 @@ from typing import Any
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 
-from lit_cfl.errors import SaveError, counted
+from lit_cfl.errors import SaveError, count_noun
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
@@ -129,7 +129,9 @@ class StudyCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         rounds = _rounds(trial.last_result)
-        self._say(f"{_name(trial)}: its worker died after {counted(rounds, 'round')}; it continues from its last save")
+        self._say(
+            f"{_name(trial)}: its worker died after {count_noun(rounds, 'round')}; it continues from its last save"
+        )
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._tell(trials, trial, failed=True)
@@ -160,8 +162,8 @@ def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
     rounds = _rounds(told)
     if failed or told.get(ERROR):
         why = str(told.get(ERROR) or "its worker died").splitlines()[0]
-        return f"failed after {counted(rounds, 'round')}: {why}"
-    how = "finished" if told.get(FINISHED) else f"stopped after {counted(rounds, 'round')}"
+        return f"failed after {count_noun(rounds, 'round')}: {why}"
+    how = "finished" if told.get(FINISHED) else f"stopped after {count_noun(rounds, 'round')}"
     return f"{how}: {metric} {told[metric]:.4f}"
 
 

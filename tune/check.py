@@ -10,7 +10,7 @@ from lit_cfl.devices import release_gpu_memory
 from lit_cfl.early_stopping import require_possible_target
 from lit_cfl.engines.choose_device import require_first_gpu, resolve_device
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError, counted
+from lit_cfl.errors import InputError, count_noun
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
 from lit_cfl.tune.cluster import threads_of
@@ -174,7 +174,7 @@ class PreparedStudy:
         """Describes the number and length of trials."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        return f"{counted(self.limit, 'trial')} of {counted(self.rounds, 'round')} under {under}"
+        return f"{count_noun(self.limit, 'trial')} of {count_noun(self.rounds, 'round')} under {under}"
 
 
 def prepare(study: Study, path: Path) -> PreparedStudy:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 
 
 def named_class(
@@ -30,7 +30,7 @@ def named_class(
     path = str(one["class_path"])
     module, _, name = path.rpartition(".")
     if name not in known or (module and not module.startswith(("optuna.", "ray."))):
-        raise InputError(f"{what} {path!r} cannot be used{nearest(name, known)}. Give one of {', '.join(known)}")
+        raise InputError(f"{what} {path!r} cannot be used{suggest(name, known)}. Give one of {', '.join(known)}")
     return known[name], given
 
 
@@ -39,7 +39,7 @@ def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
     accepted = inspect.signature(kind).parameters
     unknown = [name for name in given if name not in accepted]
     if unknown:
-        raise InputError(f"{what} {kind.__name__} has no option {unknown[0]!r}{nearest(unknown[0], accepted)}")
+        raise InputError(f"{what} {kind.__name__} has no option {unknown[0]!r}{suggest(unknown[0], accepted)}")
     try:
         return kind(**given)
     except Exception as error:  # Ray's and Optuna's have many

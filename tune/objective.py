@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores
@@ -34,7 +34,7 @@ class Objective:
         known = tuple(name for name in choosable_columns(self.scores) if name.startswith("val/"))
         if self.metric not in known:
             raise InputError(
-                f"metric is {self.metric!r}{nearest(self.metric, known)}; "
+                f"metric is {self.metric!r}{suggest(self.metric, known)}; "
                 f"a study is judged by one of {', '.join(known)}"
             )
         if self.second not in (None, TRAFFIC):

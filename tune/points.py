@@ -7,7 +7,7 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from lit_cfl.config.variants import build
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
 from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word, decimal
@@ -50,7 +50,7 @@ def _parsed(point: Any, space: Space) -> dict[str, Any]:
 def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
     unknown = [str(name) for name in point if name not in names]
     if unknown:
-        raise InputError(f"it has {unknown[0]!r}, which is not searched there{nearest(unknown[0], names)}")
+        raise InputError(f"it has {unknown[0]!r}, which is not searched there{suggest(unknown[0], names)}")
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:

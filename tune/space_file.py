@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.tune.spaces import Distribution, Parameter, Space, as_plain, as_word
 
 _NOT_OF_A_TRIAL = {
@@ -83,7 +83,7 @@ def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Coll
     kind, when = kinds[0], what.get("when") or {}
     if kind not in _KINDS:
         raise InputError(
-            f"space: {name}: {kind!r} is not known{nearest(str(kind), _KINDS)}. Known: {', '.join(_KINDS)}"
+            f"space: {name}: {kind!r} is not known{suggest(str(kind), _KINDS)}. Known: {', '.join(_KINDS)}"
         )
     if not isinstance(when, Mapping):
         raise InputError(f"space: {name}: when is {when!r}; write when: {{OPTION: VALUE}}, such as {{psi: update}}")
@@ -188,7 +188,7 @@ def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -
                 if p is not parameter and isinstance(p.distribution, CategoricalDistribution)
             ]
             raise InputError(
-                f"space: {parameter.key}: when names {key!r}, which is not searched beside it{nearest(key, known)}; "
+                f"space: {parameter.key}: when names {key!r}, which is not searched beside it{suggest(key, known)}; "
                 "search it by a choice, or leave out the condition"
             )
         if not isinstance(other.distribution, CategoricalDistribution):

@@ -15,7 +15,7 @@ from lit_cfl.storage.config_file import read_run_id
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.storage.yaml_files import parse_yaml
-from lit_cfl.tracking.offline import rounds_kept, sync_line
+from lit_cfl.tracking.offline import last_kept_round, sync_line
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.trackers import Trackers
 from lit_cfl.tracking.weights_and_biases import WandbRun
@@ -42,7 +42,7 @@ def _runs(trial: Path) -> Iterator[Path]:
 
 def _complete(path: Path) -> None:
     rows, run_id = read_table(path / "metrics.csv"), read_run_id(path)
-    if not rows or rounds_kept(path / "wandb", run_id) >= rows[-1]["round"]:
+    if not rows or last_kept_round(path / "wandb", run_id) >= rows[-1]["round"]:
         return
     config = parse_yaml((path / "config.yaml").read_text("utf-8"))
     tracking = Tracking(**(config["tracking"] | {"loggers": []}))
@@ -56,7 +56,7 @@ def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
         how to upload what was kept offline, or None.
     """
     tracking = prepared.default.tracking
-    mode = tracking.asked()
+    mode = tracking.requested_mode()
     if mode == "disabled":
         return None
     try:

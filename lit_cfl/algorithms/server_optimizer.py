@@ -21,7 +21,7 @@ from torch.optim import SGD, Optimizer
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.algorithms.mean_hooks import HookedWork, derive, plain, require_hook_used, require_means
-from lit_cfl.errors import InputError, in_short
+from lit_cfl.errors import InputError, short_error
 from lit_cfl.local_work import LocalWork
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -59,7 +59,7 @@ def _require_usable(make: OptimizerFactory) -> None:
         optimizer.step()
     except Exception as error:  # whatever an optimizer raises, perhaps the user's own
         raise InputError(
-            f"server cannot be used: {in_short(error)}; give an optimizer such as torch.optim.SGD with lr and momentum"
+            f"server cannot be used: {short_error(error)}; give one such as torch.optim.SGD with lr and momentum"
         ) from error
     odd = [name for name, value in optimizer.state[parameter].items() if not isinstance(value, Tensor | None)]
     if odd:

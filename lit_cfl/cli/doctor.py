@@ -70,10 +70,10 @@ def _kernels() -> str:
 
 
 def _wandb() -> str:
-    from lit_cfl.tracking.service import read_noted_mode
+    from lit_cfl.tracking.service import read_wandb_mode
 
     key = "a key is set" if "WANDB_API_KEY" in os.environ else "no WANDB_API_KEY"
-    return f"{version('wandb')}, mode {os.environ.get('WANDB_MODE') or read_noted_mode()}, {key}"
+    return f"{version('wandb')}, mode {os.environ.get('WANDB_MODE') or read_wandb_mode()}, {key}"
 
 
 def _cache() -> str:

@@ -16,10 +16,10 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from lit_cfl.cli import early_checks
-from lit_cfl.cli.kept_help import is_help, show_help
+from lit_cfl.cli.help_cache import is_help, show_help
 from lit_cfl.config import catalogue
-from lit_cfl.config.named_configs import config_files, config_path, with_piped_configs
-from lit_cfl.errors import InputError, LineParser, Notice, nearest
+from lit_cfl.config.named_configs import config_files, config_path, copy_piped_configs
+from lit_cfl.errors import InputError, LineParser, Notice, suggest
 from lit_cfl.storage.given_paths import expand_home
 
 _OF_A_PATH = (  # system errors caused by a path that the user gave
@@ -92,7 +92,7 @@ class Command(NamedTuple):
 
     def run(self, words: Sequence[str]) -> int:
         """Runs the command. Returns its exit code. Misspelt words are refused before PyTorch is loaded."""
-        words = with_piped_configs(words)
+        words = copy_piped_configs(words)
         for name in config_files(words):
             config_path(name)
         if self.check is not None:
@@ -239,7 +239,7 @@ def _command(name: str) -> Command:
     if name in MOVED:
         raise InputError(f"there is no command {name!r} any more: {MOVED[name]}")
     if name not in COMMANDS:
-        raise InputError(f"there is no command {name!r}{nearest(name, COMMANDS)}. The commands: {', '.join(COMMANDS)}")
+        raise InputError(f"there is no command {name!r}{suggest(name, COMMANDS)}. The commands: {', '.join(COMMANDS)}")
     return COMMANDS[name]
 
 

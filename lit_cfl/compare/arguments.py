@@ -17,7 +17,7 @@ from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
-from lit_cfl.errors import InputError, LineParser, nearest
+from lit_cfl.errors import InputError, LineParser, suggest
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
@@ -273,7 +273,7 @@ def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[s
         head, dot, _ = word.removeprefix("--").partition(".")
         if word.startswith("--") and dot and head not in heads:
             known = ", ".join(names)
-            raise InputError(f"{word}: no algorithm here is called {head!r}{nearest(head, names)}; there are {known}")
+            raise InputError(f"{word}: no algorithm here is called {head!r}{suggest(head, names)}; there are {known}")
 
 
 def section(written: Any, where: str) -> Section:

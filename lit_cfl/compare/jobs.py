@@ -13,7 +13,7 @@ from lit_cfl.runs.resume import read_finished_summary
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.atomic_writes import name_write_errors
 from lit_cfl.storage.config_file import stored_config, write_config
-from lit_cfl.storage.digests import damaged
+from lit_cfl.storage.digests import find_changed
 from lit_cfl.storage.error_file import ERROR_FILE, write_error
 from lit_cfl.storage.lock import wait_until_free
 
@@ -49,7 +49,7 @@ class Job:
     @property
     def is_whole(self) -> bool:
         """Whether the run has finished and its tables are undamaged."""
-        return self.summary is not None and damaged(self.folder, _READ) == []
+        return self.summary is not None and find_changed(self.folder, _READ) == []
 
     def __str__(self) -> str:
         return f"{self.name} seed {self.seed}"

@@ -10,7 +10,7 @@ from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
 from lit_cfl.metric_names import Row, main_column
 from lit_cfl.runs.run import SAME_START
-from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
+from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
 from lit_cfl.statistics import paired_difference, spread
 from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
@@ -186,7 +186,7 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) ->
         pair, shared = (summary, done[other]), None
         if not all(map(scores_everyone, pair)):
             scored = read_scored(job.folder, pair[0], score), read_scored(other.folder, pair[1], score)
-            shared = over_shared([scored], score)
+            shared = compare_shared([scored], score)
         figures = pair if shared is None else (shared.mine, shared.others)
         mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in figures)
         if shared is not None:

@@ -20,7 +20,7 @@ import lit_cfl.tasks
 from lit_cfl.config import tiny
 from lit_cfl.config.files import with_absolute_paths
 from lit_cfl.data import Examples
-from lit_cfl.errors import InputError, in_line
+from lit_cfl.errors import InputError, error_place
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -88,7 +88,7 @@ def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
     task = read.pop("task", None)
-    made = {**kept, **vars(instantiated(parser, read))}
+    made = {**kept, **vars(instantiate(parser, read))}
     if task is not None:
         made["task"] = task_factory(task, lambda: made["data"].examples)
     ordered = {name: config[name] for name in (*_ORDER, *(name for name in config if name not in _ORDER))}
@@ -124,7 +124,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
                 unset = (None, 0) if zero_is_unset else (None,)
                 if value is not None and name in net.init_args and net.init_args[name] in unset:
                     net.init_args[name] = value
-        module: LightningModule = instantiated(parser, Namespace(task=filled)).task
+        module: LightningModule = instantiate(parser, Namespace(task=filled)).task
         return module
 
     return build
@@ -144,7 +144,7 @@ def _shape(examples: Examples) -> dict[str, object]:
     return shape | {"vocabulary": vocabulary}
 
 
-def instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
+def instantiate(parser: ArgumentParser, read: Namespace) -> Namespace:
     """Instantiates a configuration. Raises InputError with the message of our or the user's class.
 
     For an option that takes several types the parser's own error names only why the first of them was refused.
@@ -166,5 +166,5 @@ def instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
         kind, cause = raised[-1]
         if isinstance(cause, InputError):
             raise cause from error
-        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause
+        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{error_place(cause)}") from cause
     return built

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
-from lit_cfl.errors import nearest, users_line
+from lit_cfl.errors import find_user_frame, suggest
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
@@ -57,13 +57,13 @@ def describe_unknown_class(path: str, name: str) -> str:
     key, last = path.rpartition(".")[2], name.rpartition(".")[2]
     if key in ("optimizer", "server"):
         known = [one for one, found in vars(torch.optim).items() if inspect.isclass(found) and one != "Optimizer"]
-        return f"{path}: {name!r} is no optimizer{nearest(last, known)}. Write for example torch.optim.SGD"
+        return f"{path}: {name!r} is no optimizer{suggest(last, known)}. Write for example torch.optim.SGD"
     if key == "lr_schedule":
         known = [one for one, found in vars(lr_scheduler).items() if inspect.isclass(found) and one.endswith("LR")]
-        return f"{path}: {name!r} is no scheduler{nearest(last, known)}. Write for example CosineAnnealingLR"
+        return f"{path}: {name!r} is no scheduler{suggest(last, known)}. Write for example CosineAnnealingLR"
     if key == "loggers":
         known = [one for one in lightning.pytorch.loggers.__all__ if one.endswith("Logger")]
-        return f"{path}: {name!r} is no logger{nearest(name, known)}. There are: {', '.join(known)}"
+        return f"{path}: {name!r} is no logger{suggest(name, known)}. There are: {', '.join(known)}"
     kind = KIND_OF_KEY.get(key)
     return unknown_class(key, name, kind) if kind else f"{path}: there is no class {name!r}; write its whole path"
 
@@ -91,7 +91,7 @@ def describe_import_error(error: BaseException) -> str | None:
     """Describes an error in the import of a user's module, with file and line; None if it came from elsewhere."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    place = users_line(error)
+    place = find_user_frame(error)
     if place is None or place.name != "<module>":
         return None
     return f"{place.filename}, line {place.lineno}: {type(error).__name__}: {error}"

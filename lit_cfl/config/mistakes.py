@@ -21,7 +21,7 @@ from lit_cfl.config.messages import (
 )
 from lit_cfl.config.option_tree import OptionTree, UnknownOption, describe
 from lit_cfl.config.typed_words import describe_lone_word, lone_words
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
@@ -176,7 +176,7 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
             return f"{whole}: its option {name!r} has no type; write one, such as {name}: float"
     for name, value in given.items():
         if name not in known:
-            return f"{owner} has no option {name!r}{nearest(name, known)}. Its options: {', '.join(known)}"
+            return f"{owner} has no option {name!r}{suggest(name, known)}. Its options: {', '.join(known)}"
         if (found := _mistake(f"{path}.{name}", value, known[name].kind)) is not None:
             return found
     missing = [name for name, option in known.items() if option.required and name not in given]
@@ -198,7 +198,7 @@ def _class(path: str, name: str, base: Any) -> Any:
         raise InputError(describe_failed_import(module, error)) from error
     if found is None and not name.startswith("torch.optim."):
         classes = [one for one, part in vars(import_module(module)).items() if inspect.isclass(part)]
-        raise InputError(f"{name!r} is not there: {module} has no class {last!r}{nearest(last, classes)}")
+        raise InputError(f"{name!r} is not there: {module} has no class {last!r}{suggest(last, classes)}")
     if found is None or (inspect.isclass(found) and not issubclass(found, base)):
         raise InputError(describe_other_class(path, name, base))
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lit_cfl.config import catalogue
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 
 _PIPED = "lit-cfl-piped-"  # prefix of a folder's name
 
@@ -71,10 +71,10 @@ def config_path(name: str) -> str:
     similar = _similar_file(Path(name))
     if similar is not None:
         raise InputError(f"there is no file {name!r} (did you mean {similar}?)")
-    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")
+    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{suggest(plain, packaged)}")
 
 
-def with_piped_configs(words: Sequence[str]) -> list[str]:
+def copy_piped_configs(words: Sequence[str]) -> list[str]:
     """Copies configurations that can be read only once into files: pipes, as in `--config <(...)`, and devices.
 
     The files are in a temporary folder that exists as long as this process.

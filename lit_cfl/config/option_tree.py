@@ -12,7 +12,7 @@ from typing import Any
 from lit_cfl.config import catalogue
 from lit_cfl.config.given_options import Typed, merge_options, option_values
 from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class, find_path, whole_annotation
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 
 COMMAND_ONLY = (
     "config",
@@ -251,7 +251,7 @@ def require_known_options(tree: OptionTree, options: Sequence[str], command: str
 def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     """Describes an unknown option in one line, with the probably intended one."""
     if unknown.owner:
-        near = nearest(unknown.part, unknown.known)
+        near = suggest(unknown.part, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
     meant = tree.meant(unknown.option)
     guess = f" (did you mean --{meant}?)" if meant else ""
@@ -285,7 +285,7 @@ def unknown_class(key: str, name: str, kind: str) -> str:
     """Describes an unknown class in one line, with the known ones."""
     known = catalogue.names(kind)
     own = "name a class of your own by its full path, such as my_file.MyClass"
-    return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
+    return f"{key}: {name!r} is not known{suggest(name, known)}. Known: {', '.join(known)}; {own}"
 
 
 def require_unchanged_values(options: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from lightning import LightningModule
 
-from lit_cfl.config.build import ConfiguredExperiment, build_experiment, instantiated
+from lit_cfl.config.build import ConfiguredExperiment, build_experiment, instantiate
 from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import (
     LOGGER_PATHS,
@@ -198,7 +198,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
     only_data = ArgumentParser(exit_on_error=False)
     only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
-    module = instantiated(only_data, Namespace(data=read.data)).data
+    module = instantiate(only_data, Namespace(data=read.data)).data
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_uniform
-from lit_cfl.own_names import import_own
+from lit_cfl.own_names import import_object
 
 Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels
 if TYPE_CHECKING:  # a function of a mini-batch and keys int64 [n], that returns the changed mini-batch
@@ -86,7 +86,7 @@ def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFu
     Raises:
         InputError: It is no function, or cannot be imported.
     """
-    found = import_own("data.augment", given) if isinstance(given, str) and "." in given else given
+    found = import_object("data.augment", given) if isinstance(given, str) and "." in given else given
     if found is not None and not callable(found):
         raise InputError(
             f"data.augment is {found!r}; give {{crop: 4, flip: true}}, or a function of a batch and its keys, such as "

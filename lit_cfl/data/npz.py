@@ -7,7 +7,7 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError, suggest
 
 
 def read_npz(
@@ -32,14 +32,14 @@ def read_npz(
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in required if name not in file.files]
             if missing:
-                hint = nearest(missing[0], file.files, 0.7)
+                hint = suggest(missing[0], file.files, 0.7)
                 raise InputError(
                     f"{path} has no array {missing[0]!r}{hint}; it holds {', '.join(file.files) or 'none'}"
                 )
             read = [name for name in file.files if names is None or name in names]
             foreign = [name for name in file.files if name not in read]
             if no_others and names is not None and foreign:
-                hint = nearest(foreign[0], names, 0.7)
+                hint = suggest(foreign[0], names, 0.7)
                 raise InputError(
                     f"{path} holds the array {foreign[0]!r}{hint}, but only {', '.join(names)} are read; rename it, or "
                     "leave it out"

@@ -12,7 +12,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.activity import Activity, Report, fit_activity, unreported
+from lit_cfl.activity import Activity, Report, fit_activity, ignore_activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead, send
 from lit_cfl.engines.augmented import augment_examples
@@ -65,7 +65,7 @@ class Engine:
     ) -> None:
         self.plan, self.seed, self.local = plan, seed, local
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
-        self.report: Report = unreported  # called with the engine's current work
+        self.report: Report = ignore_activity  # called with the engine's current work
         self._task = task
         self.template = build_module(task, seed) if template is None else template
         require_module(self.template)

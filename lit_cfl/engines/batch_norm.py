@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lit_cfl.data import Examples
 from lit_cfl.engines.mini_batches import BatchSize, LastBatch, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
-from lit_cfl.errors import InputError, counted
+from lit_cfl.errors import InputError, count_noun
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _SIZES = range(2, 129)  # batch sizes that a message may suggest
@@ -81,7 +81,7 @@ def _remedies(sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> str:
         ways.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")
     setting = ", or ".join(ways) or "set local.batch_size to 2 or more and local.last_batch to join"
     if lone:  # no setting helps these clients
-        left_out = f"leave out the {counted(lone, 'client')} with a single example (min_examples of Natural does)"
+        left_out = f"leave out the {count_noun(lone, 'client')} with a single example (min_examples of Natural does)"
         others = find_single_batches(several, several, batch_size, last).any()
         setting = f"{left_out} and {setting}" if others else left_out
     return f"{setting}, or take GroupNorm"

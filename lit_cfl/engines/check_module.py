@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lit_cfl.engines.task_protocol import require_losses
 from lit_cfl.engines.torch_internals import has_gradient_hooks
-from lit_cfl.errors import InputError, in_short
+from lit_cfl.errors import InputError, short_error
 from lit_cfl.parameters import copy_sharing_frozen
 
 _COPIES = "every client trains a copy of the module"
@@ -70,7 +70,7 @@ def _require_copy(module: LightningModule) -> None:
         if hasattr(layer, "weight_g"):
             remedy = "take torch.nn.utils.parametrizations.weight_norm for nn.utils.weight_norm"
         raise InputError(
-            f"{name} ({type(layer).__name__}) cannot be copied, but {_COPIES}; {remedy} ({in_short(error)})"
+            f"{name} ({type(layer).__name__}) cannot be copied, but {_COPIES}; {remedy} ({short_error(error)})"
         ) from error
 
 

@@ -20,7 +20,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.module_state import copy_state, module_state, same_value
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
-from lit_cfl.errors import DivergedError, InputError, Notice, in_line, in_short
+from lit_cfl.errors import DivergedError, InputError, Notice, error_place, short_error
 from lit_cfl.local_work import Budget, per_client
 
 _TOKENS = (
@@ -59,7 +59,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
-        raised = f"{in_short(error)}{in_line(error)}"
+        raised = f"{short_error(error)}{error_place(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     _require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
     _require_fixed_constants(engine, engine.module(model), batch)
@@ -79,7 +79,9 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except Exception as error:  # as above, in training
         if not _is_users(error, RuntimeError, TypeError, MisconfigurationException):
             raise
-        raise InputError(f"client {int(largest)} cannot be trained: {in_short(error)}{in_line(error)}") from error
+        raise InputError(
+            f"client {int(largest)} cannot be trained: {short_error(error)}{error_place(error)}"
+        ) from error
 
 
 def _require_same_build(first: LightningModule, second: LightningModule) -> None:
@@ -173,7 +175,9 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
     except Exception as error:  # whatever a user's function raises
         if not _is_users(error, RuntimeError, TypeError, IndexError, ValueError):
             raise
-        raise InputError(f"data.augment cannot change the examples: {in_short(error)}{in_line(error)}") from error
+        raise InputError(
+            f"data.augment cannot change the examples: {short_error(error)}{error_place(error)}"
+        ) from error
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
@@ -218,7 +222,7 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
 
 def _is_users(error: Exception, *kinds: type[Exception]) -> bool:
     """Returns whether an error is of these kinds, or was raised in the user's code."""
-    return isinstance(error, kinds) or bool(in_line(error))
+    return isinstance(error, kinds) or bool(error_place(error))
 
 
 def _require_labels(engine: Engine, examples: Examples) -> None:

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPl
 
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.local_training import Rates
-from lit_cfl.errors import InputError, in_short
+from lit_cfl.errors import InputError, short_error
 
 __all__ = ["ChainedSchedule", "SequentialSchedule"]
 
@@ -67,7 +67,7 @@ class RoundRates:
         try:
             self._scheduler = schedule(self._optimizer)
         except Exception as error:  # whatever a scheduler raises, perhaps the user's own
-            raise InputError(f"local.lr_schedule cannot be made: {in_short(error)}; change its init_args") from error
+            raise InputError(f"local.lr_schedule cannot be made: {short_error(error)}; change its init_args") from error
         if isinstance(self._scheduler, ReduceLROnPlateau):
             raise InputError(
                 "local.lr_schedule is ReduceLROnPlateau, which needs a metric; give a scheduler that counts rounds "
@@ -91,7 +91,7 @@ class RoundRates:
             except Exception as error:  # whatever a scheduler raises, perhaps the user's own
                 raise InputError(
                     f"local.lr_schedule: {self._name} gives no rate for round {len(self._found) + 1}: "
-                    f"{in_short(error)}; change its init_args, or run fewer rounds"
+                    f"{short_error(error)}; change its init_args, or run fewer rounds"
                 ) from error
             self._record()
         return self._found[round]
@@ -129,7 +129,7 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
     except Exception as error:  # such as a read of self.trainer, which is not there
         raise InputError(
             f"local.lr_schedule needs the optimizer's learning rates, but configure_optimizers of {name} raises "
-            f"{in_short(error)} without a Trainer; make the optimizer from the module alone"
+            f"{short_error(error)} without a Trainer; make the optimizer from the module alone"
         ) from error
     if schedulers := schedulers_in(configured):
         raise InputError(

@@ -10,7 +10,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import is_out_of_memory
-from lit_cfl.errors import InputError, in_line, in_short
+from lit_cfl.errors import InputError, error_place, short_error
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, per_example, scores_of
 
 Batch = tuple[Tensor, Tensor]
@@ -78,12 +78,12 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # a user's module may raise anything; our errors are re-raised
-        if is_out_of_memory(error) or not in_line(error):
+        if is_out_of_memory(error) or not error_place(error):
             raise
         raise InputError(
-            f"no gradient can be computed in round {round + 1}: {in_short(error)}{in_line(error)}; gradients are those "
-            "of `losses`, which is called without a Trainer and its hooks: do not read in it what only a fit sets, or "
-            "choose an option that needs no gradients (StoCFL: psi: update)"
+            f"no gradient can be computed in round {round + 1}: {short_error(error)}{error_place(error)}; gradients "
+            "are those of `losses`, which is called without a Trainer and its hooks: do not read in it what only a fit "
+            "sets, or choose an option that needs no gradients (StoCFL: psi: update)"
         ) from error
 
 

@@ -12,7 +12,7 @@ from lit_cfl import algorithms
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import new_table, number
 from lit_cfl.runs.run import FinishedRun
-from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored, scores_everyone
+from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
@@ -25,7 +25,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = read_scores(finished.summary)[0]
     table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
-    shared = None if finished.baseline is None else over_shared(_scored(finished, finished.baseline, score), score)
+    shared = None if finished.baseline is None else compare_shared(_scored(finished, finished.baseline, score), score)
     instead = ({}, {}) if shared is None else (shared.mine, shared.others)
     for part, figures in zip(parts, instead, strict=False):  # there may be no baseline
         table.add_row(*_cells(part.summary | figures, score))

@@ -18,8 +18,8 @@ from lit_cfl.pictures.colours import matched
 from lit_cfl.scores import ACCURACY, Score, read_scores
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import SUMS, damaged, read_digests
-from lit_cfl.storage.lock import is_held
+from lit_cfl.storage.digests import SUMS, find_changed, read_digests
+from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
@@ -154,12 +154,14 @@ def read_run(path: Path) -> RunFiles:
     summary = _json(problems, path / "summary.json")
     sums = read_digests(path)
     over = sums is not None or (summary is not None and not (path / SUMS).exists())
-    for name in damaged(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []:
+    for name in (
+        find_changed(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []
+    ):
         problems.append(f"{path / name} was changed, damaged or lost since the run ended.")
     rows = tables.pop("metrics", [])
     if not rows:
         problems.append(f"{path} has no round in metrics.csv.")
-    running = not over and is_held(path)
+    running = not over and is_locked(path)
     environment = _json(problems, path / "environment.json") or {}
     return RunFiles(path, config, summary, rows, tables, environment, running, over, problems)
 

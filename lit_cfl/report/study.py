@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.errors import counted
+from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import Table, known
 from lit_cfl.pictures.guard import DrawingGuard
@@ -19,7 +19,7 @@ from lit_cfl.report.run_files import attempt
 from lit_cfl.scores import CLASSIFIER, read_scores
 from lit_cfl.statistics import interval, paired_difference
 from lit_cfl.storage.digests import read_sealed
-from lit_cfl.storage.lock import is_held
+from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance, list_figures
@@ -69,7 +69,7 @@ def read_study(path: Path) -> SavedStudy:
     content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
     study_id = attempt(problems, file, lambda: read_study_id(path)) if content else None
     trials = sorted(part for part in path.glob("trials/*/") if (part / "trial.json").exists())
-    running = RUNNING if is_held(path) else _INTERRUPTED
+    running = RUNNING if is_locked(path) else _INTERRUPTED
     rows = [_row(problems, trial, study_id, running) for trial in trials]
     scores = next(filter(None, (_scores(trial) for trial in trials)), CLASSIFIER)
     objective = attempt(
@@ -141,7 +141,7 @@ def headline(study: SavedStudy) -> str:
     """Summarises the result in a sentence."""
     finished = [row for row in study.trained if row["status"] == FINISHED_STATUS]
     best, metric = study.objective.best(finished), study.objective.metric
-    trials = f"{counted(len(study.trained), 'trial')}, {len(finished)} of them finished"
+    trials = f"{count_noun(len(study.trained), 'trial')}, {len(finished)} of them finished"
     if best is None:
         return f"{trials}; none has a {metric} yet."
     return f"{trials}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {in_words(best['values'])}."
@@ -151,10 +151,10 @@ def _summary(study: SavedStudy) -> list[Block]:
     counts = {status: sum(row["status"] == status for row in study.trained) for status in TRIAL_STYLES}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
-    more = f"; {counted(again, 'setting')} had been tried before" if again else ""
+    more = f"; {count_noun(again, 'setting')} had been tried before" if again else ""
     failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]
     return [
-        Text(f"{counted(len(study.trained), 'trial')}: {told or 'none'}{more}. Judged by {study.objective.metric}."),
+        Text(f"{count_noun(len(study.trained), 'trial')}: {told or 'none'}{more}. Judged by {study.objective.metric}."),
         *([Text(f"Failed: {'; '.join(failed)}.")] if failed else []),
     ]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lit_cfl.engines.earlier_plans import refuse_earlier_run
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import read_run_id, stored_config
-from lit_cfl.storage.digests import damaged, digest_of
+from lit_cfl.storage.digests import digest_of, find_changed
 from lit_cfl.storage.given_paths import expand_home
 
 if TYPE_CHECKING:  # a report that only compares configurations does not load Lightning
@@ -44,7 +44,7 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
         InputError: see `stored_config`.
     """
     file = path / "summary.json"
-    if not file.exists() or stored_config(path) is None or damaged(path, [file.name]):
+    if not file.exists() or stored_config(path) is None or find_changed(path, [file.name]):
         return None
     try:
         summary: dict[str, Any] = json.loads(file.read_text("utf-8"))
@@ -57,7 +57,7 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
 def read_undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     """Returns `read_finished_summary` if the run's other files are unchanged, too; else None."""
     summary = read_finished_summary(path, rounds)
-    return summary if summary is not None and damaged(path) == [] else None
+    return summary if summary is not None and find_changed(path) == [] else None
 
 
 def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":

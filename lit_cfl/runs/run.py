@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from lit_cfl.activity import Activity, Report, unreported
+from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.engines.plan import release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
@@ -77,7 +77,7 @@ class RunCallbacks:
     between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
-    activity: Report = unreported
+    activity: Report = ignore_activity
     notice: Callable[[str], None] = field(default=lambda line: warnings.warn(Notice(line), stacklevel=3))
 
 
@@ -215,7 +215,7 @@ def _recorder(
     experiment: Experiment, path: Path, callbacks: RunCallbacks, checkpoint: Checkpoint | None = None
 ) -> Recorder:
     """Loads the data and builds the engine. Writes nothing."""
-    load_early(experiment.tracking.asked)
+    load_early(experiment.tracking.requested_mode)
     if experiment.evaluation.per_client:
         require_parquet()
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)

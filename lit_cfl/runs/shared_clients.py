@@ -32,7 +32,7 @@ class SharedClients:
 
     Args:
         clients: Number of clients scored in both.
-        mine, others: Test columns of each over these clients; see `figures`.
+        mine, others: Test columns of each over these clients; see `columns_over`.
     """
 
     clients: float
@@ -59,7 +59,7 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
     return ScoredClients(sizes, values, by_size)
 
 
-def figures(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
+def columns_over(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
     """Computes the test columns of `metrics.csv` over some of the clients; None if unknown."""
     values = [scored.values[client] for client in clients]
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
@@ -70,13 +70,15 @@ def figures(scored: ScoredClients, clients: Collection[int], score: Score = ACCU
     return dict(zip(names, (weighted, fmean(values), fmean(worst)), strict=True))
 
 
-def over_shared(pairs: Sequence[tuple[ScoredClients, ScoredClients]], score: Score = ACCURACY) -> SharedClients | None:
+def compare_shared(
+    pairs: Sequence[tuple[ScoredClients, ScoredClients]], score: Score = ACCURACY
+) -> SharedClients | None:
     """Compares a run with another, for one or several seeds; None if they score the same clients anyway."""
     if all(mine.values.keys() == others.values.keys() for mine, others in pairs):
         return None
     shared = [sorted(mine.values.keys() & others.values.keys()) for mine, others in pairs]
-    of_mine = [figures(mine, both, score) for (mine, _), both in zip(pairs, shared, strict=True)]
-    of_others = [figures(others, both, score) for (_, others), both in zip(pairs, shared, strict=True)]
+    of_mine = [columns_over(mine, both, score) for (mine, _), both in zip(pairs, shared, strict=True)]
+    of_others = [columns_over(others, both, score) for (_, others), both in zip(pairs, shared, strict=True)]
     return SharedClients(fmean(map(len, shared)), _means(of_mine), _means(of_others))
 
 

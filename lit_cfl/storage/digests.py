@@ -88,7 +88,7 @@ def read_digests(directory: Path) -> dict[str, str] | None:
     return {name: digest for digest, _, name in pairs} if run_id == expected else None
 
 
-def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:
+def find_changed(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:
     """Lists files of a run that changed since it finished; None if it has not finished, or has no valid digests.
 
     Args:
@@ -102,7 +102,7 @@ def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | 
 
 def require_undamaged(directory: Path, name: str) -> None:
     """Checks that a file of a finished run is unchanged. Raises InputError."""
-    if damaged(directory, [name]):
+    if find_changed(directory, [name]):
         raise InputError(
             f"{directory / name} was changed or damaged since the run ended; put the original back, or let "
             f"lit-cfl run --resume {directory} write what it can again"

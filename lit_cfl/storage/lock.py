@@ -70,7 +70,7 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
     return True
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Returns whether a process has locked a directory now; False if this user cannot read the lock."""
     try:
         return not wait_until_free(path, 0)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from lit_cfl.errors import InputError, nearest
-from lit_cfl.own_names import import_own
+from lit_cfl.errors import InputError, suggest
+from lit_cfl.own_names import import_object
 from lit_cfl.scores import ACCURACY, Score, Scores, SetScore
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _score(name: str | Score, known: KnownScores) -> Score:
     module, _, own = name.rpartition(".")
     if not module:
         raise InputError(
-            f"task.scores names {name!r}, which is no score{nearest(name, known.names)}. There are: "
+            f"task.scores names {name!r}, which is no score{suggest(name, known.names)}. There are: "
             f"{', '.join(known.names)}, and functions of your own by their path, such as my_scores.{name}"
         )
     return _import_score(name, own)
@@ -163,7 +163,7 @@ def _score(name: str | Score, known: KnownScores) -> Score:
 
 def _import_score(path: str, name: str) -> Score:
     """Imports a score of the user's own."""
-    found = import_own("task.scores", path)
+    found = import_object("task.scores", path)
     if isinstance(found, SetScore):
         return found
     if not callable(found):

@@ -28,7 +28,7 @@ def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
     (folder / _COMPLETE).touch()
 
 
-def rounds_kept(wandb: Path, run_id: str | None) -> int:
+def last_kept_round(wandb: Path, run_id: str | None) -> int:
     """Returns the last round that need not be logged again, and sets folders of killed processes aside.
 
     A killed process leaves a folder that may lack rounds and may end in half an entry. `wandb sync` (0.31) stops at

@@ -50,7 +50,7 @@ class Tracking:
         if self.snapshots_every < 1:
             raise InputError(f"tracking.snapshots_every is {self.snapshots_every}; it must be 1 or more")
 
-    def asked(self) -> Mode | None:
+    def requested_mode(self) -> Mode | None:
         """Returns the W&B mode from the option or else from WANDB_MODE; None = neither is set.
 
         Raises:

@@ -17,7 +17,7 @@ FINISH_SECONDS = 60.0  # time for the last uploads
 
 
 @cache
-def read_noted_mode() -> str:
+def read_wandb_mode() -> str:
     """Reads the mode set by `wandb offline` or `wandb disabled` in W&B's settings, before ours are added."""
     import wandb
 
@@ -38,7 +38,7 @@ def load_early(asked: Callable[[], str | None]) -> None:
         with suppress(Exception):  # the later import of wandb raises the same error, which is then reported
             if asked() != "disabled":
                 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
-                read_noted_mode()
+                read_wandb_mode()
 
     _loading.append(Thread(target=load, name="wandb", daemon=True))
     _loading[-1].start()
@@ -50,7 +50,7 @@ def wait_until_loaded() -> None:
         _loading.pop().join()
 
 
-def end_service() -> None:
+def stop_service() -> None:
     """Ends wandb's process; the next run starts a new one."""
     import wandb
 
@@ -92,7 +92,7 @@ def settings(wandb: Any) -> Any:
     )
 
 
-def answers(server: str) -> bool:
+def is_reachable(server: str) -> bool:
     """Returns whether a server answers at all, even with an error: wandb itself would retry for minutes."""
     try:
         with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting

@@ -68,7 +68,7 @@ class Trackers:
         logged: int = 0,
         formats: Sequence[Format] = (),
     ) -> None:
-        mode, known = tracking.asked(), [_known(row) for row in rows]
+        mode, known = tracking.requested_mode(), [_known(row) for row in rows]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
         folder = None if run_id is None else f"{name}-{run_id}"
         self._loggers = Loggers(tracking.loggers, folder, plain, known, logged)

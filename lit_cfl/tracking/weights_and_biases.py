@@ -14,9 +14,16 @@ from lit_cfl.errors import Notice
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models, copy_files, log_artifact
 from lit_cfl.tracking.media import media
-from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside
+from lit_cfl.tracking.offline import last_kept_round, mark_complete, set_offline_aside
 from lit_cfl.tracking.options import Mode, Tracking
-from lit_cfl.tracking.service import answers, end_service, read_noted_mode, settings, stage_files_in, wait_until_loaded
+from lit_cfl.tracking.service import (
+    is_reachable,
+    read_wandb_mode,
+    settings,
+    stage_files_in,
+    stop_service,
+    wait_until_loaded,
+)
 
 _MIN_FREE = 2**20  # free bytes on the disk, below which files may be incomplete
 
@@ -46,9 +53,9 @@ class WandbRun:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
         import wandb
 
-        self._path, self._kept = path, rounds_kept(path / "wandb", run_id)
+        self._path, self._kept = path, last_kept_round(path / "wandb", run_id)
         (path / "wandb").mkdir(exist_ok=True)  # otherwise wandb falls back to a temporary folder
-        offline = mode == "offline" or (mode is None and read_noted_mode() != "online")
+        offline = mode == "offline" or (mode is None and read_wandb_mode() != "online")
         wandb.setup(wandb.Settings(silent=True, mode="online"))  # makes wandb look for the key
         self._options: dict[str, Any] = {
             "id": run_id,
@@ -89,14 +96,14 @@ class WandbRun:
             _warn_offline(str(error))
             return None
         server = wandb.setup().settings.base_url
-        if not answers(server):
+        if not is_reachable(server):
             _warn_offline(f"{server} does not answer")
             return None
         try:
             return wandb.init(mode="online", **self._options)
         except Exception as error:  # a wrong key, a project of somebody else, an outage
             _warn_offline(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
-            end_service()  # or the id would stay in use
+            stop_service()  # or the id would stay in use
             return None
 
     def log(self, row: Mapping[str, Any], view: RoundView | None, pictures: Mapping[str, Path]) -> None:
@@ -118,7 +125,7 @@ class WandbRun:
 
     def _takes_artifacts(self) -> bool:
         """Returns whether tables and artifacts can be logged without waiting: wandb asks the server about each."""
-        return self._server is None or answers(self._server)
+        return self._server is None or is_reachable(self._server)
 
     def finish(self, status: Literal["success", "failed"]) -> None:
         """Ends the run.
@@ -133,7 +140,7 @@ class WandbRun:
             command = f"wandb sync --include-online {shlex.quote(str(folder))}"
             raise TimeoutError(f"not all could be uploaded; to upload the rest: {command}") from error
         except Exception:
-            end_service()  # it has crashed, and the next run needs one
+            stop_service()  # it has crashed, and the next run needs one
             raise
 
     def mark_complete(self) -> None:

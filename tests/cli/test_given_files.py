@@ -18,7 +18,7 @@ from lit_cfl.cli.main import _with_home, main
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import code_folders, read_config
 from lit_cfl.config.given_options import merge_options
-from lit_cfl.config.named_configs import with_piped_configs
+from lit_cfl.config.named_configs import copy_piped_configs
 from lit_cfl.config.option_tree import require_unchanged_values
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
@@ -147,7 +147,7 @@ def piped(write: Callable[[Path], None], path: Path) -> list[str]:
     os.mkfifo(path)
     thread = Thread(target=write, args=(path,))
     thread.start()
-    words = with_piped_configs(["--config", str(path), "--rounds", "3"])
+    words = copy_piped_configs(["--config", str(path), "--rounds", "3"])
     thread.join()
     return words
 
@@ -161,11 +161,11 @@ def test_a_configuration_may_come_from_a_pipe(tmp_path: Path, monkeypatch: pytes
     assert parse_run(words).experiment.name == "pröbe"  # it can be read again
     assert code_folders(words) == [str(tmp_path)]  # nothing lies beside a pipe
     (tmp_path / "plain.yaml").write_text("rounds: 3\n")
-    assert with_piped_configs(["--config=plain.yaml"]) == ["--config=plain.yaml"]
+    assert copy_piped_configs(["--config=plain.yaml"]) == ["--config=plain.yaml"]
     read, write = os.pipe()
     os.write(write, b"rounds: 5\n")
     os.close(write)
-    (word,) = with_piped_configs([f"--config=/dev/fd/{read}"])
+    (word,) = copy_piped_configs([f"--config=/dev/fd/{read}"])
     assert read_config(word.partition("=")[2]) == {"rounds": 5}
 
 

@@ -32,7 +32,7 @@ from lit_cfl.pictures import folder
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import read_run_id, write_config
-from lit_cfl.storage.digests import SUMS, damaged, read_digests, write_sums
+from lit_cfl.storage.digests import SUMS, find_changed, read_digests, write_sums
 
 pytestmark = pytest.mark.usefixtures("output")
 
@@ -210,13 +210,13 @@ def test_damaged_files_of_a_run_that_is_over_are_made_again(
     shutil.copytree(whole, path)
     for name in names:
         hurt(path / name, damage)
-        assert damaged(path, [name]) == [name]
-    assert sorted(damaged(path) or []) == sorted(names)
+        assert find_changed(path, [name]) == [name]
+    assert sorted(find_changed(path) or []) == sorted(names)
     assert main(resume(path)) == 0
     for name in names:
         assert name == "summary.json" or (path / name).read_bytes() == (whole / name).read_bytes()  # it has a clock
     assert same_but_saves(contents(path), contents(whole))
-    assert damaged(path) == []
+    assert find_changed(path) == []
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete"])
@@ -282,9 +282,9 @@ def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
     flip(path / SUMS, 3)
-    assert damaged(path) is None
+    assert find_changed(path) is None
     assert main(resume(path)) == 0
-    assert damaged(path) == []
+    assert find_changed(path) == []
 
 
 def test_digests_of_another_run_are_not_believed(whole: Path, tmp_path: Path):
@@ -321,7 +321,7 @@ def test_edited_copy_of_a_configuration_begins_a_new_run(whole: Path, tmp_path: 
     edited = tmp_path / "edited.yaml"
     edited.write_text((whole / "config.yaml").read_text().replace("rounds: 8", "rounds: 1"))
     assert main(["run", "--config", str(edited), "--run_dir", str(tmp_path / "new")]) == 0
-    assert damaged(tmp_path / "new") == []
+    assert find_changed(tmp_path / "new") == []
 
 
 @pytest.mark.parametrize("name", ["../outside.pt", "/etc/passwd", "models.pt"])
@@ -414,7 +414,7 @@ def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, 
     assert {file.name: file.read_bytes() for file in (path / "pictures").iterdir()} == expected
     assert len(expected) >= 4
     assert not list(path.rglob("*.tmp"))
-    assert damaged(path) == []
+    assert find_changed(path) == []
 
 
 def test_recorded_code_is_the_same_after_a_resume(half: Path, tmp_path: Path, monkeypatch):

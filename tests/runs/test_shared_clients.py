@@ -9,7 +9,7 @@ import pytest
 from small_comparison import SMALL
 
 from lit_cfl.cli.main import main
-from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored
+from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, compare_shared, read_scored
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import read_table
 
@@ -25,7 +25,7 @@ def clients(**values: float) -> ScoredClients:
 def test_figures_are_over_the_clients_of_both():
     mine, others = clients(k1=0.5, k2=0.0, k4=1.0), clients(k2=1.0, k3=0.9, k4=0.25)
     names = ("test/weighted_accuracy", "test/mean_accuracy", "test/worst10_accuracy")
-    assert over_shared([(mine, others)]) == SharedClients(
+    assert compare_shared([(mine, others)]) == SharedClients(
         2,
         dict(zip(names, ((2 * 0.0 + 4 * 1.0) / 6, 0.5, 0.0), strict=True)),
         dict(zip(names, ((2 * 1.0 + 4 * 0.25) / 6, 0.625, 0.25), strict=True)),
@@ -33,12 +33,12 @@ def test_figures_are_over_the_clients_of_both():
 
 
 def test_same_clients_need_no_figures_of_their_own():
-    assert over_shared([(clients(k1=0.5, k2=0.0), clients(k1=0.1, k2=0.2))]) is None
+    assert compare_shared([(clients(k1=0.5, k2=0.0), clients(k1=0.1, k2=0.2))]) is None
 
 
 def test_means_over_seeds_are_of_each_seeds_own_shared_clients():
     first, second = (clients(k1=0.5), clients(k1=1.0, k2=0.0)), (clients(k3=0.0, k4=1.0), clients(k3=0.5, k4=0.5))
-    found = over_shared([first, second])
+    found = compare_shared([first, second])
     assert found is not None
     assert found.clients == 1.5
     assert found.mine["test/mean_accuracy"] == (0.5 + 0.5) / 2
@@ -47,7 +47,7 @@ def test_means_over_seeds_are_of_each_seeds_own_shared_clients():
 
 def test_worst_tenth_of_twenty_clients_is_two():
     many = {f"k{number}": number / 100 for number in range(1, 21)}
-    found = over_shared([(clients(**many), clients(**many, k30=0.0))])
+    found = compare_shared([(clients(**many), clients(**many, k30=0.0))])
     assert found is not None
     assert found.mine["test/worst10_accuracy"] == pytest.approx(0.015)
 
@@ -55,14 +55,14 @@ def test_worst_tenth_of_twenty_clients_is_two():
 def test_worst_tenth_of_an_error_is_the_largest_and_other_weights_than_sizes_are_not_guessed():
     error = Score("mae", higher_is_better=False)
     mine = replace(clients(k1=0.5, k2=3.0), by_size=False)
-    found = over_shared([(mine, clients(k1=1.0, k2=2.0, k3=9.0))], error)
+    found = compare_shared([(mine, clients(k1=1.0, k2=2.0, k3=9.0))], error)
     assert found is not None
     assert found.mine == {"test/weighted_mae": None, "test/mean_mae": 1.75, "test/worst10_mae": 3.0}
     assert found.others == {"test/weighted_mae": 5 / 3, "test/mean_mae": 1.5, "test/worst10_mae": 2.0}
 
 
 def test_runs_without_a_common_client_have_no_figures():
-    found = over_shared([(clients(k1=0.5), clients(k2=0.5))])
+    found = compare_shared([(clients(k1=0.5), clients(k2=0.5))])
     assert found is not None
     assert (found.clients, set(found.mine.values())) == (0, {None})
 

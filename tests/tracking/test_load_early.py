@@ -17,7 +17,7 @@ def test_it_is_loaded_in_a_thread_if_it_is_asked_for(mode: str | None, times: in
         loaded.append(current_thread().name)
         return "offline"
 
-    monkeypatch.setattr(service, "read_noted_mode", load)
+    monkeypatch.setattr(service, "read_wandb_mode", load)
     service.load_early(lambda: mode)
     assert loaded == []  # nobody waits
     begun.set()
@@ -30,7 +30,7 @@ def test_an_error_there_is_left_to_whoever_needs_it(monkeypatch: pytest.MonkeyPa
         raise InputError("no such mode")
 
     service.load_early(fail)
-    monkeypatch.setattr(service, "read_noted_mode", fail)
+    monkeypatch.setattr(service, "read_wandb_mode", fail)
     service.load_early(lambda: "offline")
     service.wait_until_loaded()
     service.wait_until_loaded()  # there is nothing to wait for

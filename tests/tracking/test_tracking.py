@@ -21,7 +21,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside, sync_line
+from lit_cfl.tracking.offline import last_kept_round, mark_complete, set_offline_aside, sync_line
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.trackers import Trackers
 
@@ -42,22 +42,22 @@ def test_an_option_goes_before_the_variable(option: Any, variable: str | None, m
     monkeypatch.delenv("WANDB_MODE")
     if variable is not None:
         monkeypatch.setenv("WANDB_MODE", variable)
-    assert Tracking(wandb=option).asked() == mode
+    assert Tracking(wandb=option).requested_mode() == mode
 
 
 def test_mode_that_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "sometimes")
     with pytest.raises(InputError, match="WANDB_MODE is 'sometimes'; set it to online, offline or disabled"):
-        Tracking().asked()
-    assert Tracking(wandb="offline").asked() == "offline"
+        Tracking().requested_mode()
+    assert Tracking(wandb="offline").requested_mode() == "offline"
 
 
 def test_without_wandb_runs_are_not_tracked_unless_that_was_asked_for(monkeypatch):
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    assert Tracking().asked() == "disabled"
+    assert Tracking().requested_mode() == "disabled"
     with pytest.raises(InputError, match="W&B is to be offline, which needs wandb: pip install wandb"):
-        Tracking(wandb="offline").asked()
+        Tracking(wandb="offline").requested_mode()
 
 
 class FullDisk(CSVLogger):
@@ -159,15 +159,15 @@ def test_loggers_are_not_told_of_folders(tmp_path: Path):
 
 def test_last_round_that_is_kept_is_known_without_folders_too(tmp_path: Path):
     folder = tmp_path / "wandb" / "offline-run-0-abc"
-    assert rounds_kept(folder.parent, "abc") == 0  # W&B was off until now
+    assert last_kept_round(folder.parent, "abc") == 0  # W&B was off until now
     folder.parent.mkdir()
-    assert rounds_kept(folder.parent, "abc") == 0  # killed before it had a folder
+    assert last_kept_round(folder.parent, "abc") == 0  # killed before it had a folder
     folder.mkdir()
     mark_complete(folder, "abc", 7)
-    assert rounds_kept(folder.parent, "abc") == 7
+    assert last_kept_round(folder.parent, "abc") == 7
     shutil.rmtree(folder)
-    assert rounds_kept(folder.parent, "abc") == 7  # uploaded and removed
-    assert rounds_kept(folder.parent, "of another run") == 0
+    assert last_kept_round(folder.parent, "abc") == 7  # uploaded and removed
+    assert last_kept_round(folder.parent, "of another run") == 0
 
 
 def test_what_a_killed_process_left_is_set_aside_and_its_rounds_are_logged_again(tmp_path: Path):
@@ -177,12 +177,12 @@ def test_what_a_killed_process_left_is_set_aside_and_its_rounds_are_logged_again
         file.touch()
     mark_complete(files[0].parent, "abc", 7)
     for _ in range(2):  # also where the next process was killed before it had a folder of its own
-        assert rounds_kept(tmp_path, "abc") == 7  # these are in the complete folder, which is uploaded
+        assert last_kept_round(tmp_path, "abc") == 7  # these are in the complete folder, which is uploaded
         assert [file.with_suffix(".wandb.synced").exists() for file in files] == [False, True]
     later = tmp_path / "offline-run-2-abc"
     later.mkdir()
     mark_complete(later, "abc", 9)
-    assert rounds_kept(tmp_path, "abc") == 9
+    assert last_kept_round(tmp_path, "abc") == 9
     set_offline_aside(tmp_path, "abc")  # it goes on online, and the server has no round yet
     assert all(file.with_suffix(".wandb.synced").exists() for file in files)
 

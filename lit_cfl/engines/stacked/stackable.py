@@ -13,7 +13,7 @@ from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers, why_not_stacked
 from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.engines.task_protocol import Batch
-from lit_cfl.errors import in_short
+from lit_cfl.errors import short_error
 from lit_cfl.parameters import ParameterLayout
 
 
@@ -62,7 +62,7 @@ def _in_words(error: Exception) -> str:
         ".item()": "it reads a number out of a tensor (.item())",
     }
     found = [reason for words, reason in reasons.items() if words in str(error)]
-    return found[0] if found else f"in a stack it raises {in_short(error)}"
+    return found[0] if found else f"in a stack it raises {short_error(error)}"
 
 
 def _take_stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_cfl.cli import kept_help
-from lit_cfl.cli.kept_help import is_help, show_help
+from lit_cfl.cli import help_cache
+from lit_cfl.cli.help_cache import is_help, show_help
 
 FOLDER = "cache"
 
@@ -18,7 +18,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITCFL_CACHE", FOLDER)
     Path("ours/cli").mkdir(parents=True)
     Path("ours/cli/own.py").write_text("x = 1\n")
-    monkeypatch.setattr(kept_help, "_OURS", Path("ours"))
+    monkeypatch.setattr(help_cache, "_OURS", Path("ours"))
 
 
 def answers(
@@ -54,7 +54,7 @@ def test_a_changed_or_added_file_and_another_width_make_it_again(
     assert answers("--help", capsys)[1] == 1
     Path("ours/cli/new.py").write_text("")
     assert answers("--help", capsys)[1] == 1
-    monkeypatch.setattr(kept_help, "version", lambda package: "another")
+    monkeypatch.setattr(help_cache, "version", lambda package: "another")
     assert answers("--help", capsys)[1] == 1
     monkeypatch.setenv("COLUMNS", "33")
     assert answers("--help", capsys)[1] == 1
