@@ -49,7 +49,9 @@ def test_labels_in_another_order_are_refused(qmnist: Path):
         mnist_writers.joined(mnist_writers.read_qmnist(qmnist), IMAGES, labels)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"no table", mtime=0), gzip.compress(bytes(40), mtime=0)])
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(b"no table", mtime=0), gzip.compress(bytes(40), mtime=0)]
+)
 def test_what_is_no_table_is_named(qmnist: Path, content: bytes, capsys: pytest.CaptureFixture[str]):
     (qmnist / "qmnist-test-labels-idx2-int.gz").write_bytes(content)
     with pytest.raises(SystemExit) as end:
