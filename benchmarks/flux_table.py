@@ -28,7 +28,9 @@ Protocol, written before anything was run:
 * accuracy: mean over the clients of the accuracy on the client's test part of the model that it has after round 10
   (FLUX's "known association"). Nothing is chosen by it. Order: levels 8 and 1, fold by fold, then the others.
 
-Added after the first rows had been seen: IFCA and FeSEM with as many models as there are true clusters (`K given`).
+Changed after the first rows had been seen, as a run takes minutes: grey images, of which ANDA makes three equal
+channels, are given as one (shift x-given-y). Added then: IFCA and FeSEM with as many models as there are true clusters
+(`K given`), FedRC at three times the rate, FedAvg at a third of it.
 
 FLUX's figure has one number a level, which we take for the mean of its four shifts, as its standard deviations suggest.
 """
@@ -86,8 +88,11 @@ SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # of the true number of clus
     "IFCA K given": lambda true: IFCA(true),
     "FeSEM random K given": lambda true: FeSEM(true, start_partition="random"),
     "FeSEM loss K given": lambda true: FeSEM(true, start_partition="loss"),
+    "FedRC rate 0.015": lambda true: FedRC(CLUSTERS),
+    "FedAvg rate 0.0017": lambda true: FedAvg(),
     "CFL 0.4 0.6": lambda true: CFL(0.4, 0.6, warmup_rounds=3),
 }
+RATES = {"FedRC rate 0.015": 0.015, "FedAvg rate 0.0017": 0.005 / 3}
 
 
 class LeNet5(nn.Module):
@@ -147,6 +152,8 @@ def data(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
         clusters = [sorted(set(mappings)).index(mapping) for mapping in mappings]
     kinds = ("train", "test")
     x = np.concatenate([as_bytes(part[f"{kind}_features"]) for kind in kinds for part in parts])
+    if x.ndim == 4 and (x == x[:, :1]).all():
+        x = x[:, :1]  # grey
     y = torch.cat([part[f"{kind}_labels"] for kind in kinds for part in parts])
     owner = np.concatenate([np.full(len(p[f"{kind}_labels"]), i) for kind in kinds for i, p in enumerate(parts)])
     num_train = sum(len(part["train_labels"]) for part in parts)
@@ -172,7 +179,7 @@ def cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -
 
     def task() -> Classification:
         built = LeNet5(channels) if net == "LeNet5" else MLP(128, [channels, 28, 28], 10)
-        return Classification(built, partial(torch.optim.SGD, lr=0.005, momentum=0.9))
+        return Classification(built, partial(torch.optim.SGD, lr=RATES.get(system, 0.005), momentum=0.9))
 
     experiment = Experiment(
         module, task, SYSTEMS[system](true), rounds=ROUNDS, cohort_size=CLIENTS, local=LocalTraining(2, 64)
