@@ -1,13 +1,11 @@
 """A disk cache for arrays that are expensive to compute."""
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from time import time
@@ -18,20 +16,20 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
 
 Arrays = dict[str, np.ndarray]
-_NOTICES = "notices"  # name of what was said when the arrays were made
-_MAKING = ".making-"  # begins the name of a folder in which an entry is made
-_FRESH_SECONDS = 60.0  # such a folder may not be held yet
+_NOTICES = "notices"  # name of the array of notices that were given when the entry was made
+_MAKING = ".making-"  # prefix of a folder in which an entry is made
+_ABANDONED_SECONDS = 86_400.0  # no process takes a day to make an entry
 
 
 def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
     """Reads arrays from the cache, or computes and stores them.
 
-    The cache is the folder LITCFL_CACHE (`~/.cache/lit-cfl` where it is not set; `off`: there is none). Its entries
-    are folders of .npy files that appear whole or not at all, so processes may share it. A damaged entry is made again.
+    The cache is the folder LITCFL_CACHE (by default `~/.cache/lit-cfl`; `off`: no cache). Its entries are folders of
+    .npy files that appear whole or not at all, so processes may share it. A damaged entry is made again.
 
     Args:
-        key: all that the arrays depend on.
-        make: makes the arrays; their names are identifiers.
+        key: Everything on which the arrays depend.
+        make: Computes the arrays; their names are identifiers.
 
     Raises:
         InputError: the folder cannot be written.
@@ -45,7 +43,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
         for text in arrays.pop(_NOTICES, np.array([], np.str_)).tolist():
             warnings.warn(text, Notice, stacklevel=2)
         return arrays
-    with _named_errors(folder):  # before the work is done: what cannot be kept is said at once
+    with _named_errors(folder):  # fails before the work if the arrays could not be stored
         folder.mkdir(parents=True, exist_ok=True)
     with _temporary_folder(folder) as temporary:
         with _named_errors(folder), suppress(FileNotFoundError):
@@ -57,7 +55,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
 
 
 def _collect_notices(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
-    """Computes arrays; returns them with the notices raised meanwhile, which later readers get, too."""
+    """Computes arrays; returns them with the notices given meanwhile, which later readers get, too."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
         arrays = make()
@@ -71,33 +69,14 @@ def _temporary_folder(folder: Path) -> Iterator[Path]:
     """Creates a folder for a new entry. Removes those left by killed processes."""
     with _named_errors(folder):
         temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
-    with ExitStack() as held:
-        try:
-            with suppress(OSError):  # some network disks lock no folders
-                held.enter_context(_held(temporary))
-                _remove_abandoned(folder)
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    for left in folder.glob(f"{_MAKING}*"):
-        with suppress(OSError):  # another process was faster, or is at work there
-            if time() - left.stat().st_mtime > _FRESH_SECONDS:
-                with _held(left):
-                    shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Locks a folder until the block or the process ends. Raises OSError if another process has locked it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    for other in folder.glob(f"{_MAKING}*"):
+        with suppress(OSError):  # another process was faster
+            if time() - other.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield temporary
     finally:
-        os.close(descriptor)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _read(entry: Path) -> Arrays | None:

@@ -1,4 +1,4 @@
-"""Partitions of examples among clients: pure functions of index arrays and an rng, each with an option class."""
+"""Partitions of examples among clients: classes of options that divide a pool, given a random generator."""
 
 from lit_cfl.datamodules.partition.base import Partition, Pool, SharedOut, split_each
 from lit_cfl.datamodules.partition.ditto500 import Ditto500

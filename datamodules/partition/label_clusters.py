@@ -36,7 +36,22 @@ class LabelGroups(SharedOut):
         object.__setattr__(self, "num_clients", len(self.groups) * self.clients_per_group)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        return share_by_groups(labels, num_labels, self.groups, self.clients_per_group, rng)
+        groups = self.groups
+        named = sorted(label for group in groups for label in group)
+        if len(set(named)) < len(named):
+            raise InputError(f"groups {groups} name a label twice; each may be in one group only")
+        missing = sorted(set(labels.unique().tolist()) - set(named))
+        if missing:
+            raise InputError(f"labels {missing} of the data are in none of the groups {groups}; add them to one")
+        if named and not 0 <= named[0] <= named[-1] < num_labels:
+            raise InputError(f"groups {groups} name labels that are not among 0 to {num_labels - 1}")
+        lists = []
+        for group in groups:
+            mine = torch.isin(labels, torch.tensor(group)).nonzero().flatten()
+            shared = iid(len(mine), self.clients_per_group, rng)
+            lists.append(ClientIndex(mine[shared.values], shared.starts, shared.sizes))
+        values, sizes = torch.cat([one.values for one in lists]), torch.cat([one.sizes for one in lists])
+        return ClientIndex.from_sizes(values, sizes)
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.arange(len(shares)) // self.clients_per_group
@@ -69,86 +84,47 @@ class DominantClass(SharedOut):
                 f"{self.num_clients} clients and {num_labels} labels"
             )
         clusters = torch.arange(self.num_clients) % self.num_clusters
-        return draw_dominated(labels, num_labels, clusters, self.beta, self.examples_per_client, rng)
+        there, members = torch.bincount(labels, minlength=num_labels), torch.bincount(clusters)
+        size = self._size(there, members)
+        own, others = count_taken(there, members, self.beta, size)
+        of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
+        which = torch.arange(num_labels).expand(len(members), -1)
+        starts = consecutive_starts(which, own + others, num_labels)
+        first = join_pieces(of_label, which, starts, own)  # examples of each cluster's own label
+        second = shuffle_lists(join_pieces(of_label, which, starts, others), rng)  # in proportion to the other labels
+        number = torch.full_like(clusters, round(self.beta * size))
+        parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
+        ranks = clusters.argsort(stable=True).argsort()  # rank of each client when sorted by cluster
+        return parts[0].plus(parts[1]).select(ranks).packed()
+
+    def _size(self, there: Tensor, members: Tensor) -> int:
+        """Finds the number of examples of each client; raises InputError if there are too few. See `count_taken`."""
+        if not 0 <= self.beta <= 1 or int((there > 0).sum()) < 2:
+            raise InputError(
+                f"beta is {self.beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more"
+            )
+        lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
+        if self.beta and lacking:
+            raise InputError(
+                f"no example has label {lacking[0]}, of which cluster {lacking[0]} is to have most; number the labels "
+                "from 0 without gaps, or give fewer clusters"
+            )
+        most = most_for_everyone(there, members, self.beta)
+        size = most if self.examples_per_client is None else self.examples_per_client
+        if size < 1 or not fits(there, members, self.beta, size):
+            raise InputError(
+                f"{self.num_clients} clients cannot have {size} examples each, a share of {self.beta} of them with "
+                f"their cluster's label, but {most} at most; change examples_per_client, the number of clients or beta"
+            )
+        if self.beta and not round(self.beta * size):
+            raise InputError(
+                f"a share of {self.beta} of {size} examples with their cluster's label is none; give more "
+                "examples_per_client, fewer clients or a larger beta"
+            )
+        return size
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.arange(len(shares)) % self.num_clusters
-
-
-def share_by_groups(
-    labels: Tensor, num_labels: int, groups: Sequence[Sequence[int]], clients_per_group: int, rng: np.random.Generator
-) -> ClientIndex:
-    """Divides the examples of each group's labels equally among the group's clients, the first group first.
-
-    Raises:
-        InputError: a label of the data is in no group, or in two.
-    """
-    named = sorted(label for group in groups for label in group)
-    if len(set(named)) < len(named):
-        raise InputError(f"groups {groups} name a label twice; each may be in one group only")
-    missing = sorted(set(labels.unique().tolist()) - set(named))
-    if missing:
-        raise InputError(f"labels {missing} of the data are in none of the groups {groups}; add them to one")
-    if named and not 0 <= named[0] <= named[-1] < num_labels:
-        raise InputError(f"groups {groups} name labels that are not among 0 to {num_labels - 1}")
-    lists = []
-    for group in groups:
-        mine = torch.isin(labels, torch.tensor(group)).nonzero().flatten()
-        shared = iid(len(mine), clients_per_group, rng)
-        lists.append(ClientIndex(mine[shared.values], shared.starts, shared.sizes))
-    return ClientIndex.from_sizes(torch.cat([one.values for one in lists]), torch.cat([one.sizes for one in lists]))
-
-
-def draw_dominated(
-    labels: Tensor,
-    num_labels: int,
-    clusters: Tensor,
-    beta: float,
-    examples_per_client: int | None,
-    rng: np.random.Generator,
-) -> ClientIndex:
-    """Draws examples for each client: round(beta * n) with its cluster's label, the others from all other labels.
-
-    What a cluster takes of the other labels is in proportion to how many examples these have; who of the cluster gets
-    which of them is drawn at random.
-
-    Args:
-        clusters: Cluster of each client, int64 `[clients]`, from 0; the label of a cluster has the same number.
-
-    Raises:
-        InputError: there are too few examples, of all labels or of a cluster's.
-    """
-    there, members = torch.bincount(labels, minlength=num_labels), torch.bincount(clusters)
-    if not 0 <= beta <= 1 or int((there > 0).sum()) < 2:
-        raise InputError(f"beta is {beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more")
-    lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
-    if beta and lacking:
-        raise InputError(
-            f"no example has label {lacking[0]}, of which cluster {lacking[0]} is to have most; number the labels from "
-            "0 without gaps, or give fewer clusters"
-        )
-    most = most_for_everyone(there, members, beta)
-    size = most if examples_per_client is None else examples_per_client
-    if size < 1 or not fits(there, members, beta, size):
-        raise InputError(
-            f"{len(clusters)} clients cannot have {size} examples each, a share of {beta} of them with their cluster's "
-            f"label, but {most} at most; change examples_per_client, the number of clients or beta"
-        )
-    if beta and not round(beta * size):
-        raise InputError(
-            f"a share of {beta} of {size} examples with their cluster's label is none; give more examples_per_client, "
-            "fewer clients or a larger beta"
-        )
-    own, others = count_taken(there, members, beta, size)
-    of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
-    which = torch.arange(num_labels).expand(len(members), -1)
-    starts = consecutive_starts(which, own + others, num_labels)
-    first = join_pieces(of_label, which, starts, own)  # examples of each cluster's own label
-    second = shuffle_lists(join_pieces(of_label, which, starts, others), rng)
-    number = torch.full_like(clusters, round(beta * size))
-    parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
-    ranks = clusters.argsort(stable=True).argsort()  # rank of each client when sorted by cluster
-    return parts[0].plus(parts[1]).select(ranks).packed()
 
 
 def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:

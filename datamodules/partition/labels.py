@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition.base import SharedOut, apportion, divide_in_proportion, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_enough
-from lit_cfl.datamodules.partition.sizes import dirichlet_weights
+from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
 
 _HOPELESS = 50  # clients short of examples in one draw: a draw with none would then come once in e^50
@@ -36,7 +36,23 @@ class Dirichlet(SharedOut):
     max_tries: int = 100
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        return dirichlet(labels, num_labels, self.num_clients, self.alpha, self.min_size, self.max_tries, rng)
+        require_enough(len(labels), self.num_clients, self.min_size)
+        if self.max_tries < 1:
+            raise InputError(f"max_tries is {self.max_tries}; give 1 or more")
+        totals = torch.bincount(labels, minlength=num_labels).tolist()
+        for _ in range(self.max_tries):
+            drawn = [apportion(dirichlet_weights(self.num_clients, self.alpha, rng), total) for total in totals]
+            counts = torch.stack(drawn, 1)  # [clients, labels]
+            short = int((counts.sum(1) < self.min_size).sum())
+            if not short:
+                return divide_in_proportion(counts, labels, rng)
+            if short > _HOPELESS:
+                break
+        raise InputError(
+            f"Dirichlet with alpha {self.alpha} leaves some of {self.num_clients} clients with fewer than "
+            f"{self.min_size} examples, {short} of them in the last draw of at most {self.max_tries}; take a larger "
+            "alpha, fewer clients or a smaller min_size"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,10 +75,14 @@ class InnerDirichlet(SharedOut):
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         if self.sizes is None:
             require_enough(len(labels), self.num_clients)
-            sizes = apportion(torch.ones(self.num_clients, dtype=torch.float64), len(labels))
+            sizes = equal_sizes(len(labels), self.num_clients)
         else:
             sizes = self._given_sizes(len(labels))
-        return inner_dirichlet(labels, num_labels, sizes, self.alpha, rng)
+        wishes = torch.stack([dirichlet_weights(num_labels, self.alpha, rng) for _ in range(len(sizes))])
+        counts = grant_wishes(wishes, sizes, torch.bincount(labels, minlength=num_labels))
+        which = torch.arange(num_labels).expand(len(sizes), -1)
+        of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
+        return shuffle_lists(join_pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
 
     def _given_sizes(self, num_examples: int) -> Tensor:
         given = list(self.sizes or [])
@@ -88,7 +108,29 @@ class ClassesPerClient(SharedOut):
     classes: int = 2
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        return cyclic_classes(labels, num_labels, self.num_clients, self.classes, rng)
+        number, classes = self.num_clients, self.classes
+        require_enough(len(labels), number)
+        if not 1 <= classes <= num_labels:
+            raise InputError(
+                f"classes is {classes}; each client can have 1 to {num_labels} of these {num_labels} labels"
+            )
+        if number + classes - 1 < num_labels:
+            raise InputError(
+                f"{number} clients with {classes} classes each have {number + classes - 1} of the {num_labels} labels; "
+                f"give at least {num_labels - classes + 1} clients"
+            )
+        has = torch.zeros(number, num_labels, dtype=torch.bool)
+        has.scatter_(1, cyclic_labels(number, classes, num_labels), True)
+        there, wanted = torch.bincount(labels, minlength=num_labels), has.sum(0)
+        if (there < wanted).any():
+            label = int((there < wanted).nonzero()[0])
+            remedy = (
+                "give fewer clients" if there[label] else "number the labels from 0 without gaps, or divide otherwise"
+            )
+            raise InputError(
+                f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}"
+            )
+        return divide_in_proportion(has, labels, rng)
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.arange(len(shares)) % (num_labels if self.classes < num_labels else 1)
@@ -109,55 +151,14 @@ class Shards(SharedOut):
     shards_per_client: int = 2
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        return shards(labels, self.num_clients, self.shards_per_client, rng)
-
-
-def dirichlet(
-    labels: Tensor,
-    num_labels: int,
-    num_clients: int,
-    alpha: float,
-    min_size: int,
-    max_tries: int,
-    rng: np.random.Generator,
-) -> ClientIndex:
-    """Divides each label in proportions from Dirichlet(alpha) until each client has `min_size` examples.
-
-    Raises:
-        InputError: no draw was good enough, or one was so far from it that more would not help.
-    """
-    require_enough(len(labels), num_clients, min_size)
-    if max_tries < 1:
-        raise InputError(f"max_tries is {max_tries}; give 1 or more")
-    totals = torch.bincount(labels, minlength=num_labels).tolist()
-    for _ in range(max_tries):
-        drawn = [apportion(dirichlet_weights(num_clients, alpha, rng), total) for total in totals]
-        counts = torch.stack(drawn, 1)  # [clients, labels]
-        short = int((counts.sum(1) < min_size).sum())
-        if not short:
-            return divide_in_proportion(counts, labels, rng)
-        if short > _HOPELESS:
-            break
-    raise InputError(
-        f"Dirichlet with alpha {alpha} leaves some of {num_clients} clients with fewer than {min_size} examples, "
-        f"{short} of them in the last draw of at most {max_tries}; take a larger alpha, fewer clients or a "
-        "smaller min_size"
-    )
-
-
-def inner_dirichlet(
-    labels: Tensor, num_labels: int, sizes: Tensor, alpha: float, rng: np.random.Generator
-) -> ClientIndex:
-    """Gives each client examples in label proportions from Dirichlet(alpha), as many as its size.
-
-    Args:
-        sizes: Examples of each client, int64 `[clients]`, in all no more than there are.
-    """
-    wishes = torch.stack([dirichlet_weights(num_labels, alpha, rng) for _ in range(len(sizes))])
-    counts = grant_wishes(wishes, sizes, torch.bincount(labels, minlength=num_labels))
-    which = torch.arange(num_labels).expand(len(sizes), -1)
-    of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
-    return shuffle_lists(join_pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
+        number = self.num_clients * self.shards_per_client
+        if self.shards_per_client < 1:
+            raise InputError(f"shards_per_client is {self.shards_per_client}; give 1 or more")
+        require_enough(len(labels), self.num_clients, self.shards_per_client, "shards_per_client")
+        shards = ClientIndex.from_sizes(labels.argsort(stable=True), equal_sizes(len(labels), number))
+        dealt = shards.select(torch.from_numpy(rng.permutation(number)))
+        sizes = dealt.sizes.view(self.num_clients, self.shards_per_client)
+        return ClientIndex.from_sizes(dealt.entries, sizes.sum(1))
 
 
 def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
@@ -185,43 +186,6 @@ def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
             wanted[client, label] -= 1
             left[label] -= 1
     return counts
-
-
-def cyclic_classes(
-    labels: Tensor, num_labels: int, num_clients: int, classes: int, rng: np.random.Generator
-) -> ClientIndex:
-    """Gives client u the labels u to u + classes - 1 modulo C, each shared equally among the clients that have it.
-
-    Raises:
-        InputError: a label has nobody to go to, or fewer examples than clients.
-    """
-    require_enough(len(labels), num_clients)
-    if not 1 <= classes <= num_labels:
-        raise InputError(f"classes is {classes}; each client can have 1 to {num_labels} of these {num_labels} labels")
-    if num_clients + classes - 1 < num_labels:
-        raise InputError(
-            f"{num_clients} clients with {classes} classes each have {num_clients + classes - 1} of the {num_labels} "
-            f"labels; give at least {num_labels - classes + 1} clients"
-        )
-    has = torch.zeros(num_clients, num_labels, dtype=torch.bool)
-    has.scatter_(1, cyclic_labels(num_clients, classes, num_labels), True)
-    there, wanted = torch.bincount(labels, minlength=num_labels), has.sum(0)
-    if (there < wanted).any():
-        label = int((there < wanted).nonzero()[0])
-        remedy = "give fewer clients" if there[label] else "number the labels from 0 without gaps, or divide otherwise"
-        raise InputError(f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}")
-    return divide_in_proportion(has, labels, rng)
-
-
-def shards(labels: Tensor, num_clients: int, shards_per_client: int, rng: np.random.Generator) -> ClientIndex:
-    """Sorts by label, cuts into shards whose sizes differ by one at most, and deals them to the clients at random."""
-    if shards_per_client < 1:
-        raise InputError(f"shards_per_client is {shards_per_client}; give 1 or more")
-    require_enough(len(labels), num_clients, shards_per_client, "shards_per_client")
-    number = num_clients * shards_per_client
-    cut = ClientIndex.from_sizes(labels.argsort(stable=True), apportion(torch.ones(number).double(), len(labels)))
-    dealt = cut.select(torch.from_numpy(rng.permutation(number)))
-    return ClientIndex.from_sizes(dealt.entries, dealt.sizes.view(num_clients, shards_per_client).sum(1))
 
 
 def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:

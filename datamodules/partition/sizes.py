@@ -43,8 +43,13 @@ class QuantitySkew(Alike):
     min_size: int = 10
 
     @abstractmethod
+    def weights(self, rng: np.random.Generator) -> Tensor:
+        """Draws the proportions in which clients share the rest, float64 `[clients]`."""
+
     def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
         """Draws the number of examples of each client, int64 `[clients]`, with sum `num_examples`."""
+        require_enough(num_examples, self.num_clients, self.min_size)
+        return self.min_size + apportion(self.weights(rng), num_examples - self.min_size * self.num_clients)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return deal_at_random(self.sizes(len(labels), rng), rng)
@@ -60,8 +65,11 @@ class LogNormalSizes(QuantitySkew):
 
     sigma: float = 2.0
 
-    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
-        return lognormal_sizes(num_examples, self.num_clients, self.sigma, self.min_size, rng)
+    def weights(self, rng: np.random.Generator) -> Tensor:
+        if not 0 <= self.sigma < float("inf"):
+            raise InputError(f"sigma of the sizes is {self.sigma}; give 0 or more")
+        logs = torch.from_numpy(self.sigma * rng.standard_normal(self.num_clients))
+        return (logs - logs.max()).exp()  # no weight overflows
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,11 @@ class PowerLawSizes(QuantitySkew):
 
     exponent: float = 1.0
 
-    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
-        return power_law_sizes(num_examples, self.num_clients, self.exponent, self.min_size, rng)
+    def weights(self, rng: np.random.Generator) -> Tensor:
+        if not 0 <= self.exponent < float("inf"):
+            raise InputError(f"exponent of the sizes is {self.exponent}; give 0 or more")
+        ranks = torch.from_numpy(1.0 + rng.permutation(self.num_clients))
+        return ranks**-self.exponent
 
 
 @dataclass(frozen=True)
@@ -88,8 +99,8 @@ class DirichletSizes(QuantitySkew):
 
     alpha: float = 0.5
 
-    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
-        return dirichlet_sizes(num_examples, self.num_clients, self.alpha, self.min_size, rng)
+    def weights(self, rng: np.random.Generator) -> Tensor:
+        return dirichlet_weights(self.num_clients, self.alpha, rng)
 
 
 def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> ClientIndex:
@@ -100,46 +111,17 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
         num_clients: 1 to N.
     """
     require_enough(num_examples, num_clients)
-    return deal_at_random(apportion(torch.ones(num_clients, dtype=torch.float64), num_examples), rng)
+    return deal_at_random(equal_sizes(num_examples, num_clients), rng)
+
+
+def equal_sizes(num_examples: int, num_clients: int) -> Tensor:
+    """Divides examples into sizes that differ by one at most, int64 `[clients]`."""
+    return apportion(torch.ones(num_clients, dtype=torch.float64), num_examples)
 
 
 def deal_at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Assigns each index from 0 to sum(sizes) - 1 to a random client; sizes int64 `[clients]`.
-
-    Args:
-        sizes: Size of each client, int64 `[clients]`.
-    """
+    """Deals the indices 0 to sum(sizes) - 1 to clients of these sizes, int64 `[clients]`, at random."""
     return ClientIndex.from_sizes(torch.from_numpy(rng.permutation(int(sizes.sum()))), sizes)
-
-
-def lognormal_sizes(
-    num_examples: int, num_clients: int, sigma: float, min_size: int, rng: np.random.Generator
-) -> Tensor:
-    """Draws sizes int64 `[clients]`: min_size, and the rest by lognormal(0, sigma^2), with sum `num_examples`."""
-    if not 0 <= sigma < float("inf"):
-        raise InputError(f"sigma of the sizes is {sigma}; give 0 or more")
-    require_enough(num_examples, num_clients, min_size)
-    logs = torch.from_numpy(sigma * rng.standard_normal(num_clients))
-    return with_min_size(min_size, (logs - logs.max()).exp(), num_examples)  # only proportions count; none overflows
-
-
-def power_law_sizes(
-    num_examples: int, num_clients: int, exponent: float, min_size: int, rng: np.random.Generator
-) -> Tensor:
-    """Draws sizes int64 `[clients]`: min_size, and the rest by rank^-exponent for random ranks, sum `num_examples`."""
-    if not 0 <= exponent < float("inf"):
-        raise InputError(f"exponent of the sizes is {exponent}; give 0 or more")
-    require_enough(num_examples, num_clients, min_size)
-    ranks = torch.from_numpy(1.0 + rng.permutation(num_clients))
-    return with_min_size(min_size, ranks**-exponent, num_examples)
-
-
-def dirichlet_sizes(
-    num_examples: int, num_clients: int, alpha: float, min_size: int, rng: np.random.Generator
-) -> Tensor:
-    """Draws sizes int64 `[clients]`: min_size, and the rest by Dirichlet(alpha), with sum `num_examples`."""
-    require_enough(num_examples, num_clients, min_size)
-    return with_min_size(min_size, dirichlet_weights(num_clients, alpha, rng), num_examples)
 
 
 def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) -> Tensor:
@@ -147,8 +129,3 @@ def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) 
     if not 0 < alpha < float("inf"):
         raise InputError(f"alpha of the Dirichlet distribution is {alpha}; it must be above 0")
     return torch.from_numpy(rng.dirichlet(np.full(num_clients, alpha)))
-
-
-def with_min_size(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
-    """Gives each client min_size, and the rest in proportion to the weights, int64 `[clients]`, sum `num_examples`."""
-    return min_size + apportion(weights, num_examples - min_size * len(weights))

@@ -180,12 +180,6 @@ class _Lists:
     index: ClientIndex
     which: Tensor
 
-    @classmethod
-    def of(cls, index: ClientIndex) -> "_Lists":
-        if index.is_packed:  # nobody shares a list
-            return cls(index, torch.arange(len(index)))
-        return cls(*index.distinct())
-
     @property
     def entries(self) -> Tensor:
         """Indices, int64 `[n]`."""
@@ -232,7 +226,7 @@ def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor 
     ends = index.starts + index.sizes
     if bool(((index.sizes < 0) | ((index.sizes > 0) & ((index.starts < 0) | (ends > len(index.values))))).any()):
         raise InputError(f"{what} has lists outside of its {len(index.values)} values; use ClientIndex.from_lists")
-    most, lists = len(examples) * len(examples.views), _Lists.of(index)
+    most, lists = len(examples) * len(examples.views), _Lists(*index.distinct())
     wrong = (lists.entries < 0) | (lists.entries >= most)
     if wrong.any():
         place = int(wrong.int().argmax())

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from partition_cases import divided, few, labels_of, pool_of, seeds
 
 from lit_cfl.datamodules.partition import IID, DirichletSizes, LogNormalSizes, PowerLawSizes, SharedOut
-from lit_cfl.datamodules.partition.sizes import lognormal_sizes
 from lit_cfl.errors import InputError
 
 
@@ -40,12 +39,12 @@ def test_sizes_without_spread_are_equal():
 
 
 def test_lognormal_sizes_have_the_spread_asked_for():
-    sizes = lognormal_sizes(10**9, 20_000, 2.0, 10, np.random.default_rng(0))
+    sizes = LogNormalSizes(20_000, min_size=10).sizes(10**9, np.random.default_rng(0))
     assert (sizes - 10).double().log().std().item() == pytest.approx(2.0, rel=0.02)
 
 
 def test_extreme_spread_is_no_overflow():
-    sizes = lognormal_sizes(1000, 10, 1e4, 1, np.random.default_rng(0))
+    sizes = LogNormalSizes(10, min_size=1, sigma=1e4).sizes(1000, np.random.default_rng(0))
     assert sorted(sizes.tolist()) == [1] * 9 + [991]
 
 
