@@ -1,4 +1,4 @@
-"""Your own data: NumPy arrays, torch tensors, a table .csv, a file .npz, or a folder with one .npz for each client."""
+"""Your own data: NumPy arrays, torch tensors, a .csv table, an .npz file, or a folder with one .npz file per client."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -27,36 +27,37 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 class ArrayData(PooledDataModule):
-    """Arrays of your own: x, y, and perhaps the client and the true cluster of each example.
+    """Your own arrays: x, y, and optionally the client and the true cluster of each example.
 
-    The clients are those of `client`; without it, ten of equal size. `partition` makes others.
+    `client` names the clients; without it there are ten of equal size, or those of `partition`.
 
-    `source` is a table .csv with columns y and perhaps client and cluster, and numbers in all others, which are the
-    inputs; a file .npz with x and perhaps y, client and cluster; or a folder with a file .npz for each client, named
-    after the client, with x and perhaps y and cluster, a single number or word. Nothing is unpickled.
+    `source` is a .csv table with a column y, optionally client and cluster, and inputs (numbers) in all other columns;
+    or an .npz file with x, and optionally y, client and cluster; or a folder with one .npz file per client, named after
+    the client, with x, and optionally y and a single cluster. Nothing is unpickled.
 
     Args:
-        x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be.
-            `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Integers other than uint8
-            are numbers, too; but token ids if the net has an embedding.
-        y: labels `[N]`, integers from 0, or words, which are numbered in ascending order; or numbers, floats `[N]`; or
-            several labels of each example `[N, L]`, 0 or 1 each (bool, integers or floats; shares between are soft
-            labels); None = there are none. The task must take such.
-        client: `[N]`, numbers or words; client 0 is the first of them in ascending order.
-        cluster: true clusters, for scoring only: `[N]`, or one for each client in that order; integers from 0, or
-            words.
-        source: a file or folder in place of x, y, client and cluster.
-        columns: names of the columns of a table .csv that are not called y, client or cluster, such as
-            `{y: label, client: user}`.
-        num_labels: size of the label space; null = the largest label + 1.
-        vocabulary: the inputs are token ids, 0 to `vocabulary - 1`, whatever the net; null = if it has an embedding.
-        scale: factor of the inputs, above 0; null = 1/255 for uint8, 1 for others.
-        channels: the axis of four-dimensional x that holds the channels, `first` or `last`; null = the one of the two
-            that has 1 or 3.
+        x: Inputs `[N, ...]`: a NumPy array, a torch tensor or lists, copied only if necessary.
+            `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Other integers are
+            numbers, or token ids if the net has an embedding.
+        y: Labels `[N]`, integers from 0, or words, which are numbered in ascending order; or floats `[N]`, the numbers
+            to predict; or several labels per example `[N, L]`, each 0 or 1 (bool, integers or floats; values between
+            are soft labels); None = no labels. The task must accept them.
+        client: Client of each example `[N]`, numbers or words; clients are numbered in ascending order.
+        cluster: True clusters, for scoring only: one per example `[N]`, or one per client in that order; integers from
+            0, or words.
+        source: File or folder that replaces x, y, client and cluster.
+        columns: Names of the columns y, client and cluster in a .csv table that calls them otherwise, such as `{y:
+            label, client: user}`.
+        num_labels: Size of the label space; null = the largest label + 1.
+        vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
+            are token ids if the net has an embedding.
+        scale: Factor on the inputs, above 0; null = 1/255 for uint8, otherwise 1.
+        channels: Place of the channel axis in four-dimensional x, `first` or `last`; null = whichever of the two has
+            size 1 or 3.
         skew_kind: Known difference between clusters of clients: `feature`, `label`, or `other`.
-        test: share of each client's examples kept for testing, 0 to below 1.
-        partition: who has which examples, in place of the natural clients and of `test`.
-        skew: how clusters of clients are made to differ (more), as in `PooledDataModule`.
+        test: Share of each client's examples kept for testing, 0 to below 1.
+        partition: Rule that divides the examples among clients, instead of the natural clients and `test`.
+        skew: Further differences between clusters of clients, as in `PooledDataModule`.
         options: Options of `PooledDataModule`.
     """
 
@@ -115,7 +116,7 @@ class ArrayData(PooledDataModule):
 
 @dataclass(frozen=True, eq=False)
 class _ClusteredPool(Pool):
-    """A pool in which the true cluster of each example may be known, int64 `[N]`."""
+    """A pool with the true cluster of each example, int64 `[N]`, if it is known."""
 
     clusters: Tensor | None = None
 
@@ -140,7 +141,7 @@ class _WithGivenClusters(Partition):
         division = replace(division, skew=skew_name(division.skew, self.kind))
         if not isinstance(pool, _ClusteredPool) or pool.clusters is None:
             return division
-        train = division.train  # by its examples, as a partition may leave out clients, or relabel them
+        train = division.train  # clusters follow the examples: a partition may leave out or renumber clients
         clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)))
         return replace(division, true_clusters=clusters)
 
@@ -153,7 +154,7 @@ def examples_of(
     scale: float | None = None,
     channels: str | None = None,
 ) -> Examples:
-    """Makes examples after all checks. Arguments as in `ArrayData`."""
+    """Checks arrays and makes examples of them. Arguments as in `ArrayData`."""
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
         raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
@@ -188,7 +189,7 @@ def _warn_if_unscaled(inputs: Tensor) -> None:
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
-    """Converts labels `[N]` to their stored form; finds their number (0 for numbers) and their names."""
+    """Converts labels `[N]` to their stored form; finds the size of their space (0 for numbers) and their names."""
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")
@@ -297,7 +298,7 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
 def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.ndarray]:
     """Reads the arrays of a `.csv` table, an `.npz` file, or a folder of `.npz` files, which are joined.
 
-    Nothing is unpickled. `columns` are as of `ArrayData`.
+    Nothing is unpickled. For `columns` see `ArrayData`.
     """
     if source.suffix == ".csv":
         return read_table(source, columns)

@@ -16,15 +16,15 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     """Converts a column to labels, int64 `[N]`: integers unchanged, words to their rank in ascending order.
 
     Args:
-        values: as of `scalars`.
+        values: Column, as for `scalars`.
         what: Name of the column, for errors.
-        remedy: for numbers that are not whole.
+        remedy: Remedy to name if a number is not whole.
 
     Returns:
-        the labels, and the names of 0, 1, ... where they are words; empty where they are numbers.
+        the labels, and the names of 0, 1, ... if they are words; empty for numbers.
 
     Raises:
-        InputError: a label is missing, or the column holds anything else.
+        InputError: a label is missing, or is neither a whole number nor a word.
     """
     array = scalars(values, what)
     if array.dtype.kind == "U":
@@ -45,20 +45,20 @@ def several_labels(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Converts a column of lists to several labels per example, bool `[N, L]`, or float32 for values between 0 and 1.
 
-    Lists of one length that hold 0 and 1 alone, bools or floats have an entry for each label. All others hold the
+    Lists of one length that contain only 0 and 1, bools or floats have an entry for each label. All others contain the
     labels that an example has: their numbers from 0, or words, which are numbered in ascending order.
 
     Args:
-        values: Lists, one a row.
+        values: One list per row.
         what: Name of the column, for errors.
         names: Names of the labels 0, 1, ... if the source has them; the lists then hold numbers.
-        num_labels: L; None = as the lists have it.
+        num_labels: L; None = as many as the lists show.
 
     Returns:
-        the labels, and their names; empty where they have none.
+        the labels, and their names; empty if they have none.
 
     Raises:
-        InputError: a row holds no list, or a list holds what is no label.
+        InputError: a row is no list, or a list contains something that is no label.
     """
     for row, value in enumerate(values):
         if not isinstance(value, list) or None in value:
@@ -84,12 +84,10 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Finds the number of classes in labels, int64 `[N]`, if it is not given: the largest label + 1.
-
-    Notes labels that never occur.
+    """Finds the number of classes of labels, int64 `[N]`: the largest label + 1. Warns of labels that never occur.
 
     Raises:
-        InputError: so few of them occur that the labels must be ids, not numbers from 0.
+        InputError: so few numbers below the largest occur that the labels must be ids.
     """
     found = np.unique(labels)
     size = int(found[-1]) + 1
@@ -132,7 +130,7 @@ def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.nda
 
 
 def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers client ids, which are numbers, words or dates.
+    """Numbers clients by their ids, which are numbers, words or dates.
 
     Returns:
         the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
@@ -143,10 +141,10 @@ def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def warn_of_similar_names(names: Sequence[str], what: str) -> None:
-    """Warns of empty names, and of names that differ only by blanks or in Unicode.
+    """Warns of empty names, and of names that differ only in blanks or Unicode forms.
 
     Args:
-        names: the different values of a column.
+        names: Distinct values of a column.
         what: Name of the column.
     """
     plain: dict[str, str] = {}
@@ -189,13 +187,13 @@ def scalars(values: Any, what: str) -> np.ndarray:
     """Converts one value per row to an array `[N]` of integers, floats, bools, words or dates.
 
     Args:
-        values: an array or tensor, a column of pandas, or a list; bytes are words in UTF-8.
+        values: Array, tensor, pandas column, or list; bytes are words in UTF-8.
         what: Name of the column, for errors.
 
     Raises:
         InputError: a value is missing or of another kind, or the column mixes them.
     """
-    # NumPy would make words of ["a", 1]
+    # NumPy would convert ["a", 1] to words
     array = np.fromiter(values, object, len(values)) if isinstance(values, list | tuple) else as_array(values, what)
     if array.ndim != 1:
         raise InputError(f"{what} has shape {array.shape}; give one number or word in each row")
@@ -267,12 +265,12 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
     """Converts number columns to one array `[N, ...]`: float32, or int32 if all contain integers.
 
     Args:
-        parts: the splits of one column `[n, ...]`, or those of several scalar columns `[n]`, which become the columns
-            of `[N, columns]`.
-        what: their name, for errors.
+        parts: Splits of one column `[n, ...]`, or splits of several scalar columns `[n]`, which become the columns of
+            `[N, columns]`.
+        what: Name of the columns, for errors.
 
     Raises:
-        InputError: rows of different length, something that is no number, or NaN.
+        InputError: rows differ in length, or a value is NaN or no number.
     """
     try:
         whole = [np.concatenate(splits) for splits in parts]

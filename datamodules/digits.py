@@ -15,15 +15,15 @@ from lit_cfl.errors import InputError
 class Digits(PooledDataModule):
     """1,797 grey images of handwritten digits, 8 x 8 (Alpaydin and Kaynak, 1998; part of scikit-learn).
 
-    Every image belongs to exactly one client. Client i sees its images under the i-th rotation, in turn, and that is
-    its true cluster. `partition` and `skew` make other clients of the same images.
+    Every image belongs to exactly one client. Rotations are assigned to the clients in turn, and are their true
+    clusters. `partition` and `skew` divide or change the same images in other ways.
 
     Args:
-        num_clients: 1 to 1,797; shares are equal. null = 40.
-        rotations: degrees, multiples of 90, one a true cluster. null = 0, 90, 180, 270.
-        test: share of each client's images kept for testing, 0 to below 1. null = 0.2.
-        partition: who has which images, instead of `num_clients` and `test`: an error together with one of them.
-        skew: how clusters differ, instead of `rotations`: an error together with them.
+        num_clients: Number of clients with equal shares, 1 to 1,797. null = 40.
+        rotations: Rotation of each true cluster in degrees, multiples of 90. null = 0, 90, 180, 270.
+        test: Share of each client's images kept for testing, 0 to below 1. null = 0.2.
+        partition: Rule that divides the images among clients; cannot be combined with `num_clients` or `test`.
+        skew: Differences between clusters; cannot be combined with `rotations`.
         options: Options of `PooledDataModule`.
     """
 

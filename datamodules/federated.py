@@ -24,26 +24,25 @@ from lit_cfl.storage.given_paths import expand_home
 
 
 class FederatedDataModule(LightningDataModule, ABC):
-    """A LightningDataModule that can say which client has what.
+    """A LightningDataModule that divides its examples among clients.
 
-    A subclass defines `load` and `divide`. As an ordinary LightningDataModule it serves the union of all clients, which
-    is what a centralised baseline trains on.
+    A subclass defines `load` and `divide`. As an ordinary LightningDataModule it returns the union of all clients, for
+    a centralised baseline.
 
     Args:
         shift: Changes of the clients' data over the rounds, in this order.
-        validation: share of each client's training part set aside for validation, 0 to below 1.
-        newcomers: share of the clients held out of training, 0 to below 1; they join after it.
+        validation: Share of each client's training part set aside for validation, 0 to below 1.
+        newcomers: Share of the clients that are held out of training and join after it, 0 to below 1.
         partition_seed: Seed of the partition, the validation part and the newcomers; None = the run's seed. Shifts are
             drawn from the run's seed alone.
-        partition_file: take the partition that a run saved instead of making one: a run directory, or the file
-            `partition.npz` in it. Clients, validation part and newcomers are then those of the file, whatever the other
-            options say.
-        allow_unseen_labels: train even where some test or validation data have a label nobody trains on; an error
-            otherwise.
+        partition_file: Partition saved by a run, to be used instead of a new one: a run directory, or its file
+            `partition.npz`. The file determines clients, validation part and newcomers, whatever the other options say.
+        allow_unseen_labels: Train even if test or validation data have a label that no client trains on; otherwise this
+            is an error.
         batch_size: Batch size of the centralised loaders.
-        augment: Random changes of the examples in local training, and nowhere else: `{crop: 4, flip: true}` pads images
-            by 4 pixels, cuts a window of their size, and mirrors half of them; or your own function of a batch
-            and a key for each example, by its path such as `my_module.function`. None = none.
+        augment: Random changes of the examples in local training only: `{crop: 4, flip: true}` pads images by 4 pixels,
+            cuts a window of their size, and mirrors half of them; or the path of your own function of a batch and a key
+            per example, such as `my_module.function`. None = none.
     """
 
     commit: str | None = None  # commit of the Hub's data set, once it is loaded

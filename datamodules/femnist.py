@@ -19,15 +19,15 @@ _NUM_LABELS = {"all": 62, "a-j": 10, "a-j_26": 26}
 class FEMNIST(ImageSet):
     """Handwritten characters, one client for each writer: grey images of 28 x 28, black on white (255), 62 labels.
 
-    The Hub copy has a `train` split alone, so each writer's test images are a share of its own. The papers' own FEMNIST
-    (FedProx: 200 artificial clients of the letters a to j from NIST) is not public; `labels: a-j` takes the same ten
-    letters from LEAF's. Not tried on the live Hub.
+    The Hub copy has only a `train` split, so a share of each writer's images is for testing. The FEMNIST of the papers
+    (FedProx: 200 artificial clients with the letters a to j from NIST) is not public; `labels: a-j` selects the same
+    ten letters from LEAF's. Not tried on the live Hub.
 
     Args:
-        source: a Hub id, or a local folder in the same form.
-        labels: `all`: 62 (0-9, A-Z, a-z); `a-j`: lower-case a to j alone, labels 0 to 9 (FlexCFL); `a-j_26`: the same
-            images for a model of 26 outputs (FedGroup, whose text says 62 classes).
-        partition: who has which images.
+        source: Hub id, or a local folder in the same format.
+        labels: `all`: 62 (0-9, A-Z, a-z); `a-j`: only lower-case a to j, labels 0 to 9 (FlexCFL); `a-j_26`: the same
+            images for a model with 26 outputs (FedGroup, whose text says 62 classes).
+        partition: Rule that divides the images among clients.
         options: Options of `ImageSet`.
     """
 

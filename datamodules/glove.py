@@ -1,4 +1,4 @@
-"""Pretrained word vectors from a text file in GloVe's format: a word and its numbers per line.
+"""Pretrained word vectors from a text file in GloVe's format: a word and its numbers on each line.
 
 Pennington, Socher, Manning. GloVe: Global Vectors for Word Representation. EMNLP 2014.
 """
@@ -34,10 +34,10 @@ def fingerprint(path: Path) -> str:
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
-    """Reads the vectors of those wanted words that are in the file, float32 `[width]` each.
+    """Reads the vectors of the wanted words that the file contains, float32 `[width]` each.
 
     Raises:
-        InputError: the file cannot be read, is empty or no UTF-8, has lines of different width or something that is no
+        InputError: the file cannot be read, is empty or not UTF-8, has lines of different width or a value that is no
             number, or none of the wanted words.
     """
     found, first = {}, 0
@@ -45,7 +45,7 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
         word, _, numbers = line.partition(" ")
         width = numbers.count(" ") + 1 if numbers else 0
         if (number == 1 and _HEADER.fullmatch(line)) or (first and width > first and not _is_number(numbers)):
-            continue  # counts of words and columns, or words with spaces, which are no words of ours
+            continue  # counts of words and columns, or words with spaces, which our tokens never contain
         first = first or width
         if width != first or not width:
             expected = f", but line 1 has {first}" if first else ""

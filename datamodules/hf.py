@@ -1,4 +1,4 @@
-"""Any data set of the Hugging Face Hub, or a local folder in the same form, by its column names."""
+"""Any data set of the Hugging Face Hub, or a local folder in the same format, by its column names."""
 
 import warnings
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ from lit_cfl.errors import InputError, Notice
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How an image column is read.
+    """Options for reading an image column.
 
     Args:
-        pixels: how 0 to 255 is scaled; as in `ImageSet`.
-        mode: converts to grey (`L`) or colour (`RGB`); null: the images have to be all one or all the other.
-        size: height and width to resize to; null: the images have to have one size.
-        pad: pixels added on each side, 0 or more.
-        background: grey value of the padding, and behind transparent pixels, 0 (black) to 255 (white).
+        pixels: Scaling of 0 to 255, as in `ImageSet`.
+        mode: Conversion to grey (`L`) or colour (`RGB`); null: all images must already be the same of the two.
+        size: Height and width to resize to; null: all images must have one size.
+        pad: Pixels added on each side, 0 or more.
+        background: Grey value of the padding, and behind transparent pixels, 0 (black) to 255 (white).
     """
 
     pixels: Pixels = "unit"
@@ -60,12 +60,12 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How a text column becomes token ids.
+    """Options for converting a text column to token ids.
 
     Args:
-        length: tokens kept of each text, 1 or more; shorter ones are padded.
-        padding: at the `front` or at the `end`.
-        max_words: words in the vocabulary, the most frequent of the training part, 1 or more.
+        length: Tokens kept of each text, 1 or more; shorter texts are padded.
+        padding: Padding at the `front` or at the `end`.
+        max_words: Size of the vocabulary, 1 or more: the most frequent words of the training part.
     """
 
     length: int = 25
@@ -79,27 +79,28 @@ class TextOptions:
 
 
 class HFDataset(PooledDataModule):
-    """Any data set of the Hub, or a local folder in the same form: columns of images, text or numbers.
+    """Any data set of the Hub, or a local folder in the same format: columns of images, text or numbers.
 
-    Images become uint8, texts token ids, numbers float32, or int32 where all are integers. Not tried on the live Hub.
+    Images become uint8, texts token ids, numbers float32, or int32 if all are integers. Not tried on the live Hub.
 
     Args:
-        source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
+        source: Hub id, or a local folder in the same format; LITCFL_DATA=DIR maps every id to DIR/<name>.
         input_column: Column of images, texts, numbers or lists of numbers; several scalar columns as a list.
-        label_column: Column of class labels, integers from 0, or strings (numbered in sorted order); or of numbers; or
-            of lists, for several labels of each example: the labels that it has, or 0 and 1 for each label; null:
-            there are no labels. The task must take such.
-        client_column: whose values name the natural clients, or null.
-        kind: Required content of the input column; null: as its feature type says (bytes are images).
-        num_labels: size of the label space; null: the number of class labels, or else the highest label + 1. 0: the
+        label_column: Column of class labels: integers from 0, or strings, which are numbered in sorted order; or of
+            numbers to predict; or of lists, for several labels per example: the labels that it has, or 0 or 1 for each
+            label. null: no labels. The task must accept them.
+        client_column: Column whose values name the natural clients; null: none.
+        kind: Required content of the input column; null: any that its feature type allows (bytes are images).
+        num_labels: Size of the label space; null: the number of class labels, or else the highest label + 1. 0: the
             labels are numbers, as `Regression` needs them.
-        splits: name of the training split, and of the test split where there is one; null: `train`, and `test` if
-            the source has it.
-        revision: branch, tag or commit of the Hub copy.
+        splits: Names of the training split and, optionally, of the test split; null: `train`, and `test` if the source
+            has it.
+        revision: Branch, tag or commit of the Hub copy.
         subset: Name of the subset, if the data set has several.
-        images: how images are read.
-        text: how texts are read.
-        partition: who has which examples; null: `Natural` with a client column, else `IID` with 100 clients.
+        images: Options for reading images.
+        text: Options for reading texts.
+        partition: Rule that divides the examples among clients; null: `Natural` with a client column, otherwise `IID`
+            with 100 clients.
         options: Options of `PooledDataModule`.
     """
 
@@ -247,10 +248,10 @@ def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions,
     """Converts texts to token ids.
 
     Args:
-        texts: those of the training part first.
-        num_train: size of the training part, which alone gives the vocabulary.
-        options: length, padding and size of the vocabulary.
-        what: name of the column, for errors.
+        texts: Texts, those of the training part first.
+        num_train: Size of the training part, which alone determines the vocabulary.
+        options: Length, padding and size of the vocabulary.
+        what: Name of the column, for errors.
 
     Returns:
         `inputs` int32 `[N, length]` (0 = padding, 1 = unknown), and `Vocabulary.arrays`.

@@ -1,6 +1,6 @@
 """`lit-cfl data --check-hub`: checks that the Hugging Face Hub still has the data sets of our data modules.
 
-For somebody with a network: the data modules were tried on local copies alone.
+Run it where there is a network: the data modules were only tried on local copies.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Expected:
         source: Id of the data set.
         columns: Columns to read.
         rows: Rows of each split.
-        revision: branch that we read where the main one holds a script.
+        revision: Branch to read if the main one holds a script.
     """
 
     source: str
@@ -58,7 +58,7 @@ def check_hub() -> int:
 
 
 def _differences(expected: Expected) -> tuple[str | None, list[str]]:
-    """Compares a data set with the expected one: its commit, and differences."""
+    """Compares a data set with the expected one; returns its commit and the differences."""
     import datasets
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -87,8 +87,8 @@ def compare(expected: Expected, columns: Mapping[str, Any], rows: Mapping[str, i
     """Lists differences: missing columns, and splits of another size.
 
     Args:
-        columns: features of the Hub copy by name; empty where the Hub does not say.
-        rows: Rows of each split; empty if the Hub does not say.
+        columns: Features of the Hub copy by name; empty if the Hub does not report them.
+        rows: Rows of each split; empty if the Hub does not report them.
     """
     missing = [name for name in expected.columns if columns and name not in columns]
     found = [f"no column {name!r} (it has {', '.join(columns)})" for name in missing]

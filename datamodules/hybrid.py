@@ -24,13 +24,13 @@ class Hybrid(FederatedDataModule):
     StoCFL's Hybrid MNIST: 100 clients with MNIST and 100 with Fashion-MNIST, whose labels are the same ten numbers
     (Zeng et al. Stochastic Clustered Federated Learning. arXiv:2303.00897, section A.1).
 
-    A client's true cluster is its part together with its true cluster there; a part that knows of none is one cluster.
-    The skew is `feature`, as the inputs of the parts differ, but `other` where a part has a skew of its own that is
-    `label`. A Hybrid of one part has the skew of that part.
+    A client's true cluster is the pair of its part and its true cluster there; a part without true clusters is one
+    cluster. The skew is `feature`, as the inputs of the parts differ, or `other` if a part has a `label` skew. A Hybrid
+    of one part has the skew of that part.
 
     Args:
-        parts: data modules with inputs of one shape and dtype, scaled alike, and with as many labels. The options that
-            all data modules have (validation, newcomers, shift, ...) are set on the Hybrid, not on its parts.
+        parts: Data modules whose inputs have one shape, dtype and scale, and which have equally many labels. Options
+            that all data modules have (validation, newcomers, shift, ...) are set on the Hybrid, not on its parts.
         options: Options of `FederatedDataModule`.
     """
 
@@ -71,7 +71,7 @@ def number_clusters(clusters: Sequence[Tensor]) -> Tensor:
     """Numbers the true clusters of all parts from 0 without gaps, part after part.
 
     Args:
-        clusters: Clusters of each part, int64 `[clients]`; -1 = unknown, and stays so unless a part has no others.
+        clusters: Clusters of each part, int64 `[clients]`; -1 = unknown, which stays -1 unless the part has no others.
     """
     numbers, count = [], 0
     for part in clusters:

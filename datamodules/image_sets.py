@@ -21,17 +21,17 @@ from lit_cfl.errors import InputError
 class ImageSet(PooledDataModule, ABC):
     """A set of labelled images from the Hugging Face Hub or a local folder.
 
-    A subclass names its columns and labels. The images stay uint8; what was decoded is kept in the cache
+    A subclass names its columns and labels. The images stay uint8; decoded images are cached
     (`lit_cfl.datamodules.cache`).
 
     Args:
-        source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
-        revision: branch, tag or commit of the Hub copy.
-        pixels: how 0 to 255 is scaled. `unit`: 0 to 1; `centred`: -1 to 1; `standardised`: (x - mean) / (std + 0.001)
-            of each pixel over the source's training part (Ditto's Fashion-MNIST); `standardised_pooled`: over all
-            images (FedProx's MNIST).
-        pad: pixels of background added on each side, 0 or more (2 makes 28 x 28 images 32 x 32, as VGG16 needs).
-        partition: who has which images.
+        source: Hub id, or a local folder in the same format; LITCFL_DATA=DIR maps every id to DIR/<name>.
+        revision: Branch, tag or commit of the Hub copy.
+        pixels: Scaling of 0 to 255. `unit`: 0 to 1; `centred`: -1 to 1; `standardised`: (x - mean) / (std + 0.001) of
+            each pixel over the source's training part (Ditto's Fashion-MNIST); `standardised_pooled`: over all images
+            (FedProx's MNIST).
+        pad: Pixels of background added on each side, 0 or more (2 makes 28 x 28 images 32 x 32, as VGG16 needs).
+        partition: Rule that divides the images among clients.
         options: Options of `PooledDataModule`.
     """
 
@@ -56,11 +56,11 @@ class ImageSet(PooledDataModule, ABC):
         self.source, self.revision, self.pixels, self.pad = source, revision, pixels, pad
 
     def relabel(self, labels: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-        """Converts labels to those in use.
+        """Converts the source's labels to the labels of this set.
 
         Args:
-            labels: as the source has them, int64 `[N]`.
-            names: Names of the source's class labels, where it has any.
+            labels: Labels of the source, int64 `[N]`.
+            names: Names of the source's class labels, or None.
 
         Returns:
             int64 `[N]`, 0 to `num_labels - 1`; -1 leaves the image out.
@@ -106,12 +106,12 @@ class ImageSet(PooledDataModule, ABC):
 
 
 def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
-    """Makes the pool of decoded images.
+    """Makes a pool of decoded images.
 
     Args:
-        arrays: `images` uint8 `[N, channels, height, width]`, and those of `pool_of`.
-        num_labels: size of the label space.
-        pixels: as in `ImageSet`.
+        arrays: `images` uint8 `[N, channels, height, width]`, and the arrays that `pool_of` needs.
+        num_labels: Size of the label space.
+        pixels: Scaling, as in `ImageSet`.
     """
     offset, scale = scaling(arrays["images"], int(arrays["num_train"]), pixels)
     images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
@@ -120,7 +120,7 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:
-    """Makes a pool from arrays: `num_train`, perhaps `owner` int64 `[N]` and `names`."""
+    """Makes a pool from the array `num_train`, and `owner` int64 `[N]` and `names` if there are natural clients."""
     num_train = int(arrays["num_train"])
     if "owner" not in arrays:
         return Pool(examples, num_train)
@@ -131,7 +131,7 @@ class MNIST(ImageSet):
     """Handwritten digits (LeCun et al., 1998): 60,000 and 10,000 grey images of 28 x 28, 10 labels.
 
     Args:
-        source: a Hub id, or a local folder in the same form.
+        source: Hub id, or a local folder in the same format.
         options: Options of `ImageSet`.
     """
 
@@ -143,7 +143,7 @@ class FashionMNIST(ImageSet):
     """Pieces of clothing (Xiao et al., 2017): 60,000 and 10,000 grey images of 28 x 28, 10 labels.
 
     Args:
-        source: a Hub id, or a local folder in the same form.
+        source: Hub id, or a local folder in the same format.
         options: Options of `ImageSet`.
     """
 
@@ -155,7 +155,7 @@ class CIFAR10(ImageSet):
     """Things and animals (Krizhevsky, 2009): 50,000 and 10,000 colour images of 32 x 32, 10 labels.
 
     Args:
-        source: a Hub id, or a local folder in the same form.
+        source: Hub id, or a local folder in the same format.
         options: Options of `ImageSet`.
     """
 
@@ -168,11 +168,11 @@ class CIFAR10(ImageSet):
 class EMNISTLetters(ImageSet):
     """Handwritten letters (Cohen et al., 2017): 124,800 and 20,800 grey images of 28 x 28, 26 labels.
 
-    Not tried on the live Hub, whose card says labels 0 to 25. EMNIST's own files count from 1; labels that reach 26
-    are taken to do so too.
+    Not tried on the live Hub, whose card says labels 0 to 25. EMNIST's own files count from 1, and so do labels that
+    reach 26.
 
     Args:
-        source: a Hub id, or a local folder in the same form.
+        source: Hub id, or a local folder in the same format.
         options: Options of `ImageSet`.
     """
 
@@ -195,5 +195,5 @@ def _own_source(kind: type) -> list[str]:
         return []
     try:
         return [inspect.getsource(kind)]
-    except (OSError, TypeError):  # made in a session of Python
+    except (OSError, TypeError):  # a class defined in an interactive session
         return []

@@ -1,4 +1,4 @@
-"""Encoded images as one uint8 array, and the scaling of pixels."""
+"""Decodes images to one uint8 array, and scales pixels."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -31,20 +31,20 @@ def decode(
 ) -> np.ndarray:
     """Decodes images of one mode and size to uint8 `[N, channels, height, width]`, one file at a time.
 
-    Images are turned as their EXIF orientation says. Grey images of 9 to 16 bits are scaled: the largest number of as
-    many bits as the largest pixel of all needs becomes 255.
+    Images are rotated by their EXIF orientation. Grey images of 9 to 16 bits are scaled to bytes: with b the bits that
+    the largest pixel of all images needs, 2^b - 1 becomes 255.
 
     Args:
-        encoded: files of any format that Pillow reads, at least one.
-        count: N, how many there are.
-        mode: converts them to grey (`L`) or colour (`RGB`); None: they have to be one of these.
-        size: height and width to resize them to (bilinear); None: they have to have one size.
-        pad: pixels added on each side.
-        background: grey value of the padding, and behind transparent pixels, 0 to 255.
+        encoded: Image files in any format that Pillow reads, at least one.
+        count: N, the number of images.
+        mode: Conversion to grey (`L`) or colour (`RGB`); None: all images must already be the same of the two.
+        size: Height and width to resize to (bilinear); None: all images must have one size.
+        pad: Pixels added on each side.
+        background: Grey value of the padding, and behind transparent pixels, 0 to 255.
 
     Raises:
-        InputError: an image that is missing, broken, or of another mode, depth or size than the first; floats or
-            integers beyond 16 bits; transparent pixels of which nothing shows on the background.
+        InputError: an image is missing, broken, or differs from the first in mode, depth or size; pixels are floats or
+            integers beyond 16 bits; or a transparent drawing does not show on the background.
     """
     opened = (_decode_one(row, data, mode, size, background) for row, data in enumerate(encoded))
     first = next(opened, None)
@@ -92,7 +92,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
     """Reads the encoded images of a column: bytes, or names of files."""
     from pyarrow import compute, types
 
-    is_struct = types.is_struct(column.type)  # else bytes alone
+    is_struct = types.is_struct(column.type)  # otherwise plain bytes
     encoded: list[bytes | None] = (compute.struct_field(column, "bytes") if is_struct else column).to_pylist()
     if None not in encoded or not is_struct:
         return encoded
@@ -107,10 +107,9 @@ def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float |
     """Finds the offset and the factor for pixels of 0 to 255.
 
     Args:
-        images: uint8 `[N, channels, height, width]`, the training part first.
-        num_train: size of that part.
-        pixels: `unit`: 0 to 1; `centred`: -1 to 1; `standardised`: (x - mean) / (std + 0.001) for each pixel, over
-            the training part (Ditto's Fashion-MNIST); `standardised_pooled`: over all images (FedProx's MNIST).
+        images: Images, uint8 `[N, channels, height, width]`, the training part first.
+        num_train: Size of the training part.
+        pixels: Scaling; see `ImageSet`.
 
     Returns:
         offset and scale: numbers, or float32 `[channels, height, width]`.

@@ -1,4 +1,4 @@
-"""Loads data with `datasets`: without its output, and with errors that name a remedy."""
+"""Loads data with `datasets`, silences its output, and turns its errors into errors that name a remedy."""
 
 import errno
 import logging
@@ -38,16 +38,16 @@ def load(
     """Loads all splits of a data set, memory-mapped from the cache of `datasets`.
 
     Args:
-        place: a local folder, or an id on the Hub.
+        place: Local folder, or an id on the Hub.
         subset: Name of the subset, if there are several.
         revision: Revision of the Hub copy.
         fetch: Action if the Hub cannot be reached.
-        content: hash of a local folder, whose rows are kept apart by it: `datasets` knows a folder with a README by its
-            name and its patterns of files alone.
+        content: Hash of a local folder, which keeps its rows apart in the cache: `datasets` itself identifies a folder
+            with a README only by its name and file patterns.
 
     Raises:
-        ScriptError: it is a script.
-        InputError: anything else that keeps it from being loaded.
+        ScriptError: the data set is a script.
+        InputError: it cannot be loaded for any other reason.
     """
     import datasets
     import pyarrow
@@ -61,7 +61,7 @@ def load(
                 raise ScriptError(str(error)) from error
             raise InputError(_explain(error, place, fetch)) from error
         finally:
-            pyarrow.default_memory_pool().release_unused()  # it keeps the largest block of each file otherwise
+            pyarrow.default_memory_pool().release_unused()  # otherwise it keeps the largest block of each file
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 arXiv:2108.10252, section 4 and its published generator.
 
 Where this differs from the published generator:
-* these are clients of the same law, not the very clients of the paper.
+* clients follow the same law, but are not the very clients of the paper.
 * a client has `test_size` examples for testing; the paper's clients have 5,000, which is 0.9 GiB for 300 clients.
 """
 
@@ -23,21 +23,23 @@ class SyntheticMixture(FederatedDataModule):
     """Clients that are mixtures of linear models (Marfoq et al., FedEM, 2021): no client belongs to one cluster.
 
     The models are theta_m ~ U(-1, 1)^d. Client i has weights pi_i ~ Dirichlet(alpha) over them. Each of its examples
-    has x ~ U(-1, 1)^d, and the label 1 where theta_m x + N(0, noise^2) is above 0, with m drawn by pi_i; else 0.
+    has x ~ U(-1, 1)^d, and the label 1 if theta_m x + N(0, noise^2) is above 0, otherwise 0, with m drawn from pi_i.
 
-    True clusters are unknown, as there are none; its skew is `other`.
+    There are no true clusters; the skew is `other`.
 
     Args:
-        num_clients: 1 or more.
+        num_clients: Number of clients, 1 or more.
         num_components: M, the number of linear models, 1 or more.
-        alpha: how alike the clients' weights are, above 0: small, one model each; large, the same mixture for all.
-        dimensions: d, 1 or more.
-        noise: deviation of the noise before the label is decided, 0 or more.
-        mean_log_size: a client trains on min_size + int(exp(N(mean_log_size, log_size_deviation))) examples.
-        log_size_deviation: see there; 0 or more.
-        min_size: see there; the least size, 1 or more.
-        max_size: the most examples that a client trains on; min_size or more.
-        test_size: examples of a client for testing, 0 or more; 5,000 in the paper.
+        alpha: Similarity of the clients' weights, above 0: small values give each client one model, large ones give all
+            clients the same mixture.
+        dimensions: d, the number of inputs, 1 or more.
+        noise: Standard deviation of the noise that is added before the label is decided, 0 or more.
+        mean_log_size: Mean in the law of sizes: a client trains on min_size + int(exp(N(mean_log_size,
+            log_size_deviation))) examples.
+        log_size_deviation: Standard deviation in the law of sizes, 0 or more.
+        min_size: Minimum size, 1 or more.
+        max_size: Maximum size; min_size or more.
+        test_size: Test examples per client, 0 or more; 5,000 in the paper.
         population_seed: Seed of models, weights, sizes and examples.
         options: Options of `FederatedDataModule`.
     """
@@ -93,7 +95,7 @@ class SyntheticMixture(FederatedDataModule):
 
 
 def _streams(seed: int) -> tuple[Any, ...]:
-    """Makes generators for sizes, weights and models, and seeds for those of inputs, components and noise."""
+    """Makes generators for sizes, weights and models, and seeds of the generators for inputs, components and noise."""
     root = np.random.SeedSequence(derive(seed, "synthetic mixture"))
     first = [np.random.default_rng(one) for one in root.spawn(3)]
     return (*first, root.spawn(3))

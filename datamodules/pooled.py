@@ -1,4 +1,4 @@
-"""Data modules over a pool: any partition, combined with any skew."""
+"""Data modules that divide a pool by any partition, combined with any skew."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -20,15 +20,15 @@ from lit_cfl.errors import InputError, Notice
 
 
 class PooledDataModule(FederatedDataModule, ABC):
-    """A pool of examples, divided by a partition, seen under skews.
+    """A pool of examples that a partition divides and skews change.
 
     A subclass loads the `pool`.
 
     Args:
-        partition: who has which examples.
-        skew: how clusters of clients differ; several give the product of their clusters.
-        copies: each cluster of the skew divides the whole pool among clients of its own, instead of sharing one pool:
-            the partition's clients are then those of one cluster (StoCFL's rotated MNIST).
+        partition: Rule that divides the examples among clients.
+        skew: Differences between clusters of clients; several give the product of their clusters.
+        copies: Give each cluster of the skew the whole pool, divided among separate clients, instead of sharing one
+            pool. The partition's clients are then those of one cluster (StoCFL's rotated MNIST).
         options: Options of `FederatedDataModule`.
     """
 
@@ -45,7 +45,7 @@ class PooledDataModule(FederatedDataModule, ABC):
 
     @abstractmethod
     def pool(self) -> Pool:
-        """Loads the undivided examples."""
+        """Loads the examples before they are divided."""
 
     @cached_property
     def _pool(self) -> Pool:

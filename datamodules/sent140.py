@@ -24,20 +24,20 @@ NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
 class Sent140(PooledDataModule):
     """Tweets, negative or positive (Sentiment140, 2009), one client for each user: token ids or word vectors, 2 labels.
 
-    Of the Hub copy (1,600,000 tweets) only the split `train` is used: the 498 tweets of `test` are of other users, and
+    Only the split `train` of the Hub copy (1,600,000 tweets) is used: the 498 tweets of `test` are by other users, and
     some are neutral. Neutral tweets and rows without text or user are left out. The papers have 772 users with 40,783
     tweets (LEAF `-k 30`, 80 % for training), drawn without a public seed. Not tried on the live Hub.
 
     Args:
-        source: a Hub id, or a local folder in the same form (columns text, user, sentiment: 0 negative, 4 positive).
-        revision: branch, tag or commit of the Hub copy; where that is a script, `refs/convert/parquet` is taken.
-        length: tokens kept of each tweet, 1 or more; shorter ones are padded.
-        padding: at the `front` (FlexCFL) or at the `end` (FedProx, FedGroup).
-        embeddings: a text file of GloVe vectors, such as glove.6B.300d.txt; it may lie in `glove/` of LITCFL_DATA. Nets
-            get these vectors, which stay fixed, and zeros for padding and unknown words (the papers' way). null: nets
+        source: Hub id, or a local folder in the same format (columns text, user, sentiment: 0 negative, 4 positive).
+        revision: Branch, tag or commit of the Hub copy; `refs/convert/parquet` if that is a script.
+        length: Tokens kept of each tweet, 1 or more; shorter tweets are padded.
+        padding: Padding at the `front` (FlexCFL) or at the `end` (FedProx, FedGroup).
+        embeddings: Text file of GloVe vectors, such as glove.6B.300d.txt; it may lie in `glove/` of LITCFL_DATA. Nets
+            get these vectors, which stay fixed, and zeros for padding and unknown words (as in the papers). null: nets
             get token ids, and train an embedding.
-        max_words: without `embeddings`: words in the vocabulary, the most frequent of all users' tweets, 1 or more.
-        partition: who has which tweets.
+        max_words: Size of the vocabulary without `embeddings`, 1 or more: the most frequent words of all users' tweets.
+        partition: Rule that divides the tweets among clients.
         options: Options of `PooledDataModule`.
     """
 

@@ -1,4 +1,4 @@
-"""Skews: clusters of clients see the examples under different views, so that true clusters are known."""
+"""Skews: clusters of clients see the examples in different ways, so that true clusters are known."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class LabelShifts(Skew):
     """Each cluster sees label y as (y + s) mod C (StoCFL's "shifted": 0, 3, 6, 9).
 
     Args:
-        shifts: s of each cluster.
+        shifts: Shift s of each cluster.
     """
 
     shifts: Sequence[int] = (0, 3, 6, 9)
@@ -73,10 +73,10 @@ class LabelShifts(Skew):
 
 @dataclass(frozen=True)
 class LabelPermutations(Skew):
-    """Each cluster names the labels in an order of its own, drawn at random; the first keeps them as they are.
+    """Each cluster permutes the labels, at random; the first cluster leaves them unchanged.
 
     Args:
-        num_clusters: 1 or more.
+        num_clusters: Number of clusters, 1 or more.
         seed: Seed of the permutations.
     """
 
@@ -105,10 +105,10 @@ class LabelPermutations(Skew):
 
 @dataclass(frozen=True)
 class NoiseLevels(Skew):
-    """Each cluster sees its inputs with Gaussian noise of its own strength; an input's noise never changes.
+    """Each cluster sees its inputs with Gaussian noise of a given strength; an input always has the same noise.
 
     Args:
-        levels: standard deviations, in units of the scaled input (images: 0 to 1), 0 or more.
+        levels: Standard deviation for each cluster, in units of the scaled input (images: 0 to 1), 0 or more.
     """
 
     levels: Sequence[float] = (0.0, 0.5)
@@ -127,11 +127,11 @@ class NoiseLevels(Skew):
 
 @dataclass(frozen=True)
 class LabelSwaps(Skew):
-    """Some labels change their names in each cluster, the others keep theirs: concept shift of some labels.
+    """Each cluster swaps some labels, and leaves the others unchanged: concept shift of some labels.
 
     Args:
-        labels: For each cluster the labels that change: each takes the name of the next one, the last that of the
-            first. `[[], [0, 1]]` swaps 0 and 1 in the second of two clusters, and nothing in the first.
+        labels: Labels that change, for each cluster: each takes the name of the next one, the last that of the first.
+            `[[], [0, 1]]` swaps 0 and 1 in the second of two clusters, and nothing in the first.
     """
 
     labels: Sequence[Sequence[int]] = ((), (0, 1))
@@ -160,7 +160,7 @@ class LabelSwaps(Skew):
 
 @dataclass(frozen=True)
 class FreeRotations(Skew):
-    """Each cluster sees its images rotated by any angle, with bilinear interpolation; what comes from outside is 0.
+    """Each cluster sees its images rotated by any angle, with bilinear interpolation; pixels from outside are 0.
 
     Args:
         degrees: Rotation of each cluster in degrees, counter-clockwise. Multiples of 90 are exact, as in Rotations.
@@ -180,7 +180,7 @@ class FreeRotations(Skew):
 
 @dataclass(frozen=True)
 class Blurs(Skew):
-    """Each cluster sees its images with a Gaussian blur of its own strength.
+    """Each cluster sees its images with a Gaussian blur of a given strength.
 
     Args:
         sigmas: Standard deviations in pixels, 0 (no blur) or more.
@@ -200,7 +200,7 @@ class Blurs(Skew):
 
 @dataclass(frozen=True)
 class Brightnesses(Skew):
-    """Each cluster sees its scaled inputs multiplied by a factor of its own.
+    """Each cluster sees its scaled inputs multiplied by a given factor.
 
     Args:
         factors: One for each cluster, 0 or more; 1 = no change.
@@ -220,7 +220,7 @@ class Brightnesses(Skew):
 
 @dataclass(frozen=True)
 class Colours(Skew):
-    """Each cluster sees its images in a colour of its own: every channel is multiplied by a factor.
+    """Each cluster sees its images in another colour: every channel is multiplied by a factor.
 
     Args:
         factors: Factors of each cluster, one factor for each channel, 0 or more: `[[1, 0, 0], [0, 1, 0]]` shows red
@@ -262,7 +262,7 @@ def skew_name(*kinds: str) -> str:
 
 
 def deal_views(clusters: Tensor, num_views: int) -> Tensor:
-    """Assigns a view to each client, cyclically within its cluster, so that all combinations are equally frequent.
+    """Assigns views to the clients of each cluster in turn, so that all combinations are equally frequent.
 
     Args:
         clusters: int64 `[clients]`, -1 = none.
@@ -278,12 +278,12 @@ def deal_views(clusters: Tensor, num_views: int) -> Tensor:
 
 
 def apply_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
-    """Puts each client's examples under its view; its true cluster becomes the pair of cluster and view.
+    """Applies to each client's examples its view; its true cluster becomes the pair of cluster and view.
 
     Args:
         views: View of each client, int64 `[clients]`.
         num_views: V.
-        num_examples: N, size of the pool.
+        num_examples: N, the size of the pool.
     """
     clusters = division.true_clusters.clamp(min=0) * num_views + views
     train, test = (view_indices(index, views, num_examples) for index in (division.train, division.test))
@@ -291,12 +291,12 @@ def apply_views(division: Division, views: Tensor, num_views: int, num_examples:
 
 
 def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
-    """Converts example numbers to indices of a view; clients that share a slice and a view keep sharing it.
+    """Converts example numbers to indices under a view; clients that share a slice and a view continue to share it.
 
     Args:
-        index: example numbers of each client.
-        views: the view of each client, int64 `[clients]`.
-        num_examples: N, size of the pool.
+        index: Example numbers of each client.
+        views: View of each client, int64 `[clients]`.
+        num_examples: N, the size of the pool.
     """
     stretches, stretch_of = index.distinct()
     shared, seen_of = (stretch_of * (int(views.max()) + 1) + views).unique(return_inverse=True)

@@ -1,7 +1,7 @@
-"""Data sets on the Hugging Face Hub, or in local folders of the same format.
+"""Data sets on the Hugging Face Hub, or in local folders in the same format.
 
-Both are loaded by `datasets.load_dataset`, so a local copy takes the path that a download takes. `datasets` is
-imported only when a table is really read. Tried on local copies in the Hub's form; not on the live Hub.
+Both are loaded by `datasets.load_dataset`, so a local copy and a download take the same path. `datasets` is imported
+only when a table is read. Tried on local copies in the Hub's format; not on the live Hub.
 """
 
 import os
@@ -34,14 +34,14 @@ def find(
     """Finds a data set by its Hub id or folder, without loading it.
 
     Args:
-        source: a local folder, or an id of the Hub (`owner/name`). Where the environment variable LITCFL_DATA=DIR is
-            set, every id stands for the folder `DIR/<name>`.
-        revision: branch, tag or commit of the Hub copy; a local folder has none.
-        script_revision: taken in place of `revision` where the Hub copy is a script.
+        source: Local folder, or an id on the Hub (`owner/name`). If the environment variable LITCFL_DATA=DIR is set,
+            every id stands for the folder `DIR/<name>`.
+        revision: Branch, tag or commit of the Hub copy; a local folder has none.
+        script_revision: Revision to use instead of `revision` if the Hub copy is a script.
         subset: Name of the subset, if the data set has several.
 
     Raises:
-        InputError: there is no such folder, and it is no id.
+        InputError: there is no such folder, and the name is no id.
     """
     source = str(source)
     if source and expand_home(source).is_dir():
@@ -64,8 +64,8 @@ class Source:
 
     Args:
         name: Name given by the user.
-        folder: where it lies, or None: on the Hub.
-        revision, script_revision, subset: as in `find`.
+        folder: Local folder; None: on the Hub.
+        revision, script_revision, subset: See `find`.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Source:
         """Names of the class labels 0, 1, ...; None if the column contains plain values.
 
         Raises:
-            InputError: splits, or files of a folder, have other names, or the same in another order.
+            InputError: splits, or files of a folder, have different names, or the same in another order.
         """
         self._features([column])
         found = {split: _names_of(part.features.get(column)) for split, part in self._splits.items()}
@@ -125,13 +125,13 @@ class Source:
         """Finds the kind of a column from its feature type, and for strings from its first row.
 
         Raises:
-            InputError: it holds what cannot be an input, or paths of files.
+            InputError: the column contains something that cannot be an input.
         """
         import datasets
 
         feature = self._features([column])[column]
         dtype = getattr(feature, "dtype", "")
-        encoded = isinstance(feature, dict) and "bytes" in feature  # as Image, but nobody declared it
+        encoded = isinstance(feature, dict) and "bytes" in feature  # images that nobody declared as such
         if isinstance(feature, datasets.Image) or dtype in ("binary", "large_binary") or encoded:
             return "image"
         if isinstance(feature, dict | datasets.Audio | datasets.Video):
@@ -152,19 +152,19 @@ class Source:
         """Reads columns of a split as Python values, class labels as numbers.
 
         Raises:
-            InputError: there is no such split or column (those there are get listed), or the data cannot be loaded.
+            InputError: there is no such split or column (the error lists the existing ones), or loading fails.
         """
         self._features(columns)
         table = self._split(split).select_columns(list(columns)).with_format("arrow")[:]
         return {column: table[column].to_pylist() for column in columns}
 
     def images(self, column: str, splits: Sequence[str], rows: np.ndarray | None = None) -> Iterator[bytes | None]:
-        """Yields the encoded images of several splits in order; a thousand are in memory at a time.
+        """Yields the encoded images of several splits in order, with a thousand in memory at a time.
 
         Args:
             column: Column of images or bytes.
-            splits: their names.
-            rows: which ones, ascending, counted over all splits; None = all.
+            splits: Names of the splits.
+            rows: Rows to read, ascending, counted over all splits; None = all.
 
         Raises:
             InputError: as `table`, or the column holds no images.
@@ -193,7 +193,7 @@ class Source:
         return {column: [value for table in tables for value in table[column]] for column in columns}
 
     def size(self, split: str) -> int:
-        """Counts the rows of several splits."""
+        """Counts the rows of a split."""
         return len(self._split(split))
 
     @cached_property
@@ -233,7 +233,7 @@ class Source:
 
 
 def _names_of(feature: Any) -> list[str] | None:
-    names = getattr(getattr(feature, "feature", feature), "names", None)  # a list's entries have them
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # of a list: the names of its entries
     return None if names is None else list(names)
 
 
@@ -247,7 +247,7 @@ def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             continue
         try:
             features = datasets.Features.from_arrow_schema(parquet.read_schema(path))
-        except (ArrowException, OSError, ValueError):  # loading names it, if it is read at all
+        except (ArrowException, OSError, ValueError):  # loading reports the file, if it is read at all
             continue
         yield path, features
 

@@ -4,8 +4,8 @@ arXiv:1812.06127, section 5.1. The 100 clients of the clustering papers come fro
 Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020. arXiv:1905.10497.
 
 Where this differs from the papers:
-* alpha and beta are standard deviations, as in the released code; the text writes N(0, alpha), for 1 the same.
-* the released code has no seed, so these are clients of the same law, not the very clients of a paper.
+* alpha and beta are standard deviations, as in the released code; the text writes N(0, alpha), which is the same for 1.
+* the released code has no seed, so clients follow the same law, but are not the very clients of a paper.
 * clients may share models (`num_clusters`), so that there are true clusters to find.
 """
 
@@ -23,17 +23,18 @@ from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
 
-_BLOCK = 2**16  # examples made at a time: what is not kept stays small, however many clients there are
-_MOST = 10**9  # examples; more is a slip in the options of the sizes
+_BLOCK = 2**16  # examples drawn at a time, so that temporary arrays stay small for any number of clients
+_MOST = 10**9  # maximum number of examples; more must be a mistake in the options of the sizes
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """A population of clients from one distribution; see `Synthetic`.
+    """Clients drawn from one law; see `Synthetic`.
 
     Args:
-        sizes: examples of each client, int64 `[clients]`, 1 or more.
-        num_clusters: client i has the model of cluster i mod num_clusters; None = one of its own.
+        sizes: Examples of each client, int64 `[clients]`, 1 or more.
+        num_clusters: Number of shared models; client i has the model i mod num_clusters. None = each client has a
+            separate model.
         seed: Seed of models and examples.
     """
 
@@ -46,14 +47,14 @@ class Population:
     seed: int = 0
 
     def models(self) -> np.ndarray:
-        """Draws W with b appended, float32 `[clients or clusters, labels, dimensions + 1]`."""
+        """Draws W with b in the last column, float32 `[clients or clusters, labels, dimensions + 1]`."""
         return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
 
     def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
         """Draws x float32 `[N, dimensions]` and y int64 `[N]`, client after client.
 
         Args:
-            block: examples made at a time, about, 1 or more; any number gives the same examples.
+            block: Approximate number of examples drawn at a time, 1 or more; the examples do not depend on it.
         """
         ends = self.sizes.cumsum()
         x, y = np.empty((ends[-1], self.dimensions), np.float32), np.empty(ends[-1], np.int64)
@@ -100,9 +101,9 @@ def label_inputs(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.nda
     """Computes argmax(W x + b), int64 `[n]`; ties go to the lowest label.
 
     Args:
-        models: W with b behind it, `[models, labels, dimensions + 1]`.
-        which: the model of each input, int64 `[n]`.
-        x: inputs `[n, dimensions]`.
+        models: W with b in the last column, `[models, labels, dimensions + 1]`.
+        which: Model of each input, int64 `[n]`.
+        x: Inputs `[n, dimensions]`.
     """
     scores = np.empty((len(x), models.shape[1]), x.dtype)
     for label in range(models.shape[1]):  # never [n, labels, dimensions] at once
@@ -136,23 +137,25 @@ class Synthetic(FederatedDataModule):
     """Synthetic(alpha, beta): linear models in many dimensions (Li et al., FedProx, 2020, section 5.1).
 
     y = argmax(W_i x + b_i) with W_i, b_i ~ N(u_i, 1) and u_i ~ N(0, alpha); x ~ N(v_i, diag(j^-1.2)) with
-    v_i ~ N(B_i, 1) and B_i ~ N(0, beta). The defaults are Synthetic(1, 1) of the clustering papers. Each client has a
-    law of its own, so true clusters are unknown unless `num_clusters` makes some.
+    v_i ~ N(B_i, 1) and B_i ~ N(0, beta). The defaults are Synthetic(1, 1) of the clustering papers. Each client has
+    a different law, so there are no true clusters unless `num_clusters` is given.
 
-    Its skew is `label` with `num_clusters`: clusters name the same input differently, and inputs differ from client to
-    client in each of them. It is `other` without: both differ from client to client.
+    The skew is `label` with `num_clusters`: clusters label the same input differently, and inputs differ between the
+    clients of a cluster. Without, it is `other`: both differ from client to client.
 
     Args:
-        alpha: how much models differ among clients, 0 or more.
-        beta: how much inputs differ among clients, 0 or more.
-        num_clients: 1 or more.
+        alpha: Difference between the clients' models, 0 or more.
+        beta: Difference between the clients' inputs, 0 or more.
+        num_clients: Number of clients, 1 or more.
         dimensions: Dimensions of an input, 1 or more.
-        num_labels: 2 or more.
-        mean_log_size: a client has min_size + int(exp(N(mean_log_size, log_size_deviation))) examples.
-        log_size_deviation: see there; 0 or more.
-        min_size: see there; the least size, 1 or more.
-        num_clusters: clients i, i + num_clusters, ... have one model, which is their true cluster; null = one for each.
-        test: share of a client's examples for testing, 0 to below 1; int((1 - test) n), at least 1, are for training.
+        num_labels: Number of labels, 2 or more.
+        mean_log_size: Mean in the law of sizes: a client has min_size + int(exp(N(mean_log_size, log_size_deviation)))
+            examples.
+        log_size_deviation: Standard deviation in the law of sizes, 0 or more.
+        min_size: Minimum size, 1 or more.
+        num_clusters: Number of true clusters: clients i, i + num_clusters, ... share a model. null = each client has a
+            separate model.
+        test: Share of a client's examples for testing, 0 to below 1; int((1 - test) n), at least 1, are for training.
         population_seed: Seed of models, sizes and examples; the run's seed only draws which examples are for testing.
         options: Options of `FederatedDataModule`.
     """

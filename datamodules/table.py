@@ -15,14 +15,14 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
     Args:
         path: Path of the file.
-        columns: Names of the columns `y` (labels, required), `client` and `cluster`, where they have other names.
+        columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they are called otherwise.
 
     Returns:
-        x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` with the
-        values of the file, if it has them.
+        x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` as in the
+        file, if it has them.
 
     Raises:
-        InputError: the file is no table, lacks a column, or a cell that is used is empty or no number.
+        InputError: the file is no table, lacks a column, or has a cell that is empty or no number.
     """
     import pandas  # takes most of a second, and only tables need it
 
@@ -35,7 +35,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         raise InputError(f"there is no file {path}; give a table .csv") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:  # pandas' own errors are such, and so are those of Unicode
+    except ValueError as error:  # base class of pandas' and of Unicode's errors
         raise InputError(
             f"{path} is no table of comma-separated columns ({str(error).partition(chr(10))[0]})"
         ) from error

@@ -28,21 +28,21 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words with one id each; id 0 is padding, id 1 any other word.
+    """Words and their ids from 2; id 0 is padding, id 1 any other word.
 
     Args:
-        words: different ones; the first has id 2.
+        words: Distinct words; the first has id 2.
     """
 
     words: tuple[str, ...]
 
     @classmethod
     def of(cls, texts: Iterable[str], max_size: int | None = None) -> "Vocabulary":
-        """Collects the words of these texts, the most frequent first, ties in alphabetical order.
+        """Collects the words of texts, the most frequent first, ties in alphabetical order.
 
         Args:
-            texts: any number.
-            max_size: words kept, 1 or more; None = all.
+            texts: Any number of texts.
+            max_size: Maximum number of words, 1 or more; None = no limit.
         """
         if max_size is not None and max_size < 1:
             raise InputError(f"a vocabulary of {max_size} words was asked for; give 1 or more")
@@ -75,8 +75,8 @@ class Vocabulary:
 
         Args:
             texts: `[N]`.
-            length: 1 or more.
-            pad: which side of a shorter text is filled up with 0.
+            length: Number of tokens, 1 or more.
+            pad: Side of a shorter text that is padded with 0.
 
         Returns:
             int32 `[N, length]`.

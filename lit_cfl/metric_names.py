@@ -8,7 +8,7 @@ from lit_cfl.scores import CLASSIFIER, Scores, SetScore
 Row = dict[str, Any]  # row of a run's table: values by column name, None = blank
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # aggregates of a score over clients
-_UNDEFINED = "undefined"  # clients without a score of sets
+_UNDEFINED = "undefined"  # number of clients for which a set score is undefined
 _TUNED = ("tuned", "mean_tuned", "worst10_tuned")  # aggregates of a score after fine-tuning
 _BEFORE = (
     "weighted_",
@@ -26,7 +26,7 @@ RATE = "train/lr"  # a column of runs with a schedule of learning rates
 
 ENTROPY = "clusters/entropy"  # a column of runs whose clients use mixtures of models
 
-LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs of before 0.3 lack
+LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs before 0.3 lack
 
 SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
 
@@ -92,7 +92,7 @@ def weight_columns(models: int) -> tuple[str, ...]:
 
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:
-    """Lists the metrics that may be used for choices: test data only report."""
+    """Lists the metrics that may be used for choices: validation and training metrics, as test data only report."""
     columns = (*metric_columns(scores), *tuned_columns(scores))
     known = (name for name in columns if name.startswith(("val/", "train/")))
     return tuple(name for name in known if not name.startswith(f"val/{_UNDEFINED}_"))
@@ -110,7 +110,7 @@ def main_score(row: Iterable[str]) -> str:
 
 
 def higher_is_better(column: str, scores: Scores) -> bool:
-    """Returns whether higher is better: a score's own direction; no for losses, discrepancy and deviations; else yes.
+    """Returns whether higher is better: as a score says; False for losses, discrepancy and deviations; otherwise True.
 
     Args:
         column: Column of any file of a run, with or without its split.

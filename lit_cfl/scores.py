@@ -45,8 +45,8 @@ class Score:
         name: Name in the score's columns, such as `test/weighted_<name>`: lower-case letters, digits and underscores.
         higher_is_better: Direction of the score, for everything that chooses or compares.
         transform: Transformation of the mean; `exp` makes a perplexity of a cross-entropy.
-        worst: value of an example whose loss is not finite, such as 0 for a share; None = nan, which leaves the score
-            blank. Values that are bool are wrong then, whatever it is.
+        worst: Value of an example whose loss is not finite, such as 0 for a share; None = nan, which leaves the score
+            blank. Bool values are then False in any case.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Score:
 
         Args:
             sums: Sum of value times weight, float64 `[...]`.
-            weights: their sums `[...]`.
+            weights: Sums of the weights `[...]`.
 
         Returns:
             float64 `[...]`, nan where the weights are 0.
@@ -101,8 +101,8 @@ class Score:
 class SetScore(Score):
     """A score of a set of examples that is not a mean over them, such as AUROC.
 
-    It is computed from all outputs and labels of a client; for a cluster, and over all clients, from those of all of
-    them together. A client for which it is undefined is left out of means over clients, and counted.
+    It is computed from all outputs and labels of a client; for a cluster, and over all clients, from their outputs and
+    labels together. A client for which it is undefined is left out of means over clients, and counted.
 
     Args:
         name: See `Score`.
@@ -137,7 +137,7 @@ class SetScore(Score):
             raise InputError(f"the function of the score {self.name!r} returned {form}; return one number") from error
 
 
-ACCURACY = Score("accuracy")  # of a task that names no scores: a share of right answers, always counted
+ACCURACY = Score("accuracy")  # score of a task that names none: the share of right answers
 Scores = tuple[Score, ...]  # scores of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
 

@@ -1,4 +1,4 @@
-"""Outputs and labels of clients, from which scores of sets are computed."""
+"""Outputs and labels of clients, from which set scores are computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class SetPredictions:
     def of_clients(self, score: SetScore) -> tuple[Tensor, Tensor]:
         """Computes a score per client, float64 `[n]`, 0 if undefined; and whether it is defined, `[n]`.
 
-        It is defined, and nan, where an output is not finite: a model that diverged is no client without a score.
+        If an output is not finite, the score is defined, and nan: a diverged model has a bad score, not none.
         """
         found = torch.tensor([self._of(score, places) for places in self.lists], dtype=torch.float64)
         finite = torch.tensor([bool(self.outputs[places].isfinite().all()) for places in self.lists])

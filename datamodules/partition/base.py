@@ -21,9 +21,9 @@ class Pool:
     """A data set before it is divided.
 
     Args:
-        examples: all of them, those of the source's training part first.
-        num_train: how many belong to the training part; the rest is the source's own test part, which may be empty.
-        owner: natural client of each example, int64 `[N]` from 0, or None where the source names none.
+        examples: All examples, those of the source's training part first.
+        num_train: Number of examples in the training part; the rest is the source's own test part, which may be empty.
+        owner: Natural client of each example, int64 `[N]` from 0, or None if the source names none.
         names: Names of the natural clients, by number; empty = none.
     """
 
@@ -55,16 +55,16 @@ class Partition(ABC):
 
 @dataclass(frozen=True)
 class SharedOut(Partition):
-    """A partition that shares out examples by their labels, and finds test data by a rule.
+    """A partition that divides examples by their labels, and finds test data by a rule.
 
     Args:
-        num_clients: 1 or more.
-        test: a share (0 to below 1): training and test part of the source are shared out together, and each client's
-            share of that is its test data; `alike`: the source's test part, shared out in proportion to the training
-            examples of each label; `shared`: every client is tested on all of the source's test examples whose
-            labels its cluster trains on (StoCFL); `everything`: every client is tested on the source's whole test part,
-            under its own view; null: `alike` where the source has a test part, else 0.2.
-        only_train: with a share as `test`, leave out the source's test part (StoCFL's Table 2).
+        num_clients: Number of clients, 1 or more.
+        test: Share (0 to below 1): the source's training and test part are divided together, and this share of each
+            client's examples is its test data; `alike`: the source's test part, divided in proportion to the training
+            examples of each label; `shared`: every client is tested on all of the source's test examples whose labels
+            its cluster trains on (StoCFL); `everything`: every client is tested on the source's whole test part, under
+            its own view; null: `alike` if the source has a test part, otherwise 0.2.
+        only_train: With a share as `test`, leave out the source's test part (StoCFL's Table 2).
     """
 
     by_label: ClassVar[bool] = True  # True if `shares` depends on the labels
@@ -136,15 +136,15 @@ def _from_test_part(
 def split_each(
     index: ClientIndex, share: float, rng: np.random.Generator, name: str = "test"
 ) -> tuple[ClientIndex, ClientIndex]:
-    """Splits off a random share of each client's examples. Warns of a share that rounds to 0 for all clients.
+    """Splits off a random share of each client's examples. Warns if the share rounds to 0 for all clients.
 
     Args:
         index: Index of each client.
-        share: 0 to below 1; the part has round(share * n) of n examples, but never all of them.
+        share: Share to split off, 0 to below 1: round(share * n) of n examples, but never all of them.
         name: Name of the option that sets the share.
 
     Returns:
-        what stays, and the part taken, for each client.
+        the remaining examples, and those split off, of each client.
     """
     require_share("the share of each client's examples", share)
     if share == 0:
@@ -157,7 +157,7 @@ def split_each(
 
 
 def explain_empty_share(sizes: Tensor) -> str:
-    """Explains why a share of each client's examples rounds to 0, and which would not; sizes int64 `[clients]`."""
+    """Explains why a share of examples rounds to 0 for all clients, and which would not; sizes int64 `[clients]`."""
     most = int(sizes.max()) if len(sizes) else 0
     remedy = f"give more than {0.5 / most:.3g}" if most > 1 else "a client keeps at least one to train on"
     return f"which rounds to no example of any client, as the largest has {most}; {remedy}"
@@ -180,8 +180,8 @@ def divide_in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generato
     """Divides each label in proportion to the clients' counts of that label; each example goes to one client.
 
     Args:
-        counts: examples of each label that a client has, int64 `[clients, labels]`.
-        labels: Labels of the examples to distribute, int64 `[n]`. Those of a label that no client has go to nobody.
+        counts: Examples of each label per client, int64 `[clients, labels]`.
+        labels: Labels of the examples to divide, int64 `[n]`. Examples of a label that no client has are left out.
     """
     owners = torch.full((len(labels),), -1)
     for label in labels.unique().tolist():
@@ -194,11 +194,11 @@ def divide_in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generato
 
 
 def apportion(weights: Tensor, total: int) -> Tensor:
-    """Divides `total` into integers in proportion to the weights: largest remainders first, ties to the first.
+    """Divides `total` into integers in proportion to the weights, by largest remainders; ties go to the first.
 
     Args:
-        weights: `[n]`, 0 or more, not all 0.
-        total: 0 or more.
+        weights: Weights `[n]`, 0 or more, not all 0.
+        total: Sum of the integers, 0 or more.
     """
     exact = weights / weights.sum() * total
     whole = exact.floor().long()
@@ -208,13 +208,13 @@ def apportion(weights: Tensor, total: int) -> Tensor:
 
 
 def find_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
-    """Finds for every client all examples with a label of its cluster (or of the client, if it is in none).
+    """Finds for every client all examples with a label of its cluster (or of the client, if it has no cluster).
 
-    Clients with the same labels share one stretch.
+    Clients with the same labels share one slice.
 
     Args:
-        counts: examples of each label that a client has, int64 `[clients, labels]`.
-        clusters: int64 `[clients]`, -1 = none.
+        counts: Examples of each label per client, int64 `[clients, labels]`.
+        clusters: Cluster of each client, int64 `[clients]`, -1 = none.
         labels: Labels of the examples, int64 `[n]`.
     """
     has = counts > 0

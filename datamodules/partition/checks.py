@@ -31,7 +31,7 @@ def require_partition(index: ClientIndex, num_examples: int) -> None:
     """Raises InputError unless every client has an example, and no example occurs twice.
 
     Args:
-        index: example numbers of each client.
+        index: Example numbers of each client.
         num_examples: N; numbers are 0 to N - 1.
     """
     entries = index.entries
@@ -53,7 +53,7 @@ def require_trained(train: Tensor, test: Tensor) -> None:
     """Raises InputError if test data contain a label without training data.
 
     Args:
-        train, test: labels int64 of the source's two parts.
+        train, test: Labels of the source's two parts, int64.
     """
     unknown = test[~torch.isin(test, train)]
     if len(unknown):
@@ -64,13 +64,13 @@ def require_trained(train: Tensor, test: Tensor) -> None:
 
 
 def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Tensor:
-    """Counts the examples of each label, int64 `[num_labels]`; raises InputError if they do not suffice for a rule.
+    """Counts the examples of each label, int64 `[num_labels]`; raises InputError if a rule needs more.
 
     Args:
         rule: Name of the rule.
-        labels: int64 `[n]`.
+        labels: Labels, int64 `[n]`.
         num_labels: Number of labels of the rule: labels must be 0 to `num_labels - 1`.
-        least: examples that each label must have.
+        least: Minimum number of examples of each label.
     """
     counts = torch.bincount(labels, minlength=num_labels)
     if len(counts) > num_labels:

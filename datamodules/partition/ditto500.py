@@ -23,13 +23,13 @@ NUM_CLIENTS, NUM_LABELS, CLASSES, TOTAL = 500, 10, 5, 60_000
 class Ditto500(Partition):
     """500 clients with five labels each and log-normal sizes: the Fashion-MNIST of Ditto and FlexCFL.
 
-    The released generator: on Fashion-MNIST exactly 61,251 images for training and 11,254 for testing. Client u has the
-    labels u to u + 4 modulo 10. The images of a label are given out in the order of the source, training and test part
-    apart, and again from the first one where too few are left. So clients may share images; no client has an image
-    twice. The true cluster is u mod 10.
+    This is the released generator, which gives exactly 61,251 images of Fashion-MNIST for training and 11,254 for
+    testing. Client u has the labels u to u + 4 modulo 10. The images of a label are dealt in the order of the source,
+    separately in the training and the test part, starting over when too few are left. So clients may share images, but
+    no client has an image twice. The true cluster is u mod 10.
 
     Args:
-        seed: Seed of the sizes, 0 to 2^32 - 1; the released code has 233. No other seed changes anything.
+        seed: Seed of the sizes, 0 to 2^32 - 1; the released code has 233. The run's seed has no effect.
     """
 
     paper: ClassVar[str] = (
@@ -60,18 +60,18 @@ def draw_wanted_images(seed: int) -> Tensor:
     """Draws each client's number of training images per label, before rounding, float64 `[500, 5]`."""
     rng = np.random.RandomState(seed)  # the legacy generator, whose numbers never change
     sizes = rng.lognormal(3, 1, NUM_CLIENTS) + 10
-    sizes = TOTAL * sizes / sizes.cumsum()[-1]  # added one by one, as released
+    sizes = TOTAL * sizes / sizes.cumsum()[-1]  # summed one by one, as in the released code
     parts = rng.lognormal(1, 1, (NUM_CLIENTS, CLASSES))
     return torch.from_numpy(parts / parts.sum(1, keepdims=True) * sizes[:, None])
 
 
 def deal_in_cycles(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
-    """Hands out the examples of each label in order, starting over when too few are left.
+    """Deals the examples of each label in order, starting over when too few are left.
 
     Args:
         labels: Labels of the examples, int64 `[n]`.
-        which: the labels of each client, int64 `[clients, k]`.
-        sizes: how many of each it gets, int64 `[clients, k]`.
+        which: Labels of each client, int64 `[clients, k]`.
+        sizes: Examples that a client gets of each of its labels, int64 `[clients, k]`.
 
     Raises:
         InputError: a label has fewer examples than one client gets.

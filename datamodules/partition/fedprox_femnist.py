@@ -3,8 +3,8 @@
 arXiv:1812.06127 (FedProx); data/nist/data/my_sample.py of the released code. The paper says five letters.
 
 Where this differs from the released code:
-* it has a seed, so these are clients of the same law, not the very clients of a paper.
-* a client that should get more images of a letter than there are gets all of them (there: labels go astray).
+* the draw has a seed, so clients follow the same law, but are not the very clients of a paper.
+* a client that should get more images of a letter than there are gets all of them (that code mixes up labels then).
 """
 
 import warnings
@@ -28,17 +28,17 @@ class FedProxFEMNIST(Partition):
     """Clients with three of the letters a to j and log-normal sizes: the FEMNIST of FedProx, FedGroup and FlexCFL.
 
     Client u has the labels u, u + 1 and u + 2 modulo 10, max(2, int(s / 3)) images of each with s from
-    lognormal(4, 1) + 5. Training and test part of the source are taken together; int(0.9 n) of a client's n images are
+    lognormal(4, 1) + 5. The source's training and test part are used together; int(0.9 n) of a client's n images are
     for training. The true cluster is u mod 10.
 
-    The released code reads the images of a letter from the first one on for every client (it sets its index back where
-    there is room, not where there is none). So 200 clients with about 18,000 images have 1,200 to 2,700 different
+    The released code reads the images of a letter from the first one on for every client (it resets its index when
+    there is room, instead of when there is none). So 200 clients with about 18,000 images have 1,200 to 2,700 distinct
     ones, and most test images are training images of another client: accuracies say little about new images.
 
     Args:
-        num_clients: 1 or more.
-        sharing: true: as released; false: no image goes to two clients.
-        images_per_label: maximum number of images of each letter, drawn at random; 1 or more.
+        num_clients: Number of clients, 1 or more.
+        sharing: true: clients may share images, as in the released code; false: no image goes to two clients.
+        images_per_label: Maximum number of images of each letter, drawn at random; 1 or more.
     """
 
     paper: ClassVar[str] = (

@@ -17,13 +17,13 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class LabelGroups(SharedOut):
-    """Labels in groups; the examples of a group's labels are shared equally, at random, among clients of its own.
+    """Groups of labels; the examples of a group are divided equally, at random, among the clients of that group.
 
     The true cluster is the group. The defaults are StoCFL's pathological MNIST (Zeng et al., section A.1).
 
     Args:
-        groups: labels of each group. Every label of the data must be in one group, and in one only.
-        clients_per_group: clients of each group, 1 or more; those of the first group come first.
+        groups: Labels of each group. Every label of the data must be in exactly one group.
+        clients_per_group: Clients of each group, 1 or more; those of the first group come first.
     """
 
     skew: ClassVar[str] = "label"
@@ -62,13 +62,13 @@ class DominantClass(SharedOut):
     """Most of a client's examples have its cluster's label, the rest are drawn at random from all other labels.
 
     Client u is in cluster u mod `num_clusters`, whose label has the same number. No example goes to two clients, and
-    some go to nobody: all clients have equally many, so one label runs out first. This is the label distribution skew
+    some are left over: all clients have equally many, so one label runs out first. This is the label distribution skew
     of LayerCFL: 20 clients, 4 clusters, beta 0.5 (0.8 is easier to cluster).
 
     Args:
-        num_clusters: 1 to the number of labels or clients.
-        beta: share of a client's examples with its cluster's label, 0 to 1.
-        examples_per_client: 1 or more; null: as many as there are for everyone.
+        num_clusters: Number of clusters, at most the number of labels or clients.
+        beta: Share of a client's examples with its cluster's label, 0 to 1.
+        examples_per_client: Examples of each client, 1 or more; null: as many as every client can have.
     """
 
     skew: ClassVar[str] = "label"
@@ -128,13 +128,13 @@ class DominantClass(SharedOut):
 
 
 def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
-    """Counts the examples taken by a cluster of its own label, and of the others: int64 `[clusters, labels]` each.
+    """Counts the examples that each cluster takes of its own label, and of the others: int64 `[clusters, labels]` each.
 
     Args:
-        there: examples of each label, int64 `[labels]`.
-        members: clients of each cluster, int64 `[clusters]`.
-        beta: share with the own label.
-        size: examples of each client.
+        there: Examples of each label, int64 `[labels]`.
+        members: Clients of each cluster, int64 `[clusters]`.
+        beta: Share of examples with the cluster's own label.
+        size: Examples of each client.
     """
     dominant = round(beta * size)
     own = torch.zeros(len(members), len(there), dtype=torch.int64)
@@ -154,6 +154,6 @@ def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
 
 
 def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
-    """Checks that there are enough examples; for the arguments see `count_taken`."""
+    """Returns whether there are enough examples; for the arguments see `count_taken`."""
     own, others = count_taken(there, members, beta, size)
     return bool(((own + others).sum(0) <= there).all())

@@ -14,20 +14,21 @@ from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
 
-_HOPELESS = 50  # clients short of examples in one draw: a draw with none would then come once in e^50
+_HOPELESS = 50  # clients with too few examples in one draw: a good draw would then come once in e^50
 
 
 @dataclass(frozen=True)
 class Dirichlet(SharedOut):
-    """Each label is shared out in proportions drawn from a symmetric Dirichlet; every example goes to one client.
+    """Divides each label in proportions drawn from a symmetric Dirichlet; every example goes to one client.
 
     Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification.
     arXiv:1909.06335; drawn label by label, as in Yurochkin et al., ICML 2019, arXiv:1905.12022. No true clusters.
 
     Args:
-        alpha: concentration, above 0: the smaller, the fewer labels a client has.
-        min_size: examples that each client has at least, 1 or more; all proportions are drawn again until it is so.
-        max_tries: draws at most.
+        alpha: Concentration, above 0: the smaller it is, the fewer labels a client has.
+        min_size: Minimum number of examples of each client, 1 or more; all proportions are drawn again until it is
+            reached.
+        max_tries: Maximum number of draws.
     """
 
     skew: ClassVar[str] = "label"
@@ -60,12 +61,12 @@ class InnerDirichlet(SharedOut):
     """Clients of given sizes, each with label proportions drawn from a symmetric Dirichlet. No true clusters.
 
     Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021,
-    arXiv:2111.04263. Where clients want more of a label than there is, each gets the same share of what it wants, and
-    the rest from the labels that are left.
+    arXiv:2111.04263. If clients want more of a label than there is, each gets the same share of what it wants, and the
+    rest from the remaining labels.
 
     Args:
         sizes: Examples of each client, training and test together if `test` is a share; None = equal shares of all.
-        alpha: Concentration, above 0: the smaller, the fewer labels a client has.
+        alpha: Concentration, above 0: the smaller it is, the fewer labels a client has.
     """
 
     skew: ClassVar[str] = "label"
@@ -97,11 +98,11 @@ class InnerDirichlet(SharedOut):
 class ClassesPerClient(SharedOut):
     """Client u has the labels u, u + 1, ... modulo C: as many types of client as labels ("pathological").
 
-    Each label is shared equally among the clients that have it; every example goes to one client. The true cluster is
-    the type, u mod C; with all labels for everyone there is one.
+    Each label is divided equally among the clients that have it; every example goes to one client. The true cluster is
+    the type, u mod C; if every client has all labels, there is one cluster.
 
     Args:
-        classes: labels of each client, 1 to C.
+        classes: Number of labels of each client, 1 to C.
     """
 
     skew: ClassVar[str] = "label"
@@ -138,13 +139,13 @@ class ClassesPerClient(SharedOut):
 
 @dataclass(frozen=True)
 class Shards(SharedOut):
-    """Examples sorted by label and cut into equal shards, which are dealt to the clients at random. No true clusters.
+    """Sorts examples by label, and deals equal shards of them to the clients at random. No true clusters.
 
     McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learning of Deep Networks from
     Decentralized Data. AISTATS 2017, arXiv:1602.05629, section 3.
 
     Args:
-        shards_per_client: 1 or more.
+        shards_per_client: Number of shards of each client, 1 or more.
     """
 
     skew: ClassVar[str] = "label"
@@ -173,13 +174,13 @@ def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
     while True:
         need, left = sizes - counts.sum(1), there - counts.sum(0)
         weights = wishes * (left > 0)
-        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, left.double())  # what it wants is used up
+        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, left.double())  # all wanted labels are used up
         wanted = weights / weights.sum(1, keepdim=True).clamp(min=1e-300) * need[:, None]
         more = (wanted * (left / wanted.sum(0).clamp(min=1e-300)).clamp(max=1)).floor().long()
         if not more.any():
             break
         counts += more
-    for client in need.nonzero().flatten().tolist():  # remainders of rounding down: the most wanted labels first
+    for client in need.nonzero().flatten().tolist():  # remainders of rounding: the most wanted labels first
         for _ in range(int(need[client])):
             label = int(wanted[client].where(left > 0, -torch.inf).argmax())
             counts[client, label] += 1
@@ -189,28 +190,28 @@ def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
 
 
 def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
-    """Gives client u the labels u, u + 1, ... modulo C: int64 `[clients, classes]`."""
+    """Lists the labels u, u + 1, ... modulo C of each client u: int64 `[clients, classes]`."""
     return (torch.arange(num_clients)[:, None] + torch.arange(classes)) % num_labels
 
 
 def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
-    """Joins the examples of clients that each have one piece of several labels.
+    """Joins for each client one piece of the examples of each of its labels.
 
     Args:
-        of_label: the examples of each label.
-        which: the labels of each client, int64 `[clients, k]`.
-        starts, sizes: where its piece begins among the examples of that label, and its length, int64 `[clients, k]`.
+        of_label: Examples of each label.
+        which: Labels of each client, int64 `[clients, k]`.
+        starts, sizes: Start of each piece among the examples of its label, and its length, int64 `[clients, k]`.
     """
     cut = ClientIndex(of_label.values, (of_label.starts[which] + starts).flatten(), sizes.flatten())
     return ClientIndex.from_sizes(cut.entries, sizes.sum(1))
 
 
 def consecutive_starts(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
-    """Finds the starts of consecutive pieces in client order, int64 `[clients, k]`.
+    """Finds the starts of the pieces of each label, dealt in the order of the clients, int64 `[clients, k]`.
 
     Args:
-        which: the labels of each client, all different, int64 `[clients, k]`.
-        sizes: how much of each it gets, int64 `[clients, k]`.
+        which: Labels of each client, all different, int64 `[clients, k]`.
+        sizes: Examples that a client gets of each of its labels, int64 `[clients, k]`.
         num_labels: C.
     """
     taken = torch.zeros(len(which), num_labels, dtype=torch.int64).scatter(1, which, sizes)

@@ -3,9 +3,9 @@
 arXiv:1812.06127 (FedProx); data/mnist/generate_niid.py of the released code.
 
 Where this differs from the released code:
-* it has a seed, so these are clients of the same law, not the very clients of a paper: about 69,060 images are given
-  out.
-* other numbers of digits than 2.
+* the draw has a seed, so clients follow the same law, but are not the very clients of a paper: about 69,060 images are
+  used.
+* numbers of digits other than 2 are possible.
 """
 
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ NUM_CLIENTS, NUM_LABELS, FIRST = 1000, 10, 10
 class MNIST1000(Partition):
     """1,000 clients with few digits each and log-normal sizes: the MNIST of FedProx, FedGroup and FlexCFL.
 
-    Client u has the digits u, u + 1, ... modulo 10: 10 images first (5 + 5), then parts of the rest as drawn from
-    lognormal(0, 2^2). No image goes to two clients. Training and test part of the source are taken together; int(0.9 n)
+    Client u has the digits u, u + 1, ... modulo 10: first 10 images (5 + 5), then shares of the rest drawn from
+    lognormal(0, 2^2). No image goes to two clients. The source's training and test part are used together; int(0.9 n)
     of a client's n images are for training. The true cluster is u mod 10, the type of client.
 
     Args:
-        classes: digits of each client, 1 to 10. The released code has 2. FlexCFL's Table 1 has 1, 3, 5 and 10 by code
-            that was not released; the rule for these is ours: the same law, and the 10 first images split as evenly as
-            can be, lower digits of the client first. With 10 there is one true cluster, but clients still differ in how
-            many images of each digit they have: a label skew without clusters.
+        classes: Number of digits of each client, 1 to 10. The released code has 2. FlexCFL's Table 1 has 1, 3, 5 and 10
+            by code that was not released; the rule for these is ours: the same law, and the first 10 images are split
+            as evenly as possible, lower digits of the client first. With 10 there is one true cluster, but clients
+            still have different numbers of images of each digit: a label skew without clusters.
     """
 
     paper: ClassVar[str] = (
@@ -66,8 +66,8 @@ def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor
     """Draws the number of images per label that each client gets, int64 `[1000, classes]`.
 
     Args:
-        there: images of each label, int64 `[10]`, 1,000 or more each.
-        which: the labels of each client, int64 `[1000, classes]`.
+        there: Images of each label, int64 `[10]`, 1,000 or more each.
+        which: Labels of each client, int64 `[1000, classes]`.
     """
     classes = which.shape[1]
     first = torch.full((classes,), FIRST // classes)
@@ -80,12 +80,12 @@ def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor
 
 
 def grant_in_order(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Finds the granted requests, in client order: those that leave at least one image of the label.
+    """Grants requests in client order if they leave at least one image of the label: bool `[clients, k]`.
 
     Args:
-        wanted: number of images, int64 `[clients, k]`.
-        which: their labels, int64 `[clients, k]`.
-        there: images of each label, int64 `[labels]`.
+        wanted: Number of images requested, int64 `[clients, k]`.
+        which: Their labels, int64 `[clients, k]`.
+        there: Images of each label, int64 `[labels]`.
     """
     left, granted = there.copy(), np.zeros(wanted.shape, bool)
     for place in np.ndindex(wanted.shape):

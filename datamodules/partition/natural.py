@@ -17,17 +17,16 @@ from lit_cfl.errors import InputError
 class Natural(Partition):
     """One client for each owner that the source names, as in LEAF (FEMNIST by writer, Sent140 by user).
 
-    Clients come in the order of the owners' numbers. Examples without an owner go to nobody. True clusters are unknown.
+    Clients have the order of the owners' numbers. Examples without an owner are left out. True clusters are unknown.
     Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097.
 
     Args:
-        min_examples: owners with fewer examples, for training and testing together, are left out (LEAF's -k), and so
-            is everyone without a training example; 1 or more.
-        max_clients: number of clients that are drawn at random from those that remain, 1 or more; null, or more than
-            remain: all.
-        test: a share of each client's examples (0 to below 1), training and test part of the source taken together;
-            `own`: the source's test part, by owner; null: `own` where a client that trains owns some of the source's
-            test part, else 0.1 (LEAF trains on 0.9).
+        min_examples: Minimum number of examples of an owner, for training and testing together; others are left out
+            (LEAF's -k), and so is everyone without a training example. 1 or more.
+        max_clients: Maximum number of clients, 1 or more, drawn at random from the remaining owners; null: all of them.
+        test: Share of each client's examples (0 to below 1), with the source's training and test part taken together;
+            `own`: the source's test part, by owner; null: `own` if a client that trains owns some of the source's test
+            part, otherwise 0.1 (LEAF trains on 0.9).
     """
 
     min_examples: int = 1
@@ -63,7 +62,7 @@ class Natural(Partition):
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
-    """Lists the examples of each owner, before and from `num_train` on.
+    """Lists the examples of each owner among the first `num_train` examples, and among the others.
 
     Args:
         owner: Owner of each example, int64 `[N]`, -1 = nobody.
@@ -80,7 +79,7 @@ def draw_owners(
     """Draws the owners that become clients, by number, ascending, int64.
 
     Args:
-        train, test: how many examples of each kind every owner has, int64 `[owners]`.
+        train, test: Training and test examples of every owner, int64 `[owners]`.
 
     Raises:
         InputError: nobody has enough.

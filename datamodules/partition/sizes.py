@@ -16,7 +16,7 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class Alike(SharedOut, ABC):
-    """Clients whose examples are drawn alike, so that all are in one true cluster; a subclass draws their numbers."""
+    """Clients whose examples follow one law, so that all are in one true cluster; a subclass draws their numbers."""
 
     by_label: ClassVar[bool] = False
 
@@ -26,7 +26,7 @@ class Alike(SharedOut, ABC):
 
 @dataclass(frozen=True)
 class IID(Alike):
-    """Every example to exactly one client, at random; sizes differ by one at most."""
+    """Gives every example to exactly one client, at random; sizes differ by one at most."""
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return iid(len(labels), self.num_clients, rng)
@@ -34,10 +34,10 @@ class IID(Alike):
 
 @dataclass(frozen=True)
 class QuantitySkew(Alike):
-    """Every example to exactly one client, at random; sizes follow a law, and nothing else differs.
+    """Gives every example to exactly one client, at random; only the sizes differ, by a law.
 
     Args:
-        min_size: examples that each client has in any case, 1 or more; the law shares out the rest.
+        min_size: Minimum number of examples of each client, 1 or more; the law divides the rest.
     """
 
     min_size: int = 10
@@ -57,10 +57,10 @@ class QuantitySkew(Alike):
 
 @dataclass(frozen=True)
 class LogNormalSizes(QuantitySkew):
-    """Sizes as lognormal(0, sigma^2): the law behind FedProx's "power law" (Li et al., MLSys 2020, released code).
+    """Sizes from lognormal(0, sigma^2): the law of FedProx's "power law" (Li et al., MLSys 2020, released code).
 
     Args:
-        sigma: standard deviation of the logarithm, 0 (equal sizes) or more; FedProx's MNIST has 2.
+        sigma: Standard deviation of the logarithm, 0 (equal sizes) or more; FedProx's MNIST has 2.
     """
 
     sigma: float = 2.0
@@ -77,7 +77,7 @@ class PowerLawSizes(QuantitySkew):
     """The client of rank k has a size in proportion to k to the power of -exponent; ranks are dealt at random.
 
     Args:
-        exponent: 0 (equal sizes) or more.
+        exponent: Exponent of the power law, 0 (equal sizes) or more.
     """
 
     exponent: float = 1.0
@@ -94,7 +94,7 @@ class DirichletSizes(QuantitySkew):
     """Sizes in proportions drawn from a symmetric Dirichlet (Li, Diao, Chen, He, ICDE 2022, arXiv:2102.02079).
 
     Args:
-        alpha: concentration, above 0: the larger, the more equal.
+        alpha: Concentration, above 0: the larger it is, the more equal are the sizes.
     """
 
     alpha: float = 0.5
@@ -107,8 +107,8 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
     """Gives every example to exactly one client, at random; sizes differ by one at most.
 
     Args:
-        num_examples: N.
-        num_clients: 1 to N.
+        num_examples: N, the number of examples.
+        num_clients: Number of clients, 1 to N.
     """
     require_enough(num_examples, num_clients)
     return deal_at_random(equal_sizes(num_examples, num_clients), rng)

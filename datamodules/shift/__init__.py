@@ -1,23 +1,21 @@
 """Shifts of clients' data over the rounds: whole or partial swaps, growing training data, label drift.
 
-Options that say when count completed rounds: 0 is before the first round, 50 between rounds 50 and 51.
-Every shift is a pure function of the data, the round, the seed and who takes part. The rules are those of FlexCFL's
-simulator (Duan et al. Flexible Clustered Federated Learning for Client-Level Data Distribution Shift. IEEE TPDS 2022);
-label drift is ours.
+Times are counted in completed rounds: 0 is before the first round, 50 between rounds 50 and 51. Every shift is a pure
+function of the data, the round, the seed and the participants. The rules are those of FlexCFL's simulator (Duan et al.
+Flexible Clustered Federated Learning for Client-Level Data Distribution Shift. IEEE TPDS 2022); label drift is ours.
 
 Where the swaps and the release differ from the published code:
 
-* `participants` is `all` clients in training unless asked otherwise, so that compared methods see the same data; the
-  code takes those that have a model already (`warm`).
+* `participants` is `all` clients in training by default, so that compared methods see the same data; the code takes
+  those that already have a model (`warm`).
 * a probability of 1 exchanges every pair; the code shifts nothing unless 0 < p < 1.
-* a pair without labels of its own is skipped (`part_abort: pair`); the code ends the round's swaps (`round`, C36).
-* the release is what the paper states (`release: nominal`); the code takes each share of what is there already, so
-  that the data shrink (`shrinking`, C3).
-* the validation part, which the papers do not have, moves with the training part and is always there in the release.
-* clients are paired by numpy's generator, not by the code's own draws.
+* a pair without labels to exchange is skipped (`part_abort: pair`); the code ends the round's swaps (`round`, C36).
+* the release follows the paper (`release: nominal`); the code takes each share of the data that are already present,
+  so that they shrink (`shrinking`, C3).
+* the validation part, which the papers do not have, moves with the training part, and is always present in the release.
+* clients are paired by NumPy's generator, not by the code's own draws.
 
-Newcomers, which the papers do not shift either, neither swap nor wait for data; under label drift they drift as the
-others do.
+Newcomers neither swap nor wait for data, as in the papers; under label drift they drift like the other clients.
 """
 
 from lit_cfl.datamodules.shift.drift import LabelDrift

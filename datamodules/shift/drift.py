@@ -1,4 +1,4 @@
-"""Label drift: from some round on, some clients see different labels for the same inputs."""
+"""Label drift: from a given round on, some clients see different labels for the same inputs."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,23 +18,23 @@ from lit_cfl.keyed_random import draw_keyed_uniform
 
 @dataclass(frozen=True)
 class LabelDrift(Shift):
-    """Some clients come to see label y as (y + labels) mod C: at once, gradually, or in alternation.
+    """Some clients see label y as (y + labels) mod C from some round on: at once, gradually, or in alternation.
 
-    The same clients drift throughout, drawn once from the seed, with all the data that they have; data that they swap
-    away stay as they are. A client's true cluster then is that of its data before, under the new labels; under a
-    gradual drift, as soon as half of the examples are to drift.
+    The drifting clients are drawn once from the seed, and drift with all the data that they have; data that they have
+    swapped away do not change. A client's true cluster becomes its previous one under the new labels, in a gradual
+    drift once half of the examples are to drift.
 
-    Newcomers drift as the others do, so that they join the world as it is by then; the log leaves them out, as nobody
-    trains on their data.
+    Newcomers drift like the other clients, so that their data are current when they join; the log leaves them out, as
+    nobody trains on their data.
 
     Args:
         share: Share of all clients that drift, 0 to 1.
-        labels: how far labels move; not a multiple of C.
-        start: completed rounds before the drift begins; 0 = from the first round on.
-        duration: rounds over which more and more of the examples drift, the last of them all; 0 or 1 = all at once.
-        period: null = the drift stays; else the number of rounds that it is on, then off, then on again. Not below the
-            duration.
-        participants: `all` clients, or the `warm` ones only, those that have a model; newcomers then keep their labels.
+        labels: Number by which labels are shifted; not a multiple of C.
+        start: Completed rounds before the drift begins; 0 = from the first round on.
+        duration: Rounds over which more and more of the examples drift, until all have drifted; 0 or 1 = all at once.
+        period: Rounds for which a recurring drift is on, then off, and so on; at least the duration. null = the drift
+            stays.
+        participants: `all` clients, or only the `warm` ones, which have a model; newcomers then keep their labels.
     """
 
     share: float = 0.5
@@ -105,7 +105,7 @@ class LabelDrift(Shift):
         return [self.start]
 
     def reached(self, data: FederatedData, at: ShiftContext) -> Tensor:
-        """Finds the clients that can have drifted in this round: bool `[clients]`."""
+        """Finds the clients that may have drifted by this round: bool `[clients]`."""
         reached = torch.zeros(data.num_clients, dtype=torch.bool)
         reached[at.participants] = True
         return reached if data.newcomers is None or self.participants == "warm" else reached | data.newcomers
@@ -129,16 +129,16 @@ def draw_drifting(num_clients: int, share: float, rng: np.random.Generator) -> T
 def drift_labels(
     index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
-    """Gives a share of these clients' examples the new labels, and all others the old ones.
+    """Gives a share of the clients' examples the new labels, and the others the old ones.
 
     Args:
         index: Index of all clients.
-        clients: ids int64 `[n]`.
-        num_examples: N, size of the pool.
-        degree: the share, 0 to 1; as it grows, examples that have drifted stay so.
+        clients: Ids of the clients, int64 `[n]`.
+        num_examples: N, the size of the pool.
+        degree: Share of drifted examples, 0 to 1; as it grows, examples that have drifted stay drifted.
 
     Returns:
-        the index, and how many of each client's entries changed, int64 `[n]`.
+        the index, and the number of changed entries of each client, int64 `[n]`.
     """
     stretches, stretch_of = index.select(clients).distinct()
     old = stretches.entries
@@ -156,7 +156,7 @@ def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
     """Numbers the true clusters under the new labels or the old ones, int64 `[n]`; -1 stays.
 
     Args:
-        clusters: int64 `[n]`.
+        clusters: True clusters, int64 `[n]`.
         weight: Factor of the new labels in a cluster's number.
     """
     return clusters.where(clusters < 0, clusters + (int(new) - clusters // weight % 2) * weight)

@@ -18,18 +18,18 @@ from lit_cfl.errors import InputError, Notice
 
 @dataclass(frozen=True)
 class Incremental(Shift):
-    """Clients have a growing share of their training data; test and validation data are there from the start.
+    """Clients have a growing share of their training data; test and validation data are complete from the start.
 
-    The first release withholds the rest, later ones hand out more of it. Clients that did not take part in the first
-    release (newcomers; the cold ones under `participants: warm`) have all their data from start to end.
+    The first release withholds the rest, later ones add more of it. Clients that did not take part in the first
+    release (newcomers, and under `participants: warm` the cold ones) always have all their data.
 
     Args:
-        rounds: completed rounds before each release, ascending; 0 = before the first round. Before the first release
-            all data are there.
+        rounds: Completed rounds before each release, ascending; 0 = before the first round. Before the first release
+            all data are present.
         shares: Share of each client's training examples that is available after each release, ascending, above 0 to 1.
-        release: `nominal` shares of all training examples (the paper), or `shrinking` ones, of those present (the
+        release: `nominal`: shares of all training examples (the paper); `shrinking`: shares of those present (the
             published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).
-        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
+        participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
     rounds: Sequence[int] = (0, 50, 100, 150)
@@ -71,7 +71,7 @@ class Incremental(Shift):
         of = whole.sizes if self.release == "nominal" else present.sizes
         sizes = share_of(self.shares[number], of)
         if number and self.release == "nominal":
-            sizes = sizes.maximum(present.sizes)  # after swaps of a label more may be there already
+            sizes = sizes.maximum(present.sizes)  # after swaps of a label a client may already have more
         released = replace(
             data,
             train=data.train.replace_lists(clients, whole.first(sizes)),
@@ -84,8 +84,8 @@ def share_of(share: float, sizes: Tensor) -> Tensor:
     """Computes ceil(share * n) for each n, exactly for the decimal share: 0.7 * 10 is 7, not 8.
 
     Args:
-        share: above 0 to 1.
-        sizes: n, int64 of any shape.
+        share: Share, above 0 to 1.
+        sizes: Sizes n, int64 of any shape.
     """
     numerator, denominator = Fraction(share).limit_denominator(1_000_000_000).as_integer_ratio()
     return (sizes * numerator + denominator - 1) // denominator

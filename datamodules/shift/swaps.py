@@ -15,14 +15,14 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class SwapAll(Shift):
-    """Pairs of clients exchange all their data, the true cluster with them.
+    """Pairs of clients exchange all their data, and their true clusters.
 
-    In each round the participants are paired at random, and each pair exchanges with a probability. So a client moves
-    with about that probability in a round.
+    In each round the participants are paired at random, and each pair exchanges with the given probability. So a client
+    moves with about that probability in a round.
 
     Args:
         probability: Probability of each pair in each round, 0 to 1.
-        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
+        participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
     probability: float = 0.05
@@ -39,14 +39,14 @@ class SwapAll(Shift):
 class SwapPart(Shift):
     """Pairs of clients exchange the examples of one label each; their true clusters are unknown from then on.
 
-    Pairs are drawn as in `SwapAll`. Each client of a pair gives all examples of a label that it has both in its
-    training and in its test data, while the other one does not.
+    Pairs are drawn as in `SwapAll`. Each client of a pair gives away all examples of a label that it has in both its
+    training and its test data, while the other client does not.
 
     Args:
         probability: Probability of each pair in each round, 0 to 1.
         part_abort: Scope of the abort if a pair has no such labels: this `pair`'s swap, or all swaps of the `round`
             from this pair on (the published code).
-        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
+        participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
     probability: float = 0.05
@@ -72,8 +72,8 @@ def draw_pairs(clients: Tensor, probability: float, rng: np.random.Generator) ->
     """Pairs the clients at random, and keeps each pair with the given probability.
 
     Args:
-        clients: ids int64 `[n]`; where n is odd one of them is in no pair.
-        probability: 0 to 1.
+        clients: Ids of the clients, int64 `[n]`; if n is odd, one of them is in no pair.
+        probability: Probability of each pair, 0 to 1.
 
     Returns:
         int64 `[pairs, 2]`.
@@ -88,7 +88,7 @@ def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLo
     """Exchanges every list and the true cluster of each pair. Copies no list.
 
     Args:
-        pairs: int64 `[pairs, 2]`, each client at most once.
+        pairs: Pairs of clients, int64 `[pairs, 2]`, each client at most once.
     """
     source = torch.arange(data.num_clients)
     source[pairs] = pairs.flip(1)
@@ -100,10 +100,10 @@ def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLo
 
 
 def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draws for each client of a pair a label in its training and test data that the other does not have.
+    """Draws for each client of a pair a label in its training and test data that the other client does not have.
 
     Returns:
-        labels int64 `[pairs, 2]`, uniform among those possible; -1 where there is none.
+        labels int64 `[pairs, 2]`, uniform among the possible ones; -1 if there is none.
     """
     mine = data.subset(pairs.flatten())
     held = (mine.label_counts > 0) & (replace(mine, train=mine.test).label_counts > 0)
@@ -119,9 +119,9 @@ def swap_part(
     """Exchanges all examples of a label for each client of a pair. Reads only these clients' lists.
 
     Args:
-        pairs: int64 `[pairs, 2]`, each client at most once.
-        labels: Labels that each client gives, int64 `[pairs, 2]`.
-        rng: shuffles the new lists.
+        pairs: Pairs of clients, int64 `[pairs, 2]`, each client at most once.
+        labels: Label that each client gives away, int64 `[pairs, 2]`.
+        rng: Generator that shuffles the new lists.
     """
     clients, given = pairs.flatten(), labels.flatten()
 

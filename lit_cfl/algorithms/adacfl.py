@@ -1,13 +1,12 @@
 """AdaCFL as far as it is known: CFL by distances of fully connected weights; the largest gap gives the number of parts.
 
-Known from its description in the paper on LayerCFL alone. Neither has an arXiv number that we know of; what is CFL's in
-it is of arXiv:1910.01991.
+We know it only from its description in the paper on LayerCFL. Neither has an arXiv number that we know of; the parts
+that are CFL's are from arXiv:1910.01991.
 
 Where this differs from the paper:
-* AdaCFL's own rule for the number of clusters is not in our sources, and no code could be found. Taken from the
-  description are the l2 distances between the weights of the fully connected layers; OURS is the cut at the largest gap
-  between two merges of complete linkage, at the moments at which CFL splits. Whatever a table says of AdaCFL holds for
-  this rule alone.
+* AdaCFL's own rule for the number of clusters is not in our sources, and no code could be found. The l2 distances
+  between the weights of the fully connected layers follow the description; OURS is the cut at the largest gap between
+  two merges of complete linkage, at the moments at which CFL splits. All our results of AdaCFL are of this rule.
 * everything else is CFL's (C30, C32): the criterion, the means, and how a newcomer is placed, by l2 distance.
 """
 
@@ -26,7 +25,6 @@ from lit_cfl.algorithms.splits import (
     place_by_splits,
     scale_to_similarity,
     select_columns,
-    split_round,
 )
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.local_work import LocalWork
@@ -39,12 +37,13 @@ class AdaCFL(SplittingAlgorithm):
     """CFL with l2 distances of fully connected weights, cut at the largest gap (our rule: AdaCFL's is not known).
 
     Args:
-        eps1: a cluster is split when the norm of its mean update is below it; above 0.
-        eps2: and when the largest norm of a client's update is above this; 0 or more.
-        warmup_rounds: number of rounds before the first split, 0 or more.
+        eps1: Threshold above 0: a cluster is split when the norm of its mean update is below it, and the condition of
+            eps2 holds.
+        eps2: Threshold of 0 or more: the largest norm of a client's update must be above it.
+        warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
-        criterion_weights: the same for the norm of the mean update (C32).
-        layers: patterns of the layers to compare; none = all fully connected ones.
+        criterion_weights: Weights of the clients in the norm of the mean update (C32).
+        layers: Patterns of the layers to compare; none = all fully connected layers.
     """
 
     paper: ClassVar[str] = (
@@ -55,19 +54,8 @@ class AdaCFL(SplittingAlgorithm):
     caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 
     def check(self, work: LocalWork) -> None:
-        # raises, and says which layers there are; of a net without fully connected ones, too
+        # names the existing layers in its error, also for a net without fully connected layers
         work.layout.columns((self._layers(work) or ["linear[0]"]) if self.layers is None else self.layers)
-
-    def round(
-        self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Runs a round of CFL with AdaCFL's distances and its largest-gap cut."""
-
-        def compare(candidate: SplitCandidate) -> ClientComparison | None:
-            return self._compare(candidate, work)
-
-        state, info, _ = split_round(state, cohort, work, options=self, compare=compare, divide=cut_at_largest_gap)
-        return state, info
 
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -78,19 +66,22 @@ class AdaCFL(SplittingAlgorithm):
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers
 
-    def _compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
+    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
         if candidate.v <= self.eps2:
             return None
         features, layers = _weights(candidate.updates, candidate.start), self._layers(work)
         rows = select_columns(features, work.layout.columns(layers))
         return ClientComparison(features, layers, scale_to_similarity(distances(rows, "l2")))
 
+    def divide(self, similarity: Tensor) -> Tensor | None:
+        return cut_at_largest_gap(similarity)
+
 
 def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
     """Clusters by complete linkage, and cuts the tree below the largest gap between merge distances.
 
     Args:
-        similarity: `[n, n]` in [-1, 1], n of at least 3.
+        similarity: Similarities `[n, n]` in [-1, 1], n of at least 3.
 
     Returns:
         Parts int64 `[n]`, numbered from 0 by lowest member; None without a gap.

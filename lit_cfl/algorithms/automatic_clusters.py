@@ -1,6 +1,6 @@
 """`num_clusters: auto`: decides the number of clusters before the first round, from the clients' first updates.
 
-The rule, what it was chosen from and how well it does are in docs/automatic_clusters.md.
+The rule, its alternatives and its results are in docs/automatic_clusters.md.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
 NumClusters = int | Literal["auto"]
-"""A number of clusters, or that it is decided before the first round."""
+"""A number of clusters, or `auto`: the algorithm decides it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ClusterNumberOptions:
     @property
     def known_clusters(self) -> int:
         """The number of clusters; 1 until it has been decided."""
-        number: NumClusters | None = vars(self)["num_clusters"]  # a field of each algorithm, at a place of its own
+        number: NumClusters | None = vars(self)["num_clusters"]  # a field of each algorithm, which places it itself
         return number if isinstance(number, int) else 1
 
     @property
@@ -48,7 +48,7 @@ class ClusterNumberOptions:
     def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
         """Returns the algorithm with a fixed number of clusters, decided from its clients' updates if it is `auto`.
 
-        For `auto` all clients in training train once from w_0 for as long as in a round, and send their updates.
+        For `auto`, all clients in training train once from w_0, for as long as in a round, and send their updates.
 
         Raises:
             InputError: no client could train.

@@ -1,6 +1,6 @@
 """The interface of all algorithms: a frozen dataclass of hyper-parameters, and an immutable state.
 
-`docs/own_algorithm.md` holds a whole one.
+`docs/own_algorithm.md` shows a complete algorithm.
 """
 
 from abc import ABC, abstractmethod
@@ -20,11 +20,11 @@ State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, 
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """Pairwise similarity of clients at the time they were clustered.
+    """Pairwise similarities of clients at the time of their clustering.
 
     Args:
-        clients: ids int64 `[n]`.
-        matrix: cosines `[n, n]` in [-1, 1].
+        clients: Ids of the clients, int64 `[n]`.
+        matrix: Cosines `[n, n]` in [-1, 1].
     """
 
     clients: Tensor
@@ -36,18 +36,18 @@ class Info:
     """Report of a round, for logs and pictures; the next round does not read it.
 
     Args:
-        loss: mean training loss, weighted by examples; nan where nobody trained.
-        down: models sent to clients, counted where they are sent.
-        up: models sent by clients.
-        bytes_up: bytes sent by clients beside models. The round loop adds those of `LocalWork.map`.
-        skipped: clients that were asked to train and did not (no data, or diverged and left out).
-        scores: further columns of `metrics.csv`.
-        similarity: where the algorithm compared clients.
+        loss: Mean training loss, weighted by examples; nan if nobody trained.
+        down: Models sent to clients, counted where they are sent.
+        up: Models sent by clients.
+        bytes_up: Bytes sent by clients in addition to models. The round loop adds those of `LocalWork.map`.
+        skipped: Clients that were asked to train and did not (no data, or diverged and left out).
+        scores: Further columns of `metrics.csv`.
+        similarity: Similarities of clients, if the algorithm compared them.
         closeness: Similarities that `place` compared, `[clients, clusters]`, larger is closer; None if it compared
             none, or too many to read.
-        clusters: columns of `clusters.csv` for the models that `serve` gives now `[K]`: `parent` (int64, -1 = none),
+        clusters: Columns of `clusters.csv` for the models that `serve` now returns `[K]`: `parent` (int64, -1 = none),
             `u`, `v` (nan = none).
-        tables: rows of the algorithm's own tables, by name; see `Algorithm.tables`.
+        tables: Rows of the algorithm's own tables, by name; see `Algorithm.tables`.
     """
 
     loss: float = float("nan")
@@ -65,8 +65,9 @@ class Info:
         """Adds the costs and findings of an earlier step of the same round, such as a cold start.
 
         Traffic and skipped clients are added up: a client that both steps skipped is counted twice, so a caller whose
-        steps ask the same clients counts them itself. Rows of tables follow the earlier ones. Of a score or a
-        similarity that both have, this one counts. `loss`, `closeness` and `clusters` are those of this step.
+        steps ask the same clients counts them itself. Rows of tables are appended to the earlier ones. If both steps
+        have a score or similarity, the one of this step counts. `loss`, `closeness` and `clusters` are those of this
+        step.
         """
         tables = earlier.tables | self.tables
         return replace(
@@ -87,7 +88,7 @@ class OwnLayers:
 
     Args:
         columns: Columns of these layers in a model, ascending int64 `[p]`.
-        rows: The layers of each client that has its own, `[p]` by id; another client has those of its model.
+        rows: Layers of each client that has its own `[p]`, by id; other clients have those of their model.
     """
 
     columns: Tensor
@@ -97,9 +98,9 @@ class OwnLayers:
         """Builds the model of each client `[n, d]`.
 
         Args:
-            clients: ids int64 `[n]`.
-            models: `[K, d]`.
-            index: the model of each client, int64 `[n]`, none negative.
+            clients: Ids of the clients, int64 `[n]`.
+            models: Models `[K, d]`.
+            index: Model of each client, int64 `[n]`, none negative.
         """
         found = models[index]
         for row, client in zip(found, clients.tolist(), strict=True):
@@ -113,9 +114,9 @@ class Assignment:
     """The model that each client uses.
 
     Args:
-        models: `[K, d]`.
-        index: int64 `[clients asked for]`, -1 = nobody yet.
-        extra: further rows `[d]` by name; `global` is scored as `test/global_<score>`.
+        models: Models `[K, d]`.
+        index: Model of each client, int64 `[clients asked for]`, -1 = none yet.
+        extra: Further rows `[d]` by name; `global` is scored as `test/global_<score>`.
         own: Layers that clients have instead of those of their model; None = none.
         weights: Weights of the models in each client's mixture, float64 `[clients asked for, K]`: they sum to 1, and
             are 0 for a client without a model; `index` is the largest, ties: the lowest number. Outputs of the models
@@ -130,7 +131,7 @@ class Assignment:
 
     @classmethod
     def of_mixtures(cls, models: Tensor, weights: Tensor) -> "Assignment":
-        """Builds the assignment of clients that use mixtures of the models; for the weights see above."""
+        """Builds the assignment of clients that use mixtures of models, with these `weights`."""
         return cls(models, weights.argmax(1).where(weights.sum(1) > 0, -1), weights=weights)
 
     def select(self, which: Tensor) -> "Assignment":
@@ -142,11 +143,11 @@ class Assignment:
 class Algorithm(ABC):
     """A federated learning algorithm. Every field has a default; arguments are never changed.
 
-    `round` in a method's arguments, and `LocalWork.round`, are the rounds completed before: 0 in the first round, which
-    people see as round 1.
+    `round` in a method's arguments, and `LocalWork.round`, count completed rounds: 0 in the first round, which is shown
+    as round 1.
 
-    `rng` belongs to one (seed, purpose, round). Draws for clients are made for all ids and indexed, so that
-    the order of clients does not matter.
+    `rng` belongs to one (seed, purpose, round). Draw for all client ids and index the result, so that the order of the
+    clients does not matter.
     """
 
     state_type: ClassVar[type]
@@ -158,12 +159,12 @@ class Algorithm(ABC):
     caveat: ClassVar[str] = ""  # a sentence printed with its results
     mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 
-    def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check
+    def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check
         """Raises InputError if these clients cannot be trained with these hyper-parameters. Trains nothing."""
 
     @abstractmethod
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Makes the state before the first round. May train, which costs traffic."""
+        """Makes the state before the first round. May train, which counts as traffic."""
 
     @abstractmethod
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
@@ -194,7 +195,7 @@ class Algorithm(ABC):
 
     @property
     def reason_without_means(self) -> str | None:
-        """Explains in one line why a server optimizer cannot be used (no mean of models per cluster); None = it can."""
+        """Explains in one line why no server optimizer can be used (no mean of models per cluster); None if one can."""
         return None
 
     @property
@@ -208,7 +209,7 @@ class Algorithm(ABC):
         return 1
 
     def sent_columns(self, layout: ParameterLayout) -> int:
-        """Counts the numbers that are sent for a model with this layout."""
+        """Counts the numbers that are sent per model with this layout."""
         return layout.num_columns
 
     def needs_all(self, round: int) -> bool:

@@ -4,14 +4,15 @@ arXiv:1910.01991, Algorithms 2 and 3, Theorem 1.
 
 Where this differs from the paper:
 * the bipartition is exactly optimal; the published code's complete linkage need not be: `linkage` (C29).
-* clients keep their ids through every split; the published notebook goes on with positions in the cluster and mixes
-  them up from the second split on (C30).
+* clients keep their ids in every split; the published notebook uses positions in the cluster instead, and mixes them up
+  from the second split on (C30).
 * Theorem 1's test needs gamma_max, which cannot be observed: `gamma_max`, off by default, as in all code (C31).
-* the published code takes simple means, in the criterion as well: `weights`, `criterion_weights` (C32).
-* a cluster of one or two clients is never split, as in the published code; `warmup_rounds` are that code's, too.
-* a newcomer walks down the tree of splits and goes at each to the part whose MEAN is most alike; the paper compares it
-  with each member, whose updates we do not keep. Of a split, the server keeps the model before it and those means.
-* all parts of a split go on from the cluster's mean of that round; in the published code each part already goes on from
+* the published code takes simple means, also in the criterion: `weights`, `criterion_weights` (C32).
+* a cluster of one or two clients is never split, as in the published code, which also has `warmup_rounds`.
+* a newcomer walks down the tree of splits and joins at each split the part whose MEAN is most similar; the paper
+  compares it with each member, whose updates we do not keep. The server keeps the model before each split, and the
+  means.
+* all parts of a split continue from the cluster's mean of that round; in the published code each part continues from
   its own mean.
 * a client that could not train in the round of a split stays with the part that keeps the cluster's number.
 """
@@ -29,7 +30,6 @@ from lit_cfl.algorithms.splits import (
     SplitState,
     SplittingAlgorithm,
     place_by_splits,
-    split_round,
 )
 from lit_cfl.clustering import bipartition, cosine_similarity, direction_cosines, separation_threshold
 from lit_cfl.errors import InputError
@@ -44,14 +44,14 @@ class CFL(SplittingAlgorithm):
     above eps2. Both are in `clusters.csv`; rule of thumb: eps1 a tenth of the largest u, eps2 from eps1 to 10 eps1.
 
     Args:
-        eps1: above 0.
-        eps2: 0 or more.
-        warmup_rounds: number of rounds before the first split, 0 or more.
+        eps1: Threshold of u, above 0.
+        eps2: Threshold of v, 0 or more.
+        warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
-        criterion_weights: the same for u (C32).
-        gamma_max: split only if it is below sqrt((1 - a) / 2), with a the largest cosine across (Theorem 1), 0 to 1;
-            None = never ask.
-        linkage: `single` finds the optimal bipartition (paper), `complete` need not (code) (C29).
+        criterion_weights: Weights of the clients in the mean update of u (C32).
+        gamma_max: Split only if this is below sqrt((1 - a) / 2), with a the largest cosine across the parts (Theorem
+            1); 0 to 1. None = no such test.
+        linkage: Linkage: `single` finds the optimal bipartition (paper), `complete` need not (code) (C29).
     """
 
     paper: ClassVar[str] = (
@@ -66,21 +66,12 @@ class CFL(SplittingAlgorithm):
         if self.gamma_max is not None and not 0 <= self.gamma_max <= 1:
             raise InputError(f"gamma_max is {self.gamma_max}; give 0 to 1, or null for no test")
 
-    def round(
-        self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Runs FedAvg in every cluster (Algorithm 2), then the splits (Algorithm 3)."""
-        state, info, _ = split_round(
-            state, cohort, work, options=self, compare=self._compare, divide=self.find_bipartition
-        )
-        return state, info
-
-    def _compare(self, candidate: SplitCandidate) -> ClientComparison | None:
+    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
         if candidate.v <= self.eps2:
             return None
         return ClientComparison(candidate.updates, ["*"], cosine_similarity(candidate.updates))
 
-    def find_bipartition(self, similarity: Tensor) -> Tensor | None:
+    def divide(self, similarity: Tensor) -> Tensor | None:
         """Finds the bipartition of clients by their similarity `[n, n]`.
 
         Returns:

@@ -1,6 +1,6 @@
-"""Checks what an algorithm returns: state and Info of its calls, and the models that it serves.
+"""Checks what an algorithm returns: states, Infos, and assignments of models to clients.
 
-A run checks every answer, and so does the test kit (`lit_cfl.testing`), in the same words.
+Runs and the test kit (`lit_cfl.testing`) check every answer, and raise the same errors.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,13 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
     """Checks the state and Info that `init`, `round` or `place` returned, and returns them.
 
     Args:
-        call: name of the method.
+        call: Name of the method.
         answer: Value that it returned.
-        served: counts the models that `serve` gives for a state; called only for an Info with `clusters`.
+        served: Function that counts the models that `serve` returns for a state; called only for an Info with
+            `clusters`.
 
     Raises:
-        InputError: it is no pair of a state and an Info, or a value of the Info is of the wrong kind.
+        InputError: it is no pair of a state and an Info, or a value of the Info has the wrong type.
     """
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Info):
         kinds = (
@@ -98,11 +99,11 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
 
     Args:
         served: Value that it returned.
-        clients: ids int64 `[n]`.
-        columns: length d of a model.
+        clients: Ids of the clients, int64 `[n]`.
+        columns: Length d of a model.
 
     Raises:
-        InputError: models, index or further rows have another shape or dtype, or a model is named that is not there.
+        InputError: models, index or further rows have a wrong shape or dtype, or the index names a missing model.
     """
     if not isinstance(served, Assignment):
         raise _rule_error(algorithm, f"serve returns a {type(served).__name__}; return Assignment(models, index)")

@@ -17,14 +17,14 @@ def average_in_clusters(
 
     Args:
         work: Clients, bound to the round.
-        models: `[K, d]`.
-        cohort: ids of the clients, int64 `[n]`.
-        labels: the cluster of each, int64 `[n]`, none negative.
+        models: Models of the clusters `[K, d]`.
+        cohort: Ids of the clients, int64 `[n]`.
+        labels: Cluster of each client, int64 `[n]`, none negative.
         weights: Weights of the clients in a cluster's mean.
 
     Returns:
-        The new models `[K, d]`; that of a cluster in which nobody trained is unchanged. And the Info of the round, in
-        which each client received a model.
+        The new models `[K, d]`, unchanged for clusters in which nobody trained; and the Info of the round, in which
+        each client received a model.
     """
     fitted = work.fit(models, cohort, labels)
     means = mean_by_cluster(fitted, labels, client_weights(work.num_examples[cohort], weights), into=models)
@@ -38,14 +38,14 @@ def closest_by_update(
     """Finds the cluster closest to each client's update.
 
     Args:
-        fitted: clients that trained from `start`; read here, chunk by chunk.
-        start: `[d]`.
-        marks: Vectors that an update is compared with, one row per cluster `[K, parameters]`.
+        fitted: Clients that trained from `start`; read here, chunk by chunk.
+        start: Model from which they trained `[d]`.
+        marks: Vectors with which updates are compared, one row per cluster `[K, parameters]`.
         closeness: Similarity of updates `[c, parameters]` and marks: `[c, K]`, larger is closer.
 
     Returns:
-        Labels int64 `[n]`, ties: the lowest; -1 for a client that did not train. And the Info of the fit, with the
-        closeness `[n, K]` (nan for a client that did not train) and a model up for each that did.
+        Labels int64 `[n]`, ties: the lowest; -1 for a client that did not train; and the Info of the fit, with the
+        closeness `[n, K]` (nan for a client that did not train) and one model up per client that did.
     """
     found = [marks.new_empty(0, len(marks))]
     for chunk in fitted.chunks():

@@ -3,9 +3,9 @@
 arXiv:2012.04221, Algorithm 1.
 
 Where this differs from the paper:
-* the personal model trains after the global one and on batches of its own; the published code takes both steps
-  on the same mini-batch. Its centre w_t is frozen either way, so neither depends on the other.
-* clients are drawn as the run says and averaged by their number of examples; the published code draws them in
+* the personal model trains after the global one, on different mini-batches; the published code takes both steps on the
+  same mini-batch. Its centre w_t is frozen either way, so neither depends on the other.
+* clients are drawn by the run's rule and averaged by their number of examples; the published code draws them in
   proportion to it and takes the simple mean (`weights: equal`).
 * the personal budget is the run's (`personal`: another); the published code takes 2 iterations.
 * a newcomer trains its personal model once from the global one; the paper has no newcomers.
@@ -35,9 +35,10 @@ class Ditto(Algorithm):
     """Personal models with a pull towards the global one; a client is its own cluster.
 
     Args:
-        lambda_: adds lambda/2 * |v - w_t|^2 to each client's personal loss, 0 or more; 0 is local training alone.
+        lambda_: Pull towards the global model: lambda/2 * |v - w_t|^2 is added to each client's personal loss. 0 or
+            more; 0 is local training.
         weights: Weights of the clients in the global mean: their number of `examples`, or `equal` (published code).
-        personal: budget of the personal model in a round; none = the run's.
+        personal: Budget of the personal model in a round; none = the run's.
     """
 
     paper: ClassVar[str] = (

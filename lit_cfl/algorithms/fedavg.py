@@ -5,7 +5,7 @@ arXiv:1602.05629, Algorithm 1.
 Where this differs from the paper:
 * the weights are n_i / sum of n over the clients of the round, as in the released code of FedProx and
   FedGroup, not over all clients: otherwise a small cohort would shrink the model.
-* a client without training data has weight 0; a round in which nobody trains leaves the model as it is.
+* a client without training data has weight 0; a round in which nobody trains leaves the model unchanged.
 """
 
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ class FedAvg(Algorithm):
         """Trains the clients of a round from the global model and averages the results.
 
         Args:
-            cohort: ids int64 `[n]`.
-            prox: pull of a local model towards the one it started from, 0 or more.
-            budget: how long each client trains; None = the run's.
+            cohort: Ids of the clients, int64 `[n]`.
+            prox: Pull of a local model towards the one from which it started, 0 or more.
+            budget: Duration of each client's training; None = the run's.
         """
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
         fitted = work.fit(state.models, cohort, prox=prox, centers=state.models, budget=budget)  # ClientUpdate

@@ -3,18 +3,19 @@
 arXiv:2206.00799, Algorithms 1 (FedDrift-Eager) and 2 (FedDrift), and the published code.
 
 Where this differs from the paper:
-* the paper's time steps bring new data and last as many rounds as a model needs to be trained. Here data are those of
-  the round, and a time step is `step_rounds` rounds: at its start clients test their loss, choose, and models merge.
-* clients keep no data of past time steps. They train, and clusters are compared, on the present data alone. A cluster
-  that nobody chooses keeps its model for a concept that comes back, but is neither compared nor merged.
-* all clients in training test and choose at the start of a time step, as in the paper; those of the cohort train, and
-  in every round of a new model's first time step all of its clients.
+* the paper's time steps bring new data and last as many rounds as the training of a model needs. Here clients have the
+  data of the round, and a time step is `step_rounds` rounds: at its start clients test their loss and choose, and
+  models merge.
+* clients keep no data of past time steps. Training and the comparison of clusters use only the present data. A cluster
+  that nobody chooses keeps its model for a concept that may recur, but is neither compared nor merged.
+* all clients in training test and choose at the start of a time step, as in the paper. The cohort trains, and in the
+  first time step of a new model also all of its clients.
 * the loss is the task's on training examples. The published code compares accuracies.
 * models start from w_0, and a new one from the client's best model, as in the published code.
-* `start: clients` is what the published code runs as FedDrift, and its new models overwrite those of the first clients,
-  which is not repeated; with `one` all clients share the first model.
-* clusters merge strictly below `merge_delta`; the published code merges at it, too. The merged model is weighted by the
-  examples that chose each cluster so far, counted once in a time step; the code counts clients, of equal sizes there.
+* `start: clients` is what the published code runs as FedDrift; there, new models overwrite those of the first clients,
+  here they do not. With `one` all clients share the first model.
+* clusters merge strictly below `merge_delta`; the published code also merges at it. The merged model is weighted by the
+  examples that have chosen each cluster, counted once per time step; the code counts clients, which are of equal size.
 * the number of models is not limited unless `max_clusters` is given; the published code always has a limit.
 * clients without data keep their cluster, or stay without one.
 """
@@ -48,9 +49,9 @@ _APART = 1e30  # distance of clusters with a loss that is not finite
 class FedDriftState:
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
-    losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unseen
+    losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unknown
     sizes: Tensor  # examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the number is free
-    used: Tensor  # round in which somebody last chose each cluster, int64 [K]
+    used: Tensor  # round in which each cluster was last chosen, int64 [K]
     new: Tensor  # bool [K]: made at the start of this time step
 
 
@@ -59,16 +60,16 @@ class FedDrift(Algorithm):
     """Clusters that appear where a client's loss jumps, and merge where models fit each other's clients.
 
     Args:
-        delta: Rise of a client's loss under its best model since the last time step above which it detects a drift,
-            0 or more, in the unit of the task's loss.
-        merge_delta: Distance below which clusters merge: the larger rise in loss of their models on each other's
-            clients; null = delta.
-        step_rounds: Rounds of a time step, 1 or more.
+        delta: Rise of a client's loss under its best model since the last time step that counts as a drift; 0 or more,
+            in the unit of the task's loss.
+        merge_delta: Distance below which clusters merge, where the distance is the larger rise in loss of their models
+            on each other's clients; null = delta.
+        step_rounds: Rounds in a time step, 1 or more.
         start: Models of the first time step: one for each of the `clients`, which then merge (what the published code
             runs), or `one` for all.
         eager: One new model for all clients that detect a drift at the same time, and no mergers: FedDrift-Eager.
-        max_clusters: Largest number of models. A further one takes the place of the model that nobody has chosen for
-            the longest time; where all are in use the client stays with its best model. null = no limit.
+        max_clusters: Maximum number of models. A further one replaces the model that nobody has chosen for the longest
+            time; if all are in use, the client keeps its best model. null = no limit.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
@@ -163,8 +164,8 @@ class FedDrift(Algorithm):
         """Starts a model for each client that drifted, or one for all (`eager`), from the client's best model.
 
         Args:
-            best: number of each client's best model, int64 `[n]`.
-            drifts: bool `[n]`.
+            best: Number of each client's best model, int64 `[n]`.
+            drifts: True for clients that drifted, bool `[n]`.
 
         Returns:
             The state, and the number of each client's model, int64 `[n]`.
@@ -173,7 +174,7 @@ class FedDrift(Algorithm):
         sources = best[who[:1] if self.eager else who]
         numbers = self._free_numbers(state, best, len(sources))
         size = max([len(state.models), *(numbers + 1).tolist()]) - len(state.models)
-        gone = torch.isin(state.index, numbers)  # clients without data, of a model whose place is taken
+        gone = torch.isin(state.index, numbers)  # clients without data whose model is replaced
         state = replace(
             state,
             models=_extend(state.models, size).index_copy(0, numbers, state.models[sources[: len(numbers)]]),
@@ -188,7 +189,7 @@ class FedDrift(Algorithm):
         return state, best.index_copy(0, who[: len(numbers)], numbers)
 
     def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: free ones, then further ones, then those unused for the longest time."""
+        """Finds numbers for new models: first free ones, then further ones, then those unused for the longest time."""
         free = (state.sizes == 0).nonzero().flatten()
         further = len(state.sizes) + torch.arange(wanted)
         alive = len(state.sizes) - len(free)
@@ -205,8 +206,8 @@ class FedDrift(Algorithm):
         Args:
             losses: Losses of clients in clusters that are not new, under each model `[n, alive]`.
             nearest: Column of each client's cluster, int64 `[n]`.
-            alive: numbers of the clusters, int64 `[alive]`.
-            num_examples: int64 `[n]`.
+            alive: Numbers of the clusters, int64 `[alive]`.
+            num_examples: Examples of each client, int64 `[n]`.
         """
         held, place = nearest.unique(return_inverse=True)
         if len(held) < 2:
@@ -238,11 +239,11 @@ def cluster_distances(losses: Tensor) -> Tensor:
     """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0): the larger loss increase on swapping models.
 
     Args:
-        losses: mean loss of each cluster's clients (rows) under each cluster's model (columns) `[K, K]`: L(i, j), of
+        losses: Mean loss of each cluster's clients (rows) under each cluster's model (columns) `[K, K]`: L(i, j), of
             model i on cluster j, is in row j and column i.
 
     Returns:
-        float64 `[K, K]`; where a loss is not finite the distance is very large.
+        float64 `[K, K]`; very large if a loss is not finite.
     """
     rise = losses.double() - losses.double().diagonal()
     rise = rise.nan_to_num(nan=_APART, posinf=_APART, neginf=_APART).clamp(min=0, max=_APART)
@@ -252,7 +253,7 @@ def cluster_distances(losses: Tensor) -> Tensor:
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
     """Merges all clusters `[n]` (ascending) with the same group number `[n]` into the one with the lowest number.
 
-    A model becomes the mean of the group's, weighted by the examples that have chosen each; other numbers are free.
+    Its model becomes the group's mean, weighted by the examples that have chosen each; other numbers become free.
     """
     if int(groups.max()) + 1 == len(clusters):
         return state
@@ -284,7 +285,7 @@ def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work:
 
 
 def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
-    """Finds the clients with data whose model is new; they train in every round of this time step, int64 `[n]`."""
+    """Finds the clients with data whose model is new, int64 `[n]`: they train in every round of this time step."""
     able = clients_with_data(work)
     labels = clusters_of(state.index, able)
     return able[(labels >= 0) & state.new[labels.clamp(min=0)]]

@@ -3,11 +3,12 @@
 arXiv:2108.10252, Algorithm 1 (client-server).
 
 Where this differs from the paper:
-* a mini-batch divides its weighted losses by its number of examples, as the published code does, not by its weights.
+* the weighted losses of a mini-batch are divided by its number of examples, as in the published code, not by the sum of
+  weights.
 * means have the weights n_i / sum of n over the clients of the round, as in FedAvg; the published code sums over all
-  clients, and counts those that were not drawn with the models from before the round.
-* the models of a client train on the same mini-batches; the published code draws others for each model.
-* a client without training data has no weights of its own; a round in which nobody trains leaves the models unchanged.
+  clients, and uses the models from before the round for those that were not drawn.
+* the models of a client train on the same mini-batches; the published code draws different ones for each model.
+* a client without training data has no mixture weights; a round in which nobody trains leaves the models unchanged.
 * a newcomer takes `newcomer_steps` EM steps, from equal weights and with fixed models; the published code takes one
   step at each evaluation.
 """
@@ -22,7 +23,7 @@ from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_positive
 from lit_cfl.local_work import LocalWork
 
-_WORST = 1e30  # the loss of an example under a model that diverged: finite, so that the others explain it
+_WORST = 1e30  # loss of an example under a diverged model: finite, so that the other models explain the example
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class FedEM(Algorithm):
 
     Args:
         num_clusters: M, the number of models, 1 or more; 1 is FedAvg.
-        newcomer_steps: EM steps by which a newcomer finds its weights, with fixed models, 1 or more.
+        newcomer_steps: EM steps by which a newcomer estimates its weights, with fixed models, 1 or more.
     """
 
     paper: ClassVar[str] = (
@@ -107,15 +108,15 @@ class FedEM(Algorithm):
 
 
 def responsibilities(weights: Tensor, losses: Tensor, owners: Tensor) -> Tensor:
-    """Computes which share of each example is due to each model: pi_m exp(-loss_m), normalised over the models.
+    """Computes the responsibility of each model for each example: pi_m exp(-loss_m), normalised over the models.
 
     Args:
-        weights: pi of each client `[n, M]`.
-        losses: loss of each example under each model `[M, N]`.
-        owners: the client of each example, int64 `[N]`.
+        weights: Weights pi of each client `[n, M]`.
+        losses: Loss of each example under each model `[M, N]`.
+        owners: Client of each example, int64 `[N]`.
 
     Returns:
-        `[M, N]`; each example's sum to 1.
+        `[M, N]`; those of an example sum to 1.
     """
     finite = losses.nan_to_num(nan=_WORST, posinf=_WORST)
     return (weights.log()[owners].T - finite).softmax(0)

@@ -1,19 +1,19 @@
-"""FedGroup: cluster clients once by the directions of their first updates, then one FedAvg a cluster.
+"""FedGroup: cluster clients once by the directions of their first updates, then run FedAvg in each cluster.
 
 arXiv:2010.06870, Algorithms 2 and 3, Equations 6 to 9.
 
 Where this differs from the paper:
-* a cluster's first model is the mean of its members' pre-trained models and its direction the mean of their
-  updates, as in the published code; Algorithm 3, line 16 averages the updates and line 17 subtracts w_0 (C6).
-* clusters start from that mean, where Algorithm 2, line 2 says w_0: `group_start` (C7).
-* pre-training is its own budget (`pretrain`), 1 epoch as in the text; Algorithm 3 calls the full local
-  training (C8). It does not count as the first epoch of the client's round.
+* a cluster's first model is the mean of its members' pre-trained models, and its direction the mean of their updates,
+  as in the published code; Algorithm 3, line 16 averages the updates and line 17 subtracts w_0 (C6).
+* clusters start from that mean; Algorithm 2, line 2 says w_0: `group_start` (C7).
+* pre-training has a separate budget (`pretrain`), 1 epoch as in the text; Algorithm 3 calls the full local training
+  (C8). It does not count as the first epoch of the client's round.
 * the inter-cluster mix divides by its weights, as in the published code: `mix` (C5). Clusters that have lost all their
-  members (FlexCFL's migration) take no part in it.
-* a zero update is alike nobody (cosine 0) and a K-means centre without members is put on the farthest
-  client; the published code gives nan, and mixes up the clusters' numbers.
-* clustering clients are drawn among those that have training data, and one that diverges stays cold.
-* the global model is the mean of the clusters' models and is only scored (C34).
+  members (by FlexCFL's migration) take no part in it.
+* a zero update has cosine 0 with all others, and a K-means centre without members moves to the farthest client; the
+  published code gives nan, and mixes up the clusters' numbers.
+* the clients to cluster are drawn among those with training data, and a client that diverges stays cold.
+* the global model is the mean of the clusters' models, and is only scored (C34).
 """
 
 from dataclasses import dataclass, replace
@@ -73,18 +73,20 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     """One model per cluster; clusters come from the directions of pre-training updates.
 
     Args:
-        num_clusters: m, 1 or more, or `auto`: decided before the pre-training, from the clients' first updates.
-        pretrain_scale: alpha; min(alpha * m, clients) clients are pre-trained and clustered. Others join by
+        num_clusters: Number of clusters m, 1 or more, or `auto`: decided before the pre-training, from the clients'
+            first updates.
+        pretrain_scale: Factor alpha: min(alpha * m, clients) clients are pre-trained and clustered. Others join by
             client cold start when they are first selected.
-        measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
-        centers: `clustered` (paper), or `random`: one random client founds each cluster (ablation RCC).
-        cold_start: a cold client joins the `nearest` direction (paper), or a random cluster (ablation RAC):
-            `random_each_round` again whenever it is selected (FedGroup's code), `random_once` (FlexCFL's) (C19).
-        cold_start_at: place cold clients at their first `selection`, or all at the `start`.
-        group_start: clusters start from the `cluster_mean` of pre-trained models (code) or from `w0` (paper).
-        pretrain: budget of the pre-training.
-        eta_g: rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
-        mix: `normalised` (code) or `sum` (paper).
+        measure: Similarity measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
+        centers: First clusters: `clustered` (paper), or `random`: one random client founds each cluster (ablation RCC).
+        cold_start: Cluster of a cold client: the one with the `nearest` direction (paper), or a random one (ablation
+            RAC), drawn `random_once` (FlexCFL's code), or `random_each_round` in which the client is selected
+            (FedGroup's code) (C19).
+        cold_start_at: Time at which cold clients are placed: at their first `selection`, or all at the `start`.
+        group_start: Initial models of the clusters: the `cluster_mean` of pre-trained models (code) or `w0` (paper).
+        pretrain: Budget of the pre-training.
+        eta_g: Rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
+        mix: Rule of the mix: `normalised` (code) or `sum` (paper).
         weights: Weights of the clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first` (one client:
             C1).
     """

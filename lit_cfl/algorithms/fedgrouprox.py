@@ -1,10 +1,10 @@
-"""FedGrouProx: FedGroup whose clients are held near the cluster model they started from.
+"""FedGrouProx: FedGroup with a proximal term that keeps clients near the cluster model from which they started.
 
 arXiv:2010.06870 (FedGroup's paper), Algorithm 2, line 14.
 
-Where this differs from the paper (beside what FedGroup lists):
-* the proximal term, towards w_0, is on in pre-training too, as in the published code, whose comment
-  says that it is not (C38).
+Where this differs from the paper (in addition to FedGroup's list):
+* the proximal term, towards w_0, is also used in pre-training, as in the published code, whose comment says otherwise
+  (C38).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ class FedGrouProx(FedGroup):
     The arguments of FedGroup, and:
 
     Args:
-        mu: adds mu/2 * |w - w_cluster|^2 to each client's loss; 0 is FedGroup. The paper uses 1 (Sent140: 0.01).
+        mu: Proximal factor: mu/2 * |w - w_cluster|^2 is added to each client's loss; 0 is FedGroup. The paper uses 1
+            (Sent140: 0.01).
     """
 
     mu: float = 1.0

@@ -1,12 +1,12 @@
-"""FedProx: FedAvg whose clients are held near the model they started from, and may do less work than asked.
+"""FedProx: FedAvg with a proximal term that keeps clients near their start, and with clients that do less work.
 
 arXiv:1812.06127, Algorithm 2 and Section 5.2.
 
 Where this differs from the paper:
 * stragglers are off by default, as in the papers of clustered federated learning.
-* a straggler trains 1 to E - 1 epochs (of E = 1 that one), as the released code draws them; the paper says up to E.
-* clients are drawn uniformly and averaged by their number of examples, as in the released code; the
-  paper's text draws them in proportion to it and takes the simple mean (`weights: equal` has the mean).
+* a straggler trains 1 to E - 1 epochs (1 if E = 1), as in the released code; the paper says up to E.
+* clients are drawn uniformly and averaged by their number of examples, as in the released code; the paper's text draws
+  them in proportion to it and takes the simple mean (`weights: equal` takes that mean).
 """
 
 from dataclasses import dataclass, replace
@@ -27,10 +27,11 @@ class FedProx(FedAvg):
 
     Args:
         weights: Weights of the clients in the mean: their number of `examples`, or `equal`.
-        mu: adds mu/2 * |w - w_t|^2 to each client's loss; 0 is FedAvg. The papers use 1 (Sent140: 0.01).
-        stragglers: share of each cohort that cannot do all its work, 0 to 1; the paper tries 0, 0.5 and 0.9.
-        straggler_work: a straggler does a `partial` number of epochs (FedProx), or the server `drop`s it (the paper's
-            FedAvg).
+        mu: Proximal factor: mu/2 * |w - w_t|^2 is added to each client's loss; 0 is FedAvg. The papers use 1 (Sent140:
+            0.01).
+        stragglers: Share of each cohort that cannot do all its work, 0 to 1; the paper tries 0, 0.5 and 0.9.
+        straggler_work: Work of a straggler: a `partial` number of epochs (FedProx), or the server `drop`s the client
+            (the paper's FedAvg).
     """
 
     paper: ClassVar[str] = (
@@ -52,7 +53,7 @@ class FedProx(FedAvg):
         return self.average(state, cohort, work, prox=self.mu, budget=self.budget(cohort, work, rng))
 
     def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
-        """Draws how long each client of the cohort trains; None = the run's budget."""
+        """Draws the budget of each client of the cohort; None = the run's budget."""
         if self.stragglers == 0:
             return None
         whole = per_client(work.budget.length, cohort)

@@ -3,21 +3,21 @@
 arXiv:2005.01026, Equation 3 and Algorithm 1 (stochastic expectation maximisation).
 
 Where this differs from the paper:
-* the clients of a round take the E-step, not all; a client's model is the one it trained last, and the server keeps it,
-  as in FlexCFL's code. So the E-step costs no traffic, and memory for a model a client.
+* only the clients of a round take the E-step; a client's model is the one that it trained last, and the server keeps
+  it, as in FlexCFL's code. So the E-step costs no traffic, but memory for one model per client.
 * a round is E-step, training, M-step, as in FlexCFL's code, and the M-step is over the clients of the round. In the
-  paper's Algorithm 1 the M-step, over all, comes before the training: a client's model is compared with the model that
-  it started from, and counts in its new cluster's mean before anyone trains.
-* a client that never trained joins a random cluster; in FlexCFL's code all such clients have one and the same model
-  and so join the same cluster; in FedRC's and FLUX's it trains all models, and joins the one that then has the least
-  loss: `start_partition` (C14). Which one that is, is all that we keep of this training.
-* distances are over all parameters as in FlexCFL, where FeSEM's code takes the last layer's: `cluster_on` (C15). That
-  code also starts from K-means, and weighs by examples.
+  paper's Algorithm 1 the M-step, over all clients, comes before the training: a client's model is compared with the
+  model from which it started, and counts in its new cluster's mean before anyone trains.
+* a client that never trained joins a random cluster. In FlexCFL's code all such clients have the same model, and so
+  join the same cluster; in FedRC's and FLUX's code the client trains all models, and joins the one with the minimum
+  loss: `start_partition` (C14). We keep only that choice from this training.
+* distances are over all parameters as in FlexCFL; FeSEM's code uses the last layer: `cluster_on` (C15). That code also
+  starts from K-means, and weights by examples.
 * FlexCFL's code averages with wrong weights: `weights` (C1).
-* a cluster without selected members stays as it is; the paper's mean would be over nobody.
-* neither paper nor code says what a newcomer does. Ours: it trains once from the mean of the clusters that have
-  members, and joins the nearest.
-* migration (FeSEM-MIG) is FlexCFL's addition: `migrate`. Data do not enter the rule, so that models stay the same.
+* a cluster without selected members is unchanged; the paper's mean would be over nobody.
+* neither paper nor code defines newcomers. Our rule: a newcomer trains once from the mean of the clusters that have
+  members, and joins the nearest one.
+* migration (FeSEM-MIG) is FlexCFL's addition: `migrate`. The rule does not depend on data, so models stay the same.
 """
 
 from collections.abc import Iterator
@@ -58,20 +58,21 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     """Federated expectation maximisation: a client joins the cluster whose model is nearest to its own last one.
 
     Args:
-        num_clusters: K, 1 or more, or `auto`: decided before the first round, from the clients' first updates.
-        cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
-            code) (C15): the first tensor of the last layer that has parameters.
+        num_clusters: Number of clusters K, 1 or more, or `auto`: decided before the first round, from the clients'
+            first updates.
+        cluster_on: Parameters that distances compare: `all` trainable ones (paper), or the kernel of the `last_layer`
+            (FeSEM's code) (C15), which is the first tensor of the last layer with parameters.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code),
             or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
-        migrate: before training, clients whose data drifted join their nearest cluster again (FeSEM-MIG).
-        shift_threshold: distance above which a client migrates, 0 or more; null = 0.2 for labels, the share of the
-            data that may change, and the measured defaults for `loss` and `features`.
-        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
-            round; or the distance of mean inputs, `features`.
-        start_partition: a client that never trained joins a `random` cluster (paper); the one whose model has the least
-            `loss` on its data after it has trained all of them, as in FedRC's and FLUX's code; or the one nearest to
-            the `same` model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test
+        migrate: Assign clients whose data drifted again before training, to their nearest cluster (FeSEM-MIG).
+        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
+            that may change), and measured defaults for `loss` and `features`.
+        shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or
+            `w1_label_axis` (C4) of labels; `loss`, its rise under the cluster's model, for clients in the round; or
+            `features`, the distance of mean inputs.
+        start_partition: First cluster of a client that never trained: a `random` one (paper); the one with the minimum
+            `loss` on its data after it has trained all models, as in FedRC's and FLUX's code; or the one nearest to the
+            `same` model w_0 for all, which puts all clients into one cluster (a mistake in FlexCFL's code; only to test
             C14).
     """
 
@@ -131,7 +132,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         new = clients[clusters_of(state.index, clients) < 0]
         if self.start_partition == "loss":
             found = self._trained_losses(state, new, work).argmin(1)
-            info = Info(down=len(new) * (len(state.models) - 1))  # with the model that each trains in this round: all
+            info = Info(down=len(new) * (len(state.models) - 1))  # this round's training adds the last one
             return replace(state, index=assign(state.index, new, found)), info
         if self.start_partition == "same":
             nearest = self._distances(state.initial, state, work).argmin()
@@ -154,11 +155,11 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         """Finds the cluster nearest to each client's last model: the E-step.
 
         Args:
-            clients: ids int64 `[n]`.
+            clients: Ids of the clients, int64 `[n]`.
 
         Returns:
-            Labels int64 `[n]`, ties: the lowest; -1 without such a model. And the closeness `[n, K]`; it costs no
-            traffic.
+            Labels int64 `[n]`, ties: the lowest; -1 without such a model; and an Info with the closeness `[n, K]`,
+            without traffic.
         """
         closeness = torch.full((len(clients), len(state.models)), float("nan"), dtype=torch.float64)
         for row, client in enumerate(clients.tolist()):
@@ -180,7 +181,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return slice(kernel.start, kernel.stop)
 
     def _keep_rows(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
-        """Wraps a fit so that its rows are copied into `last` while they are read: they can be read only once."""
+        """Wraps a fit so that its rows, which can be read only once, are copied into `last` when they are read."""
         columns = self._columns(work.layout)
 
         def chunks() -> Iterator[Chunk]:

@@ -2,16 +2,16 @@
 
 arXiv:2108.09749, Algorithms 2 and 3, Equations 8, 9 and 20.
 
-Where this differs from the paper (beside what FedGroup lists: C5, C6, C7, C34):
-* the trigger is the total variation of the labels' shares, above 0.2, which is the paper's stated "20 % of the
-  training data"; the published code compares sorted counts, which do not tell labels apart: `shift_metric` (C4).
-* a shift of exactly the threshold does not migrate, without rounding (strict, as in Algorithm 2, line 5).
+Where this differs from the paper (in addition to FedGroup's list: C5, C6, C7, C34):
+* the trigger is a total variation of the labels' shares above 0.2, which is the paper's stated "20 % of the training
+  data"; the published code compares sorted counts, which do not distinguish labels: `shift_metric` (C4).
+* a client with a shift of exactly the threshold does not migrate (strict, as in Algorithm 2, line 5, and exact).
 * pre-training is 50 mini-batches of 10, as in the published code; Algorithm 3 calls the full local training (C8).
-* a client that cannot redo its cold start (no data left, or it diverged) stays where it is and tries again in
-  the next round.
-* a client's reference is its labels when the run starts or when it is first heard of, as in the published code, also
-  while it is cold: what changed until its cold start counts as one more shift. Who migrates goes to the nearest
-  direction also under `cold_start: random_...` (C19).
+* a client that cannot redo its cold start (no data left, or it diverged) keeps its cluster and tries again in the next
+  round.
+* a client's reference is its labels when the run starts or when it is first known, as in the published code, also while
+  it is cold: changes before its cold start count as a shift. Migrating clients join the nearest direction, also under
+  `cold_start: random_...` (C19).
 """
 
 from collections.abc import Mapping
@@ -41,16 +41,16 @@ class FlexCFL(FedGroup, MigrationOptions):
     The arguments of FedGroup, `pretrain` with FlexCFL's default, and:
 
     Args:
-        pretrain: budget of the pre-training: 50 mini-batches of 10 (code), where FedGroup takes one epoch.
-        migrate: Test clients for a shift, and move those that shifted; if not, models are FedGroup's.
-        shift_threshold: 0 or more; clients whose distance is above it migrate. For the metrics of counts it is
-            a share of n_i / labels (paper: 0.2 n_i / LabelSize, n_i of the start). null = 0.2 for labels, and the
-            measured defaults for `loss` and `features`.
-        shift_metric: distance of a client's labels from those that it was last placed with: `total_variation` of
-            their shares (what the paper says: 0.2 is 20 %), `sorted_counts` (code: blind to which labels they
-            are), `l1_counts` (fires at half of the threshold in data), or `w1_label_axis` for ordered labels (C4).
-            For shifts that labels do not show, ours: the rise of the `loss` under the cluster's model, of clients
-            in the round, or the distance of mean inputs, `features`.
+        pretrain: Budget of the pre-training: 50 mini-batches of 10 (code), instead of FedGroup's one epoch.
+        migrate: Test clients for a shift, and move those that shifted; otherwise models are FedGroup's.
+        shift_threshold: Distance above which a client migrates, 0 or more. For the metrics of counts it is a share of
+            n_i / labels (paper: 0.2 n_i / LabelSize, with n_i at the start). null = 0.2 for labels, and measured
+            defaults for `loss` and `features`.
+        shift_metric: Distance between a client's labels now and when it was last placed: `total_variation` of their
+            shares (what the paper says: 0.2 is 20 %), `sorted_counts` (code: ignores which labels they are),
+            `l1_counts` (fires at half of the threshold in data), or `w1_label_axis` for ordered labels (C4). For shifts
+            that labels do not show, ours: `loss`, its rise under the cluster's model, for clients in the round; or
+            `features`, the distance of mean inputs.
     """
 
     paper: ClassVar[str] = (

@@ -3,12 +3,12 @@
 arXiv:2004.11791, Algorithm 1.
 
 Where this differs from the paper:
-* the paper's own thresholds and its code could not be found: Euclidean distance, complete linkage, a cut at a number of
-  clusters and 10 rounds of FedAvg are our defaults (published third-party code merges the least alike, or takes
+* the paper's thresholds and its code could not be found: Euclidean distance, complete linkage, a cut at a number of
+  clusters and 10 rounds of FedAvg are our defaults (published third-party code merges the least similar, or takes
   similarities for distances).
-* every cluster starts from the joint model; the updates of the round that clusters only tell who is alike. With
+* every cluster starts from the joint model; the updates of the round that clusters only serve to compare clients. With
   one cluster the run is FedAvg without that round.
-* cohorts are drawn among all clients, as for every method here, not a fraction of each cluster.
+* cohorts are drawn among all clients, as for every method here, not as a fraction of each cluster.
 * a client that could not take part in the clustering (no data, or a newcomer) trains once from the joint model and
   joins the cluster whose mean update is nearest by the same distance.
 """
@@ -55,15 +55,15 @@ class FLHCState:
 
 @dataclass(frozen=True)
 class FLHC(ClusterNumberOptions, Algorithm):
-    """One clustering after a joint start.
+    """Clusters clients once, after some rounds of FedAvg.
 
     Args:
-        warmup_rounds: rounds of FedAvg before the round that clusters, in which every client takes part; 0 or more.
+        warmup_rounds: Rounds of FedAvg before the round that clusters, in which every client takes part; 0 or more.
         distance: Distance of two updates: `l1`, `l2` or `cosine`.
-        linkage: distance of two clusters: `single`, `complete`, `average`, or `ward` (with `l2` only).
-        num_clusters: cut the tree at this number of clusters, 1 or more, or `auto`: decided from the updates that are
-            clustered; none with `threshold`.
-        threshold: cut it at this distance instead, 0 or more: clusters at or above it stay apart.
+        linkage: Distance of two clusters: `single`, `complete`, `average`, or `ward` (only with `l2`).
+        num_clusters: Number of clusters at which the tree is cut, 1 or more, or `auto`: decided from the updates that
+            are clustered; none with `threshold`.
+        threshold: Distance at which the tree is cut instead, 0 or more: clusters at or above it stay apart.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 

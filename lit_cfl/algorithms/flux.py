@@ -1,22 +1,21 @@
 """FLUX: cluster clients once by descriptors of their data; a newcomer without labels is matched by its features.
 
 Fenoglio, Li, Barbiero, Lane, Langheinrich, Gjoreski. FLUX: Efficient Descriptor-Driven Clustered Federated Learning
-under Arbitrary Distribution Shifts. NeurIPS 2025. arXiv:2511.22305; the numbers are those of the published code, with
-its descriptors `Px_label_long` and its clustering 4.
+under Arbitrary Distribution Shifts. NeurIPS 2025. arXiv:2511.22305; constants are from the published code, with its
+descriptors `Px_label_long` and its clustering 4.
 
 Where this differs from the paper and its code:
-* the latent features are the inputs of the net's last layer; the code takes those of LeNet-5's first fully connected
-  layer.
+* the latent features are the inputs of the net's last layer; in the code, of LeNet-5's first fully connected layer.
 * clients are clustered after `warmup_rounds` rounds; the code waits until the mean validation accuracy gains less than
   0.06 in a round, but at least 3 rounds and at most 80 % of them.
-* the largest latent feature, which bounds the points that the axes are made of, is that of the clients' training data
-  in the round that clusters; the code takes 1.02 times that of their validation data in the round before.
+* the largest latent feature, which bounds the random points from which the axes are computed, is that of the clients'
+  training data in the round that clusters; in the code, of their validation data in the round before.
 * every client with data sends its descriptor in that round, also one that is not in the cohort.
-* where the nearest distances have no knee, their largest is the radius, so that clients alike form one cluster; the
-  code ends with an error.
+* if the nearest distances have no knee, their maximum is the radius, so that equal clients form one cluster; the code
+  ends with an error.
 * of two equal nearest distances, those of mutual neighbours, the second can always be the knee; in the code rounding
   decides.
-* a newcomer with labels is matched by its whole descriptor; the code matches newcomers without them only.
+* a newcomer with labels is matched by its whole descriptor; the code only matches newcomers without labels.
 * no noise for differential privacy is added, and clusters do not follow data that shift (the code's `flux_dynamic`).
 """
 
@@ -65,12 +64,12 @@ class FLUX(Algorithm):
     """One clustering by moments of latent features, for each label; finds the number of clusters.
 
     Args:
-        warmup_rounds: rounds of FedAvg before the round in which clients are clustered; 0 or more.
-        components: r, axes onto which latent features are projected, 1 or more; null = as many as there are labels (10
-            if there are no classes).
-        radius_scale: factor of DBSCAN's radius, which the nearest distances of the clients' descriptors give, above 0:
-            larger = fewer clusters.
-        num_clusters: `auto`: DBSCAN finds the number of clusters; or a number, 1 or more, which K-means makes instead.
+        warmup_rounds: Rounds of FedAvg before the round in which clients are clustered; 0 or more.
+        components: Number of axes r onto which latent features are projected, 1 or more; null = the number of labels
+            (10 if there are no classes).
+        radius_scale: Factor of DBSCAN's radius, which follows from the nearest distances of the clients' descriptors;
+            above 0, and larger = fewer clusters.
+        num_clusters: Number of clusters, 1 or more, which K-means makes; or `auto`: DBSCAN finds it.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
@@ -117,7 +116,7 @@ class FLUX(Algorithm):
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
         models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
-        down = 0 if clustered.down else len(cohort)  # clusters start from the model that everyone has just received
+        down = 0 if clustered.down else len(cohort)  # clusters start from the model that all clients just received
         info = replace(info, down=down).plus(placed).plus(clustered)
         return replace(state, models=models), info
 
@@ -154,7 +153,7 @@ class FLUX(Algorithm):
     def _descriptors(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[Tensor, Tensor]:
-        """Asks clients for descriptors: `[m, blocks, r]` of those with examples, and who these are, bool `[n]`."""
+        """Asks clients for descriptors; returns `[m, blocks, r]` of those with examples, and a mask of these `[n]`."""
         function = partial(describe_client, center=state.center, axes=state.axes, num_labels=num_labels)
         found = work.map(function, clients, state.joint)
         rows = [row.double() for row in found if isinstance(row, Tensor)]
@@ -212,9 +211,9 @@ def describe_client(
     """Sends the moments of a client's latent features, by label, along a few axes `[2 + 2 num_labels, r]`.
 
     Args:
-        center: `[features]`.
-        axes: `[features, r]`.
-        num_labels: labels to describe; 0 = those of all examples together alone.
+        center: Origin of the axes `[features]`.
+        axes: Axes `[features, r]`.
+        num_labels: Number of labels to describe; 0 = only all examples together.
     """
     features = latent_features(module, inputs)
     points = (features.double() - center.to(features.device)) @ axes.to(features.device)

@@ -3,13 +3,13 @@
 arXiv:2006.04088, Algorithm 1, option II (model averaging) or I (gradient averaging).
 
 Where this differs from the paper:
-* a model that nobody chose stays as it is (line 13 would divide by zero), even if no client ever chooses it.
-* a client without training data cannot estimate: it keeps its cluster, or stays without one; its weight is 0.
-* option I scales the clients' whole updates by the group's share of the round. It is the paper's line 12 where a client
+* a model that nobody chose is unchanged (line 13 would divide by zero), even if no client ever chooses it.
+* a client without training data cannot estimate: it keeps its cluster, or has none; its weight is 0.
+* option I scales the clients' whole updates by the group's share of the round. This is the paper's line 12 if a client
   takes one full-batch step; with more steps it is ours.
-* a client is served the model it chose when it last took part; the paper's own code estimates again before each
-  test: `reassign_at_evaluation` (C13). The estimate is from training data, never from test data as in that code.
-* FlexCFL's code averages with wrong weights: `weights` (C1); and estimates by a loss with its L2 penalty:
+* a client uses the model that it chose when it last took part; the paper's own code estimates again before each test:
+  `reassign_at_evaluation` (C13). The estimate uses training data, never test data as in that code.
+* FlexCFL's code averages with wrong weights: `weights` (C1); and estimates by a loss that includes its L2 penalty:
   `assign_with_l2` (C11).
 * migration (IFCA-MIG) is FlexCFL's addition: `migrate`. A client that migrates and is selected gets the models twice.
 """
@@ -48,21 +48,22 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     """Iterative federated clustering: each selected client chooses among k models by its training loss.
 
     Args:
-        num_clusters: k, 1 or more, or `auto`: decided before the first round, from the clients' first updates.
+        num_clusters: Number of clusters k, 1 or more, or `auto`: decided before the first round, from the clients'
+            first updates.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's
             code), or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         averaging: Averaging of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster
             moves by the sum of its members' weighted updates over the weight of everyone who trained in the round.
-        reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
-            finds it with the model that fits best now (paper's code); costs k models down each. Without, a client
-            keeps what it chose when it last took part (FlexCFL's tables) (C13).
-        migrate: before training, clients whose data drifted choose again (IFCA-MIG); costs k models down each.
-        shift_threshold: distance above which a client migrates, 0 or more; null = 0.2 for labels, the share of the
-            data that may change, and the measured defaults for `loss` and `features`.
-        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
-            round; or the distance of mean inputs, `features`.
-        assign_with_l2: choose by the loss with the task's L2 penalty, not by the plain loss (a mistake in FlexCFL's
+        reassign_at_evaluation: Let every client in training choose again at the end of each round, so that evaluation
+            finds it with the model that now fits best (paper's code); costs k models down per client. Otherwise a
+            client keeps its choice of the round in which it last took part (FlexCFL's tables) (C13).
+        migrate: Let clients whose data drifted choose again before training (IFCA-MIG); costs k models down per client.
+        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
+            that may change), and measured defaults for `loss` and `features`.
+        shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or
+            `w1_label_axis` (C4) of labels; `loss`, its rise under the cluster's model, for clients in the round; or
+            `features`, the distance of mean inputs.
+        assign_with_l2: Choose by the loss with the task's L2 penalty, not by the plain loss (a mistake in FlexCFL's
             code; only to test C11).
     """
 
@@ -148,11 +149,11 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         """Estimates each client's cluster: the model with the minimum training loss (line 6).
 
         Args:
-            clients: ids int64 `[n]`.
+            clients: Ids of the clients, int64 `[n]`.
 
         Returns:
-            Labels int64 `[n]`, ties: the lowest; -1 without data. And what it cost: k models down each. Nobody is asked
-            to train, so nobody is skipped.
+            Labels int64 `[n]`, ties: the lowest; -1 without data; and an Info with the traffic, k models down per
+            client. Nobody is asked to train, so nobody is skipped.
         """
         able = work.num_examples[clients] > 0
         found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [able, k]

@@ -3,19 +3,19 @@
 Cybersecurity 6, 2023, Algorithms 1 and 2, Equations 23 to 28. It has no arXiv number that we know of; it builds on CFL,
 arXiv:1910.01991.
 
-Where this differs from the paper (beside what CFL lists: C29 to C32):
-* eps2 is compared with the norm of the whole update by default, like eps1; the paper takes the selected layers' (whose
+Where this differs from the paper (in addition to CFL's list: C29 to C32):
+* eps2 is compared with the norm of the whole update by default, like eps1; the paper uses the selected layers (whose
   scale depends on their size) and lets eps2 range from eps1 to 10 eps1: `eps2_on` (C33).
-* linkage is not stated; ours is single, as in CFL, on every distance.
-* Algorithm 2 splits at >= eps2, CFL's code above it; above here.
+* linkage is not stated; ours is single, as in CFL, for every distance.
+* Algorithm 2 splits at >= eps2, CFL's code above it; here above.
 * "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last of fewer; "an FC layer" the first
   fully connected one. `layers: auto` is ours: it never sees true clusters.
-* Theorem 1 speaks of cosines: with l2 distances there is no `gamma_max`. They are looked at as 1 - 2 l2 / the largest
-  l2, so that layers of any size can be held against each other.
+* Theorem 1 is about cosines: with l2 distances there is no `gamma_max`. They are converted to 1 - 2 l2 / the largest
+  l2, so that layers of any size can be compared.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,13 +24,11 @@ from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.splits import (
     ClientComparison,
-    Compared,
     SplitCandidate,
     SplitState,
     place_by_splits,
     scale_to_similarity,
     select_columns,
-    split_round,
 )
 from lit_cfl.clustering import (
     bipartition,
@@ -55,14 +53,14 @@ class LayerCFL(CFL):
     The arguments of CFL, and:
 
     Args:
-        layers: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label skew, otherwise
-            all; `auto`: the layer that separates the clients best, chosen at each split; or patterns of layers, such as
-            `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
+        layers: Layers to compare: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label
+            skew, otherwise all; `auto`: the layer that separates the clients best, chosen at each split; or patterns of
+            layers, such as `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
         distance: Distance of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of
             their updates.
-        eps2_on: compare eps2 with the norm of the `whole` update, or of the selected `layer` (paper) (C33).
+        eps2_on: Norm that is compared with eps2: of the `whole` update, or of the selected `layer` (paper) (C33).
         layer_score: Score by which `auto` chooses: the mean `silhouette` of the bipartition, or its `gap` (Equation 21:
-            least similarity within minus greatest across).
+            minimum similarity within minus maximum across).
     """
 
     paper: ClassVar[str] = (
@@ -83,20 +81,7 @@ class LayerCFL(CFL):
         if isinstance(self.layers, list):
             work.layout.columns(self.layers)
 
-    def round(
-        self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Runs a round of CFL that compares clients by the selected layers (Algorithms 1 and 2)."""
-
-        def compare(candidate: SplitCandidate) -> ClientComparison | None:
-            return self._compare_layers(candidate, work)
-
-        state, info, compared = split_round(
-            state, cohort, work, options=self, compare=compare, divide=self.find_bipartition
-        )
-        return state, replace(info, tables={"layers": _score_rows(compared)})
-
-    def _compare_layers(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
+    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
         if self.eps2_on == "whole" and candidate.v <= self.eps2:
             return None
         layout, features = work.layout, self._features(candidate.updates, candidate.start)
@@ -127,7 +112,7 @@ class LayerCFL(CFL):
         """Scores how well each layer alone separates the clients, using the layer's own bipartition.
 
         Args:
-            features: weights or updates of the clients, `[n, columns]`.
+            features: Weights or updates of the clients `[n, columns]`.
         """
         found = {}
         for layer in layout.layers:
@@ -158,14 +143,6 @@ class LayerCFL(CFL):
     ) -> tuple[SplitState, Info]:
         """Places clients by walking down the tree of splits, with the layers and distance that each split used."""
         return place_by_splits(state, clients, work, features=self._features, closeness=self._closeness)
-
-
-def _score_rows(compared: Compared) -> list[dict[str, Any]]:
-    return [
-        {"cluster": candidate.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
-        for candidate, found in compared
-        for layer, scores in found.scores.items()
-    ]
 
 
 def _number(score: float) -> float:

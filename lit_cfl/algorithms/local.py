@@ -3,9 +3,9 @@
 The baseline "Local" of arXiv:2108.10252, Table 2; its code is the method `local` of github.com/omarfoq/FedEM.
 
 Where this differs from the paper:
-* a client trains in the rounds that draw it, as with all other algorithms, so that each does as much local work; in
+* a client trains in the rounds in which it is drawn, as with all other algorithms, so that local work is the same; in
   the published code's scripts all clients train in all rounds.
-* a newcomer trains once from w_0, for as long as clients train in a round; the paper has none.
+* a newcomer trains once from w_0, for as long as clients train in a round; the paper has no newcomers.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class LocalState:
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Local training alone: the baseline without any communication."""
+    """Local training only: the baseline without any communication."""
 
     paper: ClassVar[str] = (
         "Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of Distributions. "

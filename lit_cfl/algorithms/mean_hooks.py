@@ -14,7 +14,7 @@ from lit_cfl.local_work import Fitted, LocalWork, MeanHook
 def plain(algorithm: Algorithm) -> Algorithm:
     """Returns the algorithm from which one was derived, through any number of steps; itself if it was not derived."""
     kind = plain_kind(algorithm)
-    return algorithm if kind is type(algorithm) else kind(**_options(algorithm))
+    return algorithm if kind is type(algorithm) else kind(**field_values(algorithm))
 
 
 def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
@@ -26,17 +26,18 @@ def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
 
 
 def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
-    """Derives an algorithm whose class lists another base first; name and options stay.
+    """Derives an algorithm whose class has another first base; name and options are unchanged.
 
     Args:
         base: Class whose methods call those of the algorithm by `super()`.
         content: Attributes of the new class.
     """
     kind = type(algorithm)
-    # a local class, which no parser of configurations takes for one that can be chosen
+    # marked as a local class, so that parsers of configurations do not offer it
     named = {"__module__": __name__, "__qualname__": f"derive.<locals>.{kind.__name__}", "__doc__": kind.__doc__}
     return cast(
-        Algorithm, type(kind.__name__, (base, kind), {"plain_kind": kind, **content, **named})(**_options(algorithm))
+        Algorithm,
+        type(kind.__name__, (base, kind), {"plain_kind": kind, **content, **named})(**field_values(algorithm)),
     )
 
 
@@ -61,7 +62,7 @@ class HookedWork:
 
     Args:
         work: Clients, bound to the round.
-        hook: Takes the place of the plain mean.
+        hook: Rule that replaces the plain mean.
     """
 
     def __init__(self, work: LocalWork, hook: MeanHook) -> None:
@@ -78,5 +79,6 @@ class HookedWork:
         return fitted
 
 
-def _options(algorithm: Algorithm) -> dict[str, Any]:
-    return {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+def field_values(value: Any, kind: Any = None) -> dict[str, Any]:
+    """Returns the fields of a dataclass by name; only those of another class `kind` if it is given."""
+    return {f.name: getattr(value, f.name) for f in fields(value if kind is None else kind)}

@@ -1,8 +1,8 @@
 """Client migration: clients whose data have drifted are placed again before they train; a table lists them.
 
 FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places them by its cold start, its baselines by
-their own rules: IFCA-MIG by the lowest loss, FeSEM-MIG by the nearest model. So the rule is handed in. FlexCFL compares
-labels. Losses and features, which see drift that labels do not show, are ours.
+other rules: IFCA-MIG by the lowest loss, FeSEM-MIG by the nearest model. So the rule is an argument. FlexCFL compares
+labels; losses and features, which detect drift that labels do not show, are ours.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,12 +30,12 @@ class MigrationOptions:
     """Options of an algorithm with migration, and the migration step before a round.
 
     Args:
-        migrate: before training, clients whose data drifted are placed again.
-        shift_threshold: distance above which a client migrates, 0 or more; null = 0.2 for labels, the share of the
-            data that may change, and the measured defaults for `loss` and `features`.
-        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4) of labels; the rise of the `loss` under the cluster's model, of clients in the
-            round; or the distance of mean inputs, `features`.
+        migrate: Place clients whose data drifted again before training.
+        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
+            that may change), and measured defaults for `loss` and `features`.
+        shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or
+            `w1_label_axis` (C4) of labels; `loss`, its rise under the cluster's model, for clients in the round; or
+            `features`, the distance of mean inputs.
     """
 
     migrate: bool = False
@@ -52,9 +52,9 @@ class MigrationOptions:
         """Stores the clients' first data as the reference of a new state.
 
         Returns:
-            `reference` (what the metric compares with: label counts, int64 `[clients, labels]`; or float64, the last
-            loss `[clients, 1]`, or means and total variance of inputs `[clients, features + 1]`, nan = not seen yet)
-            and `sizes` (n_i, int64 `[clients]`); no rows without `migrate`.
+            `reference`, with which the metric compares: label counts, int64 `[clients, labels]`; or float64, the last
+            loss `[clients, 1]`, or means and total variance of inputs `[clients, features + 1]`, nan = not known yet;
+            and `sizes` (n_i, int64 `[clients]`). Both have no rows without `migrate`.
 
         Raises:
             InputError: the data have no classes, and labels are compared.
@@ -97,22 +97,22 @@ def migrate(
 ) -> tuple[State, Info]:
     """Places every warm client whose trigger fires, and stores its current data as the new reference.
 
-    Except for `loss`, a slow drift adds up until it fires, because the reference changes then only. A client that
-    cannot be placed stays where it is, and as its reference does, too, it is tried again.
+    Except for `loss`, a slow drift adds up until it fires, because the reference changes only then. A client that
+    cannot be placed keeps its cluster and its reference, so it is tried again.
 
     Args:
-        state: with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), `reference` (as of `first_reference`, at
-            the last accepted state) and `sizes` (n_i at the start `[clients]`). Clients that were not there at the
-            start are compared with the first data that they come with.
-        cohort: Clients of the round, int64 `[n]`; `loss` tests only these, who receive their cluster's model.
-        find: a cluster for each of these clients (ids, ascending) by the method's rule: int64 `[n]`, -1 = it cannot
-            be placed (no data, or it diverged).
-        threshold: as for `find_drifted`; of `loss` and `features` the distance itself.
-        metric: as for `find_drifted`, `loss` or `features`.
+        state: State with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), `reference` (see `first_reference`,
+            from the last accepted state) and `sizes` (n_i at the start `[clients]`). Clients that did not exist at the
+            start are compared with their first data.
+        cohort: Clients of the round, int64 `[n]`; `loss` tests only these, as they receive their cluster's model.
+        find: Rule of the method that finds a cluster for each of these clients (ids, ascending): int64 `[n]`, -1 = it
+            cannot be placed (no data, or it diverged).
+        threshold: Threshold as for `find_drifted`; for `loss` and `features` the distance itself.
+        metric: Metric as for `find_drifted`, or `loss` or `features`.
 
     Returns:
-        The new state, and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
-        `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client that was placed again.
+        The new state; and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
+        `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client that was placed.
     """
     sizes = torch.cat([state.sizes, work.num_examples[len(state.sizes) :]])
     warm = work.population[clusters_of(state.index, work.population) >= 0]
@@ -146,8 +146,8 @@ def _measure_drift(
     """Computes the values that a metric compares.
 
     Returns:
-        The clients tested, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients
-        `[clients, columns]`; and the distances float64 `[t]`, None for labels. A first test has a distance of nan.
+        The tested clients, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients
+        `[clients, columns]`; and the distances float64 `[t]`, None for labels. The first test of a client gives nan.
     """
     number = len(work.num_examples)
     if metric in get_args(ShiftMetric):
@@ -169,9 +169,9 @@ def cluster_losses(work: LocalWork, models: Tensor, clients: Tensor, labels: Ten
     """Computes each client's mean training loss under its own cluster's model, float64 `[n]`.
 
     Args:
-        models: `[K, d]`.
-        clients: ids int64 `[n]`.
-        labels: cluster of each, int64 `[n]`.
+        models: Models of the clusters `[K, d]`.
+        clients: Ids of the clients, int64 `[n]`.
+        labels: Cluster of each client, int64 `[n]`.
     """
     losses = torch.empty(len(clients), dtype=torch.float64)
     for cluster in labels.unique().tolist():
@@ -205,11 +205,11 @@ def feature_distance(now: Tensor, before: Tensor) -> Tensor:
     """Measures how far mean inputs have moved, in units of the inputs' spread.
 
     Args:
-        now: means and total variance `[n, features + 1]`.
-        before: the same, at the last accepted state.
+        now: Means and total variance `[n, features + 1]`.
+        before: Means and total variance at the last accepted state.
 
     Returns:
-        |mean now - mean before| / sqrt(mean of both total variances), float64 `[n]`; nan where one is not known.
+        |mean now - mean before| / sqrt(mean of both total variances), float64 `[n]`; nan if one is unknown.
     """
     moved = (now[:, :-1] - before[:, :-1]).norm(dim=1)
     spread = ((now[:, -1] + before[:, -1]) / 2).sqrt()

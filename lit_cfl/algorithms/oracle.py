@@ -3,8 +3,8 @@
 The idealized algorithm of arXiv:2206.00799, which has oracle knowledge of the true clusters at each time step.
 
 Where this differs from the paper:
-* clusters are those in which the data were made (`true_clusters`), one for each client; the paper's change over time.
-* a true cluster of which no client takes part in training has the model w_0.
+* clusters are those from which the data were made (`true_clusters`), one for each client; the paper's change over time.
+* a true cluster without clients in training has the model w_0.
 """
 
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class Oracle(Algorithm):
     def round(
         self, state: OracleState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[OracleState, Info]:
-        state = _place(state, work.population, work)  # again: data shift may have changed the truth
+        state = _place(state, work.population, work)  # again, as data shift may have changed the true clusters
         labels = clusters_of(state.index, cohort)
         models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
         return replace(state, models=models), info

@@ -5,18 +5,18 @@ arXiv:2209.10526, Algorithm 1, Equations 2 and 3; newcomers as in its Algorithm 
 Where this differs from the paper:
 * `angles: sum` is the sum of the principal angles. Equation 3 adds the angles of the i-th vectors of two clients, which
   depends on the order and the signs of singular vectors. The published code has neither equation: it takes the
-  smallest angle of a vector of one client with a vector of the other (`vectors`). It keeps the signs, which are
-  arbitrary; here the angle is that of the lines.
-* the published code has two subspaces: of all examples (MIX-4), or one of each label side by side, which are compared
-  whatever the label (`subspace: each_label`). There the vectors of a client are no orthonormal basis; principal
-  angles are those of what they span.
-* linkage `average` of the published code is what others call `weighted`: both parts of a cluster count alike,
+  smallest angle between a vector of one client and a vector of the other (`vectors`). It keeps the signs, which are
+  arbitrary; here angles are between lines.
+* the published code has two kinds of subspaces: of all examples (MIX-4), or one per label side by side, which are
+  compared whatever the label (`subspace: each_label`). The vectors of a client are then no orthonormal basis; principal
+  angles are those of their span.
+* linkage `average` of the published code is usually called `weighted`: both parts of a cluster have the same weight,
   whatever their numbers of clients. Here `average` is the mean over clients.
 * a client with fewer examples than p sends fewer vectors. With Dirichlet label proportions the code's clients send more
   vectors of some labels than of others; here p of each.
 * a newcomer joins the cluster at the smallest distance by the same linkage. The paper clusters all clients again, which
-  may change the clusters of those that have trained.
-* a client whose data shift keeps its cluster.
+  may change the clusters of clients that have trained.
+* a client keeps its cluster if its data shift.
 """
 
 from dataclasses import dataclass, replace
@@ -57,13 +57,13 @@ class PACFL(Algorithm):
     """One clustering before training, by principal angles between the clients' data.
 
     Args:
-        num_vectors: p, the singular vectors that a client sends, or that it sends for each label; 1 or more.
+        num_vectors: Number p of singular vectors that a client sends, or sends for each label; 1 or more.
         subspace: Subspaces compared: that of `all` examples of a client, or those of `each_label` side by side,
             which need labels.
-        angles: how far two clients are apart: the `smallest` principal angle (Eq. 2), the `sum` of the principal
-            angles (Eq. 3), or the smallest angle of two of their `vectors` (published code).
-        threshold: beta in degrees, 0 or more: clusters at or above it stay apart.
-        linkage: distance of two clusters: `average`, `weighted` (published code), `single` or `complete`.
+        angles: Distance of two clients: the `smallest` principal angle (Eq. 2), the `sum` of the principal angles (Eq.
+            3), or the smallest angle between two of their `vectors` (published code).
+        threshold: Threshold beta in degrees, 0 or more: clusters at or above it stay apart.
+        linkage: Distance of two clusters: `average`, `weighted` (published code), `single` or `complete`.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 

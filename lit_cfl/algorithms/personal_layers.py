@@ -1,20 +1,21 @@
 """Personal layers: trained, but neither sent nor averaged, for every algorithm that sends models.
 
 With BatchNorm layers and FedAvg this is FedBN (arXiv:2102.07623), with the last layers FedPer (arXiv:1912.00818). The
-algorithm sees models without these layers, so that means, mixes, similarities, distances and traffic are of the other
-layers alone.
+algorithm sees models without these layers, so means, mixes, similarities, distances and traffic are of the other layers
+only.
 
 Where this differs from the papers:
-* a client that never trained, such as a newcomer, has the mean of the personal layers of its cluster's clients, to
-  choose a cluster, to start from and to be scored; of all clients where the cluster has none, and those of w_0 before
-  anybody trained. FedBN's published code starts every client from w_0. This mean is not counted as traffic.
-* what clients train from w_0 to be compared (pre-training, Psi) starts from w_0's personal layers, so that all clients
-  start from one model. They are kept from the training of a round alone, not from pre-training or placing.
-* a proximal term pulls the personal layers towards those with which the client began the round.
+* a client that never trained, such as a newcomer, has the mean of the personal layers of its cluster's clients when it
+  chooses a cluster, starts training or is scored; if the cluster has none, the mean over all clients, and before anyone
+  has trained those of w_0. FedBN's published code starts every client from w_0. This mean is not counted as traffic.
+* training from w_0 that only serves to compare clients (pre-training, Psi) starts from w_0's personal layers, so that
+  all clients start from one model. Personal layers are kept only from the training of a round, not from pre-training or
+  placing.
+* a proximal term pulls the personal layers towards those with which the client started the round.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, fields, make_dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from functools import cache, cached_property, partialmethod
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, OwnLayers, State
-from lit_cfl.algorithms.mean_hooks import derive
+from lit_cfl.algorithms.mean_hooks import derive, field_values
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, LocalWork, Sketch, Statistic, per_client
 from lit_cfl.memmap_rows import collect_rows, keep_row
@@ -30,14 +31,14 @@ from lit_cfl.parameters import ParameterLayout
 
 
 def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
-    """Returns the algorithm with these layers personal. Its state has further fields, which begin with `own_`.
+    """Returns the algorithm with these layers personal. Its state has further fields, whose names start with `own_`.
 
     Args:
-        algorithm: may have a server optimizer or shared layers.
+        algorithm: Algorithm, which may have a server optimizer or shared layers.
         patterns: Names of layers, see `ParameterLayout.columns`; None = the algorithm unchanged.
 
     Raises:
-        InputError: the clients of this algorithm can keep no layers.
+        InputError: the clients of this algorithm cannot keep layers.
     """
     if patterns is None:
         return algorithm
@@ -49,13 +50,13 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
     own = [
         ("own_columns", Tensor, field(kw_only=True)),  # of the personal layers in a model, int64 [p]
         ("own_initial", Tensor, field(kw_only=True)),  # w_0's [p]
-        ("own_layers", dict[int, Tensor], field(kw_only=True)),  # [p] by client; in files as Ditto's models are
+        ("own_layers", dict[int, Tensor], field(kw_only=True)),  # [p] by client; in files if Ditto's models would be
     ]
     kind = type(algorithm).state_type
     state = make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, eq=False)
     content: dict[str, Any] = {"state_type": state, "personal_patterns": tuple(patterns)}
     if type(algorithm).place_unlabelled is not Algorithm.place_unlabelled:
-        content["place_unlabelled"] = partialmethod(_Personal._placed, "place_unlabelled")
+        content["place_unlabelled"] = partialmethod(_Personal._run, "place_unlabelled")
     return derive(algorithm, _Personal, content)
 
 
@@ -67,7 +68,7 @@ class _Personal(Algorithm):
 
     @property
     def _inner(self) -> Any:
-        return self.plain_kind(**_content(self))
+        return self.plain_kind(**field_values(self))
 
     def check(self, work: LocalWork) -> None:
         columns = personal_columns(work.layout, self.personal_patterns)
@@ -81,22 +82,20 @@ class _Personal(Algorithm):
         columns = personal_columns(work.layout, self.personal_patterns)
         state, info = self._inner.init(_work_before_training(work, columns), rng)
         own = {"own_columns": columns, "own_initial": work.initial(0)[columns], "own_layers": {}}
-        return self.state_type(**_content(state), **own), info
+        return self.state_type(**field_values(state), **own), info
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        before, keeping = self._without(state), self._personal_work(state, work)
-        after, info = self._inner.round(before, cohort, keeping, rng)
-        return self._with(after, state, keeping.kept), info
+        return self._run("round", state, cohort, work, rng)
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        return self._placed("place", state, clients, work, rng)
+        return self._run("place", state, clients, work, rng)
 
-    def _placed(
+    def _run(
         self, method: str, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[State, Info]:
-        before, keeping = self._without(state), self._personal_work(state, work)
-        after, info = getattr(self._inner, method)(before, clients, keeping, rng)
-        return self._with(after, state, keeping.kept), info
+        personal = self._personal_work(state, work)
+        after, info = getattr(self._inner, method)(self._without(state), clients, personal, rng)
+        return self._with(after, state, personal.kept), info
 
     def serve(self, state: State, clients: Tensor) -> Assignment:
         before, columns = self._without(state), state.own_columns
@@ -117,7 +116,7 @@ class _Personal(Algorithm):
         """Computes the mean personal layers of each cluster, and in the last row those over all clients `[K + 1, p]`.
 
         Args:
-            before: the state without personal layers.
+            before: State without personal layers.
         """
         clients = torch.tensor(sorted(state.own_layers), dtype=torch.int64)
         served: Assignment = self._inner.serve(before, clients)
@@ -133,15 +132,11 @@ class _Personal(Algorithm):
 
     def _without(self, state: State) -> State:
         kind = self.plain_kind.state_type
-        return kind(**{f.name: getattr(state, f.name) for f in fields(kind)})
+        return kind(**field_values(state, kind))
 
     def _with(self, after: State, before: State, layers: dict[int, Tensor]) -> State:
         own = {"own_columns": before.own_columns, "own_initial": before.own_initial, "own_layers": layers}
-        return self.state_type(**_content(after), **own)
-
-
-def _content(state: Any) -> dict[str, Any]:
-    return {f.name: getattr(state, f.name) for f in fields(state)}
+        return self.state_type(**field_values(after), **own)
 
 
 def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:
@@ -179,14 +174,14 @@ def _others(columns: Tensor, number: int) -> Tensor:
 
 
 def _work_before_training(work: LocalWork, columns: Tensor) -> "_PersonalWork":
-    """Returns the clients before the first round, when all personal layers are those of w_0."""
+    """Returns the clients before the first round, when all of them have the personal layers of w_0."""
     w0 = work.initial(0)
     nobody = w0.new_empty(0, len(w0) - len(columns))
     return _PersonalWork(work, columns, w0[columns], {}, lambda: (nobody, w0[None, columns]))
 
 
 class _PersonalWork:
-    """Clients as an algorithm sees them: models lack the personal layers, which the clients train and keep.
+    """Clients as the inner algorithm sees them: models lack the personal layers, which clients train and keep.
 
     Args:
         work: Clients, bound to the round.
@@ -319,7 +314,7 @@ class _PersonalWork:
         return self._find_clusters()
 
     def _with_w0_layers(self, models: Tensor) -> Tensor:
-        """Completes models `[K, d - p]` by the personal layers of w_0."""
+        """Adds the personal layers of w_0 to models `[K, d - p]`."""
         return insert_layers(models, self._columns, self._initial)
 
     def _group_clients(self, clients: Tensor) -> list[Tensor]:
@@ -329,12 +324,12 @@ class _PersonalWork:
         return [*together, *(~new).nonzero()]
 
     def _of(self, models: Tensor, clients: Tensor) -> Tensor:
-        """Completes models `[K, d - p]` by the personal layers of one group that `_group_clients` returned."""
+        """Adds to models `[K, d - p]` the personal layers of one group that `_group_clients` returned."""
         numbers = torch.arange(len(models))
         return self._complete_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
 
     def _layers(self, models: Tensor, start: Tensor, clients: Tensor) -> list[Tensor]:
-        """Returns the personal layers `[p]` of each of the clients `[n]`, which are given `models[start]`."""
+        """Returns the personal layers `[p]` of each of the clients `[n]`, which receive `models[start]`."""
         mean = cache(lambda number: self._mean(models[number], number))
         pairs = zip(clients.tolist(), start.tolist(), strict=True)
         return [self._own[client] if client in self._own else mean(number) for client, number in pairs]

@@ -15,8 +15,8 @@ def starting_models(personal: PersonalModels, clients: Tensor, initial: Tensor) 
     """Lists the models from which clients start: their own, or the initial one if they have none.
 
     Args:
-        clients: ids int64 `[n]`.
-        initial: `[d]`.
+        clients: Ids of the clients, int64 `[n]`.
+        initial: Initial model `[d]`.
 
     Returns:
         models `[K, d]`, the initial one first, and which of them each client starts from, int64 `[n]`.
@@ -31,7 +31,7 @@ def keep_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_
     """Replaces the models of the clients that trained; consumes the fit.
 
     Args:
-        clients: ids of the fit, int64 `[n]`.
+        clients: Ids of the clients in the fit, int64 `[n]`.
         num_clients: Number of all clients.
     """
     trained: dict[int, Tensor] = {}
@@ -53,8 +53,8 @@ def look_up_models(personal: PersonalModels, clients: Tensor, fallback: Tensor) 
     """Looks up the models of clients.
 
     Args:
-        clients: ids int64 `[n]`.
-        fallback: models `[1, d]` that stand for all where no client has one; nobody is served them.
+        clients: Ids of the clients, int64 `[n]`.
+        fallback: Models `[1, d]` to return if no client has one; no client is assigned to them.
 
     Returns:
         all models `[K, d]`, and which of them each client has, int64 `[n]`, -1 = none.

@@ -6,13 +6,13 @@ Delta = mean - model. Here the optimizer is one of PyTorch's and its gradient is
 The state of the optimizer (momentum, sums of squares, number of steps) belongs to a cluster's model:
 * a cluster that nobody trained takes no step, and its state is unchanged;
 * clients that migrate change no state;
-* a cluster that starts from another one's model (a part after a split, the larger of merged clusters) takes over the
-  state of that one;
-* a cluster whose model is new (a mean of merged clusters, a newcomer's) starts without one.
+* a cluster that starts from another cluster's model (a part after a split, the larger of merged clusters) takes over
+  its state;
+* a cluster whose model is new (a mean of merged clusters, a newcomer's) starts without a state.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, make_dataclass
+from dataclasses import field, make_dataclass
 from typing import ClassVar, cast
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
-from lit_cfl.algorithms.mean_hooks import HookedWork, derive, plain, require_hook_used, require_means
+from lit_cfl.algorithms.mean_hooks import HookedWork, derive, field_values, plain, require_hook_used, require_means
 from lit_cfl.errors import InputError, short_error
 from lit_cfl.local_work import LocalWork
 
@@ -32,9 +32,9 @@ def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorith
     """Returns the algorithm with this server optimizer. Its state has further fields: `server` and `server_known`.
 
     Args:
-        algorithm: may have another server optimizer.
-        make: makes the optimizer of parameters, such as `functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)`;
-            None = the algorithm without one.
+        algorithm: Algorithm, which may have another server optimizer.
+        make: Function that makes the optimizer of parameters, such as `functools.partial(torch.optim.SGD, lr=1.0,
+            momentum=0.9)`; None = no server optimizer.
 
     Raises:
         InputError: the algorithm does not average models in clusters, or the optimizer cannot be used.
@@ -57,7 +57,7 @@ def _require_usable(make: OptimizerFactory) -> None:
         optimizer = make([parameter])
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    except Exception as error:  # whatever an optimizer raises, perhaps the user's own
+    except Exception as error:  # a user's own optimizer may raise anything
         raise InputError(
             f"server cannot be used: {short_error(error)}; give one such as torch.optim.SGD with lr and momentum"
         ) from error
@@ -94,7 +94,7 @@ class _WithServer(Algorithm):
         return self._state(after, step.state, step.known), info
 
     def _state(self, state: State, server: ServerState, known: Tensor) -> State:
-        plain = {f.name: getattr(state, f.name) for f in fields(self.plain_kind.state_type)}
+        plain = field_values(state, self.plain_kind.state_type)
         return self.state_type(**plain, server=server, server_known=known)
 
 
@@ -102,9 +102,9 @@ class _ServerStep:
     """The server optimizer's step in one round.
 
     Args:
-        make: makes the optimizer.
+        make: Function that makes the optimizer.
         state: State of the algorithm before the round.
-        num_parameters: columns that the optimizer changes; the buffers after them are averaged.
+        num_parameters: Number of columns that the optimizer changes; the buffers after them are averaged.
     """
 
     def __init__(self, make: OptimizerFactory, state: State, num_parameters: int) -> None:

@@ -1,11 +1,11 @@
 """Layers that all clusters share: averaged over all clients of a round, while the others stay per cluster.
 
-The weight sharing with which arXiv:2006.04088 combines IFCA where clusters are ambiguous, for every algorithm that
+This is the weight sharing that arXiv:2006.04088 combines with IFCA if clusters are ambiguous, for every algorithm that
 averages in clusters.
 
 * The mean over all clients has the weights that the algorithm gives them inside clusters.
-* Clusters that nobody trained have the shared layers, too, and so have new ones, from their first fit on.
-* A mix of clusters (`eta_g`) leaves the shared layers as they are.
+* Clusters that nobody trained also get the shared layers, and so do new ones, from their first fit on.
+* A mix of clusters (`eta_g`) does not change the shared layers.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
 """CFL's cluster splits: the round, the tree of splits on the server, and how newcomers walk down it.
 
-CFL, LayerCFL and AdaCFL hand in how the clients of a cluster are compared, how they are divided, and how a newcomer is
+CFL, LayerCFL and AdaCFL define how the clients of a cluster are compared, how they are divided, and how a newcomer is
 compared with the parts. A cluster is a number from 0 and a row of `models`. When it is split, the part with the lowest
-client id keeps the number and each other part gets a new one.
+client id keeps the number, and each other part gets a new one.
 """
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,10 +40,10 @@ class SplitCandidate:
 
     Args:
         number: Number of the cluster.
-        clients: ids of those that trained int64 `[n]`, ascending; 3 or more.
-        updates: theirs `[n, parameters]`.
-        start: the model that they trained from `[d]`.
-        v: the largest norm of an update.
+        clients: Ids of the clients that trained, int64 `[n]`, ascending; 3 or more.
+        updates: Updates of these clients `[n, parameters]`.
+        start: Model from which they trained `[d]`.
+        v: Largest norm of an update.
     """
 
     number: int
@@ -59,8 +59,8 @@ class ClientComparison:
 
     Args:
         features: Compared features, of all layers `[n, parameters]`.
-        layers: those that were compared.
-        similarity: `[n, n]` in [-1, 1], larger is more alike.
+        layers: Layers that were compared.
+        similarity: Similarities `[n, n]` in [-1, 1], larger is more alike.
         scores: Score of each layer by name, if layers were chosen by score.
     """
 
@@ -70,10 +70,6 @@ class ClientComparison:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-Compare = Callable[[SplitCandidate], ClientComparison | None]  # None if the clients agree
-Divide = Callable[
-    [Tensor], Tensor | None
-]  # similarity [n, n] -> parts int64 [n], from 0 by lowest member; None: no split
 Compared = list[tuple[SplitCandidate, ClientComparison]]
 
 
@@ -82,11 +78,11 @@ class SplittingAlgorithm(Algorithm, ABC):
     """An algorithm that starts with one cluster and splits it; every client takes part in every round.
 
     Args:
-        eps1: above 0.
-        eps2: 0 or more.
-        warmup_rounds: number of rounds before the first split, 0 or more.
+        eps1: Threshold of the norm u of a cluster's mean update, above 0.
+        eps2: Threshold of the largest norm v of an update, 0 or more.
+        warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
-        criterion_weights: the same for u (C32).
+        criterion_weights: Weights of the clients in the mean update of u (C32).
     """
 
     eps1: float = 0.4
@@ -117,52 +113,44 @@ class SplittingAlgorithm(Algorithm, ABC):
     def serve(self, state: SplitState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))
 
+    @abstractmethod
+    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
+        """Compares the clients of a cluster whose mean update has a norm below eps1; None if they agree."""
 
-def split_round(
-    state: SplitState,
-    cohort: Tensor,
-    work: LocalWork,
-    *,
-    options: SplittingAlgorithm,
-    compare: Compare,
-    divide: Divide,
-) -> tuple[SplitState, Info, Compared]:
-    """Runs FedAvg in every cluster (CFL, Algorithm 2), then splits clusters (Algorithm 3).
+    @abstractmethod
+    def divide(self, similarity: Tensor) -> Tensor | None:
+        """Divides clients by their similarity `[n, n]`: parts int64 `[n]`, from 0 by lowest member; None = no split."""
 
-    Args:
-        cohort: ids int64 `[n]`.
-        options: eps1, the warm-up and the weights of the means are read.
-        compare: compares the clients of a cluster whose mean update has a norm below eps1.
-        divide: divides them, numbered from 0 by lowest member; None = the cluster is not split.
-
-    Returns:
-        The new state, the round's Info, and the clusters that were compared.
-    """
-    cohort = sort_by_cluster(state.index, cohort)
-    labels = clusters_of(state.index, cohort)
-    fitted = work.fit(state.models, cohort, labels)
-    local = fitted.collect()
-    clients, own = cohort[fitted.trained], labels[fitted.trained]
-    updates = subtract_starts(local, state.models, own)
-    moves, criterion = _means(updates, own, work.num_examples[clients], torch.zeros_like(state.models), options)
-    after = replace(state, models=state.models + moves)
-    updates, u = updates[:, : work.layout.num_parameters], criterion[:, : work.layout.num_parameters].norm(dim=1)
-    v = largest_norms(updates, own, len(u))
-    compared: Compared = []
-    for cluster, mine in slices_of(own):
-        if work.round < options.warmup_rounds or not u[cluster] < options.eps1 or mine.stop - mine.start <= 2:
-            continue
-        candidate = SplitCandidate(cluster, clients[mine], updates[mine], state.models[cluster], float(v[cluster]))
-        found = compare(candidate)
-        if found is None:
-            continue
-        compared.append((candidate, found))
-        parts = divide(found.similarity)
-        if parts is not None:
-            warn_if_equal(candidate.updates)
-        after = after if parts is None else split_cluster(after, candidate, found, parts)
-    info = _info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared, work.layout.num_parameters)
-    return after, info, compared
+    def round(
+        self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[SplitState, Info]:
+        """Runs FedAvg in every cluster (CFL, Algorithm 2), then the splits (Algorithm 3)."""
+        cohort = sort_by_cluster(state.index, cohort)
+        labels = clusters_of(state.index, cohort)
+        fitted = work.fit(state.models, cohort, labels)
+        local = fitted.collect()
+        clients, own = cohort[fitted.trained], labels[fitted.trained]
+        updates = subtract_starts(local, state.models, own)
+        moves, criterion = _means(updates, own, work.num_examples[clients], torch.zeros_like(state.models), self)
+        after = replace(state, models=state.models + moves)
+        updates, u = updates[:, : work.layout.num_parameters], criterion[:, : work.layout.num_parameters].norm(dim=1)
+        v = largest_norms(updates, own, len(u))
+        compared: Compared = []
+        for cluster, mine in slices_of(own):
+            if work.round < self.warmup_rounds or not u[cluster] < self.eps1 or mine.stop - mine.start <= 2:
+                continue
+            candidate = SplitCandidate(cluster, clients[mine], updates[mine], state.models[cluster], float(v[cluster]))
+            found = self.compare(candidate, work)
+            if found is None:
+                continue
+            compared.append((candidate, found))
+            parts = self.divide(found.similarity)
+            if parts is not None:
+                warn_if_equal(candidate.updates)
+            after = after if parts is None else split_cluster(after, candidate, found, parts)
+        u = torch.where(v.isnan(), v, u)
+        info = _info(after, fitted, labels, u, v, compared, work.layout.num_parameters)
+        return after, replace(info, tables=dict.fromkeys(self.tables, _score_rows(compared)))
 
 
 def _means(
@@ -191,6 +179,15 @@ def _info(
     )
 
 
+def _score_rows(compared: Compared) -> list[dict[str, Any]]:
+    """Lists the scores of the layers that were compared, for a table of LayerCFL."""
+    return [
+        {"cluster": candidate.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
+        for candidate, found in compared
+        for layer, scores in found.scores.items()
+    ]
+
+
 def place_by_splits(
     state: SplitState,
     clients: Tensor,
@@ -202,7 +199,7 @@ def place_by_splits(
     """Walks clients down the tree: at each split they train from its start model and join the closest part.
 
     Args:
-        clients: ids int64 `[n]`.
+        clients: Ids of the clients, int64 `[n]`.
         features: Features to compare, computed from updates `[n, parameters]` of clients that trained from a model
             `[d]`: `[n, parameters]`.
         closeness: Similarity of features `[n, columns]` and the parts' means `[P, columns]`: `[n, P]`, larger is
@@ -244,9 +241,9 @@ def split_cluster(state: SplitState, candidate: SplitCandidate, found: ClientCom
     """Splits a cluster; all its parts continue from its model.
 
     Args:
-        state: with the models after this round.
-        candidate: the cluster.
-        found: how its clients were compared.
+        state: State with the models after this round.
+        candidate: Cluster to split.
+        found: Comparison of its clients.
         parts: Part of each client, int64 `[n]`, numbered from 0 by lowest member.
     """
     more, cluster = int(parts.max()), candidate.number

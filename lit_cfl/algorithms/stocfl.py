@@ -1,17 +1,17 @@
-"""StoCFL: merge clusters whose data look alike, as clients are sampled; train them around a shared global model.
+"""StoCFL: merge clusters with similar data as clients are sampled; train them around a shared global model.
 
 arXiv:2303.00897, Algorithm 1.
 
 Where this differs from the paper:
 * a client's Psi is by default its update in a short training from the anchor, as in the published code, not the
   gradient of Section 2.1: `psi` (C20).
-* line 5 says "and in P"; Psi is asked of sampled clients that are NOT in P yet (C22).
-* lines 9 to 17 run over all clusters; those are compared that have a client in the round, as Section 2.2 says.
+* line 5 says "and in P"; sampled clients that are NOT yet in P are asked for Psi (C22).
+* lines 9 to 17 run over all clusters; here only clusters with a client in the round are compared, as in Section 2.2.
 * line 14 says "> tau", the newcomers' rule ">= tau": >= here, transitive in a round; tau = 1 never merges (C23).
-* line 10 is the mean over all members observed so far; the published code's is over those sampled: `representation`
-  (C21). Psi is asked once; a client that is placed again adds its new one, and leaves the old where it was.
-* merged clusters keep the theta of the largest, whatever the order of the merges: `merged_model` (C24). A client's own
-  theta is not stored before it is first sampled; a cluster without any starts from the current omega.
+* line 10 is the mean over all members observed so far; in the published code, over the sampled ones: `representation`
+  (C21). A client sends Psi once; a client that is placed again adds its new Psi, and the old one stays in its cluster.
+* merged clusters keep the theta of the largest, whatever the order of the merges: `merged_model` (C24). A client has no
+  own theta before it is first sampled; a cluster without one starts from the current omega.
 * lines 22 and 24 are simple means: `weights` (C26). All clients start from one omega: `global_update` (C2).
 * newcomers that join no cluster are merged with each other by the same rule.
 """
@@ -46,24 +46,24 @@ GlobalUpdate = Literal["parallel", "sequential_by_draw", "sequential_by_id"]
 
 @dataclass(frozen=True)
 class StoCFL(Algorithm):
-    """Any number of clusters, merged as clients are sampled; a model for each, drawn to a global one.
+    """Any number of clusters, merged as clients are sampled; each has a model, which a global model attracts.
 
     Args:
-        tau: clusters whose representations have a cosine of tau or more merge, -1 to 1; 1 = never.
-        lambda_: pull of a cluster's model towards the global model omega, 0 or more.
+        tau: Cosine from which on the representations of two clusters merge them, -1 to 1; 1 = never.
+        lambda_: Pull of a cluster's model towards the global model omega, 0 or more.
         psi: Representation of a client: the `gradient` of its loss at the anchor (paper), or the `update`, anchor minus
             weights, after `psi_budget` (published code).
-        psi_budget: how long a client trains for its `update`.
+        psi_budget: Budget of the training for a client's `update`.
         representation: Representation of a cluster: the mean over all members `observed` so far (paper), or over those
             `sampled` in the round (published code), which keeps Psi of every client (C21).
         merged_model: Model of merged clusters: that of the `larger` (published code), or the `average` weighted by
             their numbers of clients (C24).
         weights: Weights of the clients in all means: `equal` (paper), or their number of `examples`.
-        sketch_dim: number of columns of the random projections of Psi that are compared, the same for all clients;
-            None = Psi itself.
-        global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one
-            before ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the
-            published code), or `sequential_by_draw`. Both only test C2.
+        sketch_dim: Number of columns of random projections of Psi, which are compared instead of Psi, the same for all
+            clients; None = Psi itself.
+        global_update: Training of omega: clients train in `parallel` (paper), or one after another, each continuing
+            from the result of the previous one, before the mean is taken: `sequential_by_id`, in the order of their ids
+            (a mistake in the published code), or `sequential_by_draw`. Both only test C2.
     """
 
     paper: ClassVar[str] = (
@@ -155,8 +155,8 @@ class StoCFL(Algorithm):
             _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
             state, numbers = create_clusters(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
             state = add_members(state, alone, own, numbers[groups], keep=self._keeps_psi)
-        told = None if closeness is None else reorder_rows(closeness, found, clients)
-        return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=told)
+        closeness = None if closeness is None else reorder_rows(closeness, found, clients)
+        return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=closeness)
 
     def serve(self, state: StoCFLState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients), {"global": state.omega})
@@ -171,7 +171,7 @@ class StoCFL(Algorithm):
         return lambda rows: project(rows[:, :columns])
 
     def _ask_for_psi(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Asks for Psi at the anchor (line 6): returns the clients that have one, in order, and their rows `[n, s]`."""
+        """Asks clients for Psi at the anchor (line 6): returns those that have it, in order, and rows `[n, s]`."""
         clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
         if not len(clients):
             return clients, state.sums[:0]
@@ -180,7 +180,7 @@ class StoCFL(Algorithm):
         fitted = work.fit(state.anchor[None], clients, purpose="psi", budget=self.psi_budget)
         rows = torch.cat([sketch(state.anchor - chunk.models[chunk.trained]) for chunk in fitted.chunks()])
         if not rows.any():
-            warn_if_equal(rows)  # equal ones that are not zero are rightly merged
+            warn_if_equal(rows)  # equal rows that are not zero are merged correctly
         return clients[fitted.trained], rows
 
     def _merge(
@@ -215,7 +215,7 @@ class StoCFL(Algorithm):
 
     def _similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
         if len(cohort) < 2 or (not self._keeps_psi and len(fresh) < len(cohort)):
-            return None  # Psi of some is not at hand
+            return None  # Psi of some clients is not kept
         return Similarity(cohort, cosine_similarity(psi if len(fresh) == len(cohort) else state.psi_of(cohort)))
 
 

@@ -1,7 +1,7 @@
 """StoCFL's clusters: the server's state, and how clusters are created, extended and merged. Pure functions.
 
-A cluster is a number from 0 and a row of each tensor. It keeps its number as long as it lives; of merged clusters the
-lowest number lives on, the others are free for new ones.
+A cluster is a number from 0 and a row of each tensor. It keeps its number as long as it exists; merged clusters get the
+lowest of their numbers, and the others become free for new clusters.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
 MergedModel = Literal["larger", "average"]
 _BINS = 40  # bins of the histogram of cosines
 _AT_ONCE = 2**22  # cosines of clients with clusters
-_MOST_KEPT = 2**24  # of these cosines, for people: who would read more?
+_MOST_KEPT = 2**24  # cosines returned for people, who would not read more
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,8 @@ def merge_clusters(
     """Merges clusters `[n]` by group `[n]`; returns each group's number, the lowest of its clusters.
 
     Args:
-        merged_model: the theta of the `larger` cluster (ties: the lower number), or the `average` by size (C24).
+        merged_model: Theta of merged clusters: that of the `larger` cluster (ties: the lower number), or the `average`
+            by size (C24).
     """
     numbers = _lowest(clusters, groups)
     if len(numbers) == len(clusters):
@@ -100,7 +101,7 @@ def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> t
     """Compares Psi `[n, s]` with clusters, some clients at a time, as there may be as many clusters as clients.
 
     Args:
-        keep: return the cosines, too, unless they are more than 16 million.
+        keep: Return the cosines, too, unless there are more than 16 million.
 
     Returns:
         The largest cosine of each client `[n]`, the number of that cluster or -1 `[n]`, ties: the lowest, and the
@@ -119,9 +120,9 @@ def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> t
 
 def reorder_rows(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
     """Reorders rows of the clients `found` (ids ascending) into the order of `clients`; nan for missing clients."""
-    told = rows.new_full((len(clients), rows.shape[1]), float("nan"))
+    reordered = rows.new_full((len(clients), rows.shape[1]), float("nan"))
     there = torch.isin(clients, found)
-    return told.masked_scatter(there[:, None], rows[torch.searchsorted(found, clients[there])])
+    return reordered.masked_scatter(there[:, None], rows[torch.searchsorted(found, clients[there])])
 
 
 def objective(state: StoCFLState) -> float:
@@ -132,7 +133,7 @@ def objective(state: StoCFLState) -> float:
 
 
 def cosine_histogram(representations: Rows) -> list[dict[str, Any]]:
-    """Histogram of the cosines of all pairs of representations `[n, s]` from `low` to `high`, without empty bins."""
+    """Counts the cosines of all pairs of representations `[n, s]` in bins from `low` to `high`, without empty bins."""
     similarity = cosine_similarity(representations).double()
     pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
     counts = torch.histc(pairs, _BINS, -1, 1).int().tolist()

@@ -1,8 +1,8 @@
 """Similarities of clients, and clusterings computed from them. Pure functions; the dtype is kept.
 
-Rows are updates (local model minus the model it started from) restricted to trainable parameters, or models, or
-gradients. They may be one tensor `[n, d]`, also one on a memory map, or its chunks in a list; they are read in
-blocks of columns and never copied as a whole. Labels are int64, numbered by each cluster's lowest member.
+Rows are updates (local model minus the model from which it started) restricted to trainable parameters, or models, or
+gradients. They are one tensor `[n, d]`, possibly on a memory map, or a list of its chunks; they are read in blocks of
+columns and never copied as a whole. Labels are int64, numbered by each cluster's lowest member.
 """
 
 from lit_cfl.clustering.client_map import assign, clusters_of

@@ -5,10 +5,10 @@ from torch import Tensor
 
 
 def assign(assignment: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
-    """Writes new entries into a client map: a new int64 `[clients]`, longer where a client is new (-1 between).
+    """Returns a client map with new entries: int64 `[clients]`, longer if a client is new (with -1 between).
 
     Args:
-        labels: int64 `[n]`; -1 leaves the client as it is.
+        labels: Clusters of the clients, int64 `[n]`; -1 leaves an entry unchanged.
     """
     clients, labels = clients[labels >= 0], labels[labels >= 0]
     missing = int(clients.max()) + 1 - len(assignment) if len(clients) else 0

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Clusters seldom change from one round to the next, and to score them is a third of an evaluation of 1,000 clients.
+# Clusters seldom change from one round to the next, and scoring them takes a third of an evaluation of 1,000 clients.
 _latest: dict[tuple[bytes, ...], dict[str, float]] = {}  # scores by the digests of found and true clusters
 _KEPT = 2
-_DENSE = 2**20  # cells of a matrix of clusters that are matched as a whole
+_DENSE = 2**20  # maximum number of cells of a dense matrix of overlaps
 
 
 def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
-    """Scores how well found clusters agree with true ones, whatever their numbers.
+    """Scores how well the found clusters agree with the true ones, whatever their numbers.
 
     Args:
-        found, truth: cluster of each client, int64 `[n]`.
+        found, truth: Clusters of the clients, int64 `[n]`.
 
     Returns:
         `clusters/ari` (adjusted Rand index, at most 1; 0 expected by chance), `clusters/ami` (adjusted mutual
@@ -51,16 +51,18 @@ def mean_entropy(weights: Tensor) -> float:
     """Computes the mean entropy of the clients' weights over models, nats: 0 where each has one model, at most log K.
 
     Args:
-        weights: `[n, K]`, not negative; each client's sum to 1.
+        weights: Weights `[n, K]`, not negative; each client's sum to 1.
     """
     return float(torch.special.entr(weights).sum(1).mean())
 
 
 def churn(before: Tensor, now: Tensor) -> float:
-    """Computes the share of clients assigned both times whose cluster changed, ids matched by overlap; nan if none.
+    """Computes the share of clients assigned both times whose cluster changed; numbers are matched by overlap.
+
+    nan if no client is assigned both times.
 
     Args:
-        before, now: cluster of each client, int64 `[n]`, -1 = none.
+        before, now: Clusters of the clients, int64 `[n]`, -1 = none.
     """
     both = (before >= 0) & (now >= 0)
     if not both.any():
@@ -71,11 +73,11 @@ def churn(before: Tensor, now: Tensor) -> float:
 def silhouette(similarity: Tensor, labels: Tensor) -> float:
     """Computes the mean silhouette of clients under the distance 1 - cosine, -1 to 1.
 
-    nan for fewer than two clusters, and where no cluster has two clients.
+    nan for fewer than two clusters, and if no cluster has two clients.
 
     Args:
-        similarity: cosines `[n, n]`.
-        labels: cluster of each client `[n]`.
+        similarity: Cosines `[n, n]`.
+        labels: Clusters of the clients `[n]`.
     """
     from sklearn.metrics import silhouette_score
 
@@ -90,8 +92,8 @@ class _Overlaps:
     """Numbers of clients in each overlapping pair of clusters of two clusterings: at most one pair per client.
 
     Args:
-        rows, columns: the clusters of each pair `[pairs]`, numbered from 0 without gaps.
-        shared: clients of each pair `[pairs]`.
+        rows, columns: Clusters of each pair `[pairs]`, numbered from 0 without gaps.
+        shared: Number of clients of each pair `[pairs]`.
     """
 
     rows: np.ndarray
@@ -131,8 +133,8 @@ def _largest(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _count_matched(overlaps: _Overlaps) -> int:
     """Counts the clients that agree under the best one-to-one matching of the clusters.
 
-    Clusters that are connected by no pairs are matched apart: where each client is a cluster of its own, a matrix of
-    all clusters would have the square of the clients.
+    Clusters that no pair connects are matched separately: if each client is a separate cluster, a matrix of all
+    clusters would have as many cells as the square of the number of clients.
     """
     connected = _number_components(overlaps)
     tall, wide = (_group_sizes(ids, connected) for ids in (overlaps.rows, overlaps.columns))
@@ -174,7 +176,7 @@ def _best_matching(overlaps: _Overlaps) -> int:
     if shared.shape[0] * shared.shape[1] <= _DENSE:
         whole = shared.toarray()
         return int(whole[linear_sum_assignment(whole, maximize=True)].sum())
-    # Each row may also take a column of its own, and each choice counts one more: a sparse matrix drops zeros.
+    # Each row may also take an extra column, and each choice counts one more, as a sparse matrix drops zeros.
     shared.data += 1
     choices = hstack([shared, eye_array(len(shared.indptr) - 1, dtype=np.int64)], format="csr")
     rows, columns = min_weight_full_bipartite_matching(choices, maximize=True)

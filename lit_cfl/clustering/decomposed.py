@@ -8,14 +8,14 @@ from lit_cfl.clustering.merging import by_lowest_member
 from lit_cfl.clustering.products import Rows, chunks_of, gram, require_finite
 from lit_cfl.errors import InputError
 
-_NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of the largest is rounding alone
+_NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of the largest is only rounding
 
 
 def madc(similarity: Tensor) -> Tensor:
     """Computes the mean absolute difference of cosines (FedGroup, Eq. 7).
 
     Args:
-        similarity: cosines `[n, n]`, n of at least 3.
+        similarity: Cosines `[n, n]`, n of at least 3.
 
     Returns:
         `[n, n]`: (1 / (n - 2)) * sum over z other than i and j of |S_iz - S_jz|; in [0, 2], 0 on the diagonal.
@@ -39,11 +39,11 @@ def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
     n x n Gram matrix: the same subspace as the papers' truncated SVD, at O(n^2 d).
 
     Args:
-        updates: `[n, d]`, or its chunks.
-        num_directions: m, 1 to n.
+        updates: Updates `[n, d]`, or their chunks.
+        num_directions: Number of directions m, 1 to n.
 
     Returns:
-        `[n, m]` in [-1, 1]; the row of a zero update is 0, and so is a direction beyond the rank.
+        `[n, m]` in [-1, 1]; 0 in the row of a zero update, and for directions beyond the rank.
 
     Raises:
         InputError: more directions than updates, or an update that is not finite.
@@ -65,8 +65,8 @@ def edc(updates: Rows, num_directions: int) -> Tensor:
     """Euclidean distance of decomposed cosines (FedGroup, Eq. 8).
 
     Args:
-        updates: `[n, d]`, or its chunks.
-        num_directions: m, 1 to n.
+        updates: Updates `[n, d]`, or their chunks.
+        num_directions: Number of directions m, 1 to n.
 
     Returns:
         `[n, n]`: (1/m) * |E_i - E_j| with E the embedding; 0 on the diagonal.
@@ -83,9 +83,9 @@ def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:
     """Clusters points by K-means++ with 10 restarts of at most 20 iterations (FedGroup, Algorithm 3, line 14).
 
     Args:
-        points: `[n, m]`.
-        num_clusters: 1 to n; a centre that loses all its points is put on the farthest one.
-        rng: seeds scikit-learn.
+        points: Points `[n, m]`.
+        num_clusters: Number of clusters, 1 to n; a centre that loses all its points moves to the farthest point.
+        rng: Generator that seeds scikit-learn.
 
     Returns:
         labels int64 `[n]`; every cluster has a point.

@@ -11,13 +11,13 @@ _TIE = 1e-9  # two equal values fall by exactly 1 / (n - 1), up to rounding: tha
 def cluster_by_density(points: Tensor, radius_scale: float = 1.0) -> Tensor:
     """Clusters points by DBSCAN with two points per neighbourhood; isolated points become clusters of one.
 
-    The radius is at the knee of the distances to the nearest other point in ascending order, or the largest of them if
-    they have no knee. As two points make a neighbourhood dense, the clusters are the connected parts of the graph of
-    all pairs within the radius.
+    The radius is the knee of the ascending distances to the nearest other point, or the largest of them if they have no
+    knee. As two points make a neighbourhood dense, the clusters are the connected components of the graph of all pairs
+    within the radius.
 
     Args:
-        points: `[n, d]`, n at least 1.
-        radius_scale: factor of the radius, above 0.
+        points: Points `[n, d]`, n at least 1.
+        radius_scale: Factor of the radius, above 0.
 
     Returns:
         labels int64 `[n]`, numbered by lowest member.

@@ -1,9 +1,9 @@
-"""Moments of points per label, projected on a few common axes: FLUX's descriptors of clients' data."""
+"""FLUX's descriptors of clients' data: moments of points per label, projected onto a few common axes."""
 
 import torch
 from torch import Tensor
 
-NO_MOMENT = -1.0  # replaces the moments of a label with fewer than two examples
+NO_MOMENT = -1.0  # stands for the moments of a label with fewer than two examples
 _ROUNDING = 1e-12  # relative to the largest value: a block with a smaller range is constant
 
 
@@ -22,9 +22,9 @@ def describe(points: Tensor, labels: Tensor, num_labels: int) -> Tensor:
     """Computes mean and standard deviation of all points, and of the points of each label.
 
     Args:
-        points: `[n, r]`, n at least 1.
-        labels: int64 `[n]`; or several of each point, 0 to 1 `[n, num_labels]`, which has those above 0.5.
-        num_labels: 0 = without those of labels.
+        points: Points `[n, r]`, n at least 1.
+        labels: Labels, int64 `[n]`; or several per point, 0 to 1 `[n, num_labels]`: a point has those above 0.5.
+        num_labels: Number of labels to describe; 0 = only all points together.
 
     Returns:
         blocks `[2 + 2 num_labels, r]`; `NO_MOMENT` for a label with fewer than two points.

@@ -16,14 +16,14 @@ def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: Shif
     """Computes the distance of each client's label counts from its earlier ones.
 
     Args:
-        counts_now: examples of each label `[n, C]`, integers or floats, not negative.
-        counts_before: the same before `[n, C]`.
-        metric: `sorted_counts` = (1/C) sum |sort(a)_k - sort(b)_k| (published code: it does not see which labels
-            are held); `l1_counts` = (1/C) sum |a_k - b_k|; `total_variation` = (1/2) sum |p_k - q_k| of the shares,
-            in [0, 1]; `w1_label_axis` = Wasserstein-1 of the shares with labels as places, in [0, C - 1].
+        counts_now: Examples of each label `[n, C]`, integers or floats, not negative.
+        counts_before: Earlier examples of each label `[n, C]`.
+        metric: Distance: `sorted_counts` = (1/C) sum |sort(a)_k - sort(b)_k| (published code, which ignores which
+            labels they are); `l1_counts` = (1/C) sum |a_k - b_k|; `total_variation` = (1/2) sum |p_k - q_k| of the
+            shares, in [0, 1]; `w1_label_axis` = Wasserstein-1 of the shares with labels as places, in [0, C - 1].
 
     Returns:
-        float64 `[n]`. Of the metrics on shares: 0 where both are empty, and the greatest value where one is.
+        float64 `[n]`. For metrics of shares: 0 if both are empty, and the maximum if one is.
 
     Raises:
         InputError: unknown metric, different shapes, or negative counts.
@@ -38,18 +38,18 @@ def find_drifted(
     """Finds the clients whose labels have moved by more than the threshold (FlexCFL, Algorithm 2, line 5; strict).
 
     Args:
-        counts_now: examples of each label `[n, C]`.
-        counts_before: the same at the last accepted state `[n, C]`.
-        num_examples: n_i at the start `[n]`; the counts' metrics fire above threshold * n_i / C.
-        threshold: 0 or more; the share of data that may change (paper: 0.2). Decimals are taken as they are written
-            (up to a denominator of 10^6), so that a client exactly at the threshold stays.
-        metric: as for `label_shift_distance`; those on shares fire above the threshold itself.
+        counts_now: Examples of each label `[n, C]`.
+        counts_before: Examples of each label at the last accepted state `[n, C]`.
+        num_examples: Examples n_i at the start `[n]`; metrics of counts fire above threshold * n_i / C.
+        threshold: Threshold, 0 or more: the share of data that may change (paper: 0.2). Decimals are taken as written
+            (up to a denominator of 10^6), so that a client exactly at the threshold does not fire.
+        metric: Distance, see `label_shift_distance`; metrics of shares fire above the threshold itself.
 
     Returns:
         bool `[n]`.
 
     Raises:
-        InputError: as `label_shift_distance`; a negative threshold; not one size for each client.
+        InputError: as `label_shift_distance`; a negative threshold; or a wrong number of sizes.
     """
     if not threshold >= 0:
         raise InputError(f"threshold {threshold} is no distance; give 0 or more")

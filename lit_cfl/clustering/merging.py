@@ -13,7 +13,7 @@ from lit_cfl.errors import InputError
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 """How the distance of two clusters follows from those of their members."""
 
-_ALL_PAIRS = 4096  # representations of which all pairs are compared at once
+_ALL_PAIRS = 4096  # maximum number of representations whose pairs are all compared at once
 
 
 def agglomerate(
@@ -26,20 +26,20 @@ def agglomerate(
     """Clusters hierarchically, and cuts the tree at a number of clusters or at a distance.
 
     Args:
-        distances: `[n, n]`, symmetric, finite and not negative.
-        linkage: distance of two clusters: least (`single`), greatest (`complete`) or mean (`average`) distance of
-            their members; `weighted` is the mean of the distances of the two parts that a cluster was merged from;
-            `ward` merges what adds least to the sum of squares, and wants l2 distances.
-        num_clusters: 1 to n.
-        threshold: clusters at or above this distance stay apart: 0 leaves everyone alone, infinity makes one
+        distances: Distances `[n, n]`, symmetric, finite and not negative.
+        linkage: Distance of two clusters: minimum (`single`), maximum (`complete`) or mean (`average`) distance of
+            their members; `weighted` is the mean of the distances of the two parts from which a cluster was merged;
+            `ward` merges what adds least to the sum of squares, and needs l2 distances.
+        num_clusters: Number of clusters, 1 to n.
+        threshold: Distance at or above which clusters stay apart: 0 leaves each client alone, infinity makes one
             cluster. Exactly one of the two is given.
 
     Returns:
         labels int64 `[n]`.
 
     Raises:
-        InputError: both or none of the two, more clusters than clients, what is no matrix of distances, or an unknown
-            linkage.
+        InputError: both or neither of the two are given, there are more clusters than clients, the matrix is no matrix
+            of distances, or the linkage is unknown.
     """
     n = len(distances)
     if (num_clusters is None) == (threshold is None):
@@ -59,11 +59,11 @@ def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
     """Lists the distances at which `agglomerate` merges, ascending float64 `[n - 1]`, for AdaCFL's largest gap.
 
     Args:
-        distances: `[n, n]`, symmetric and finite.
-        linkage: as for `agglomerate`.
+        distances: Distances `[n, n]`, symmetric and finite.
+        linkage: Linkage, see `agglomerate`.
 
     Raises:
-        InputError: what is no matrix of distances, or an unknown linkage.
+        InputError: the matrix is no matrix of distances, or the linkage is unknown.
     """
     return torch.from_numpy(merge_tree(distances, linkage)[:, 2].copy())
 
@@ -72,11 +72,11 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     """Joins clusters whose cosine is tau or more, transitively: StoCFL's merge (Algorithm 1, lines 13-15).
 
     Args:
-        representations: Representations of the clusters `[n, d]`, or its chunks; a scale common to all does not matter.
+        representations: Representations of the clusters `[n, d]`, or their chunks; their common scale does not matter.
         tau: Threshold in [-1, 1]. 1 never merges (C23: so that StoCFL becomes Ditto), -1 always does.
 
     Returns:
-        labels int64 `[n]`. A zero representation merges with nobody where tau is above 0.
+        labels int64 `[n]`. A zero representation merges with no other if tau is above 0.
 
     Raises:
         InputError: tau outside [-1, 1], or a representation that is not finite.
@@ -94,7 +94,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
 
 
 def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
-    """Finds the same clusters of many rows `[n, d]`, comparing a tile of a cluster with all unassigned rows."""
+    """Finds the same clusters for many rows `[n, d]`, by comparing a tile of rows with all unassigned rows."""
     from scipy.sparse import coo_array
 
     n, norms = len(rows), squared_norms(rows).sqrt()
@@ -107,7 +107,7 @@ def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
         own = labels[tile]
         others = left[labels[left] != own[0]] if (own == own[0]).all() else left
         if not len(others):
-            break  # all that are left are in this cluster
+            break  # all remaining rows are in this cluster
         some, near = rows[tile].double(), []
         for part in others.split(TILE):
             lengths = norms[tile, None] * norms[part]
@@ -124,7 +124,7 @@ def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
     """Chooses the next few rows, int64 `[t]`, from the largest cluster, or from any if that one is small.
 
     Args:
-        labels: their clusters, int64 `[left]`.
+        labels: Clusters of the unassigned rows, int64 `[left]`.
     """
     sizes = labels.bincount()
     return left[labels == sizes.argmax()][:ROWS_AT_ONCE] if sizes.max() >= ROWS_AT_ONCE else left[:ROWS_AT_ONCE]
@@ -165,7 +165,7 @@ def cut_tree(tree: np.ndarray, kept: int) -> Tensor:
 
 
 def components(graph: object) -> Tensor:
-    """Finds the connected parts of an undirected graph `[n, n]`: int64 `[n]`, numbered by lowest member."""
+    """Finds the connected components of an undirected graph `[n, n]`: int64 `[n]`, numbered by lowest member."""
     from scipy.sparse.csgraph import connected_components
 
     _, labels = connected_components(graph, directed=False)

@@ -1,7 +1,7 @@
 """Estimates the number of clusters among clients by prediction strength.
 
 Tibshirani, Walther. Cluster Validation by Prediction Strength. Journal of Computational and Graphical Statistics, 2005.
-How the threshold and the points were chosen: docs/automatic_clusters.md.
+docs/automatic_clusters.md says how the threshold and the points were chosen.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
 
     Args:
         updates: Updates of clients `[n, d]`, or its chunks; K-means compares them by EDC's embedding.
-        most: The largest number, 1 or more; with few clients it is n / 4.
+        most: Maximum number of clusters, 1 or more; at most a quarter of the clients.
         rng: Source of the divisions in halves.
 
     Returns:
-        The largest k with a prediction strength of 0.9 or more, in the mean over 10 divisions; 1 if there is none.
+        The largest k with a mean prediction strength of 0.9 or more over 10 divisions; 1 if there is none.
 
     Raises:
         InputError: an update that is not finite.

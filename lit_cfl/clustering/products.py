@@ -1,4 +1,4 @@
-"""Inner products of rows, read in blocks of columns: in float64, without a second copy of the rows."""
+"""Inner products of rows in float64, read in blocks of columns, without a second copy of the rows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,8 +12,8 @@ Rows = Tensor | Sequence[Tensor]
 """Rows `[n, d]`, or their chunks `[c, d]` in order."""
 
 BLOCK_BYTES = 2**28  # size of one float64 block of columns
-ROWS_AT_ONCE = 64  # compared with a few others
-TILE = 1024  # rows of the Gram matrix found at once: only the upper half is multiplied
+ROWS_AT_ONCE = 64  # rows that are compared at once with a few others
+TILE = 1024  # rows of the Gram matrix computed at once: only the upper half is multiplied
 
 
 def chunks_of(rows: Rows) -> list[Tensor]:
@@ -22,7 +22,7 @@ def chunks_of(rows: Rows) -> list[Tensor]:
 
 
 def row_tiles(rows: Rows) -> Iterator[Tensor]:
-    """Yields complete rows, some at a time `[t, d]`: a file is read from beginning to end."""
+    """Yields complete rows, some at a time `[t, d]`, so that a file is read from beginning to end."""
     for part in chunks_of(rows):
         yield from part.split(ROWS_AT_ONCE)
 
@@ -46,7 +46,7 @@ def require_finite(values: Tensor, what: str = "update") -> None:
 def gram(rows: Rows) -> Tensor:
     """Computes the inner products of all pairs of rows: float64 `[n, n]`, exactly symmetric.
 
-    Rows on a map larger than the free memory are slow where the disk reads far ahead: sketch them first.
+    Rows on a memory map larger than the free memory are slow if the disk reads far ahead: sketch them first.
     """
     products = zeros_of_pairs(sum(map(len, chunks_of(rows))))
     for block in column_blocks(rows):

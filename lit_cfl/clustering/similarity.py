@@ -30,10 +30,10 @@ def cosine_similarity(updates: Rows) -> Tensor:
     """Computes the cosine of all pairs of updates (CFL; FedGroup, Eq. 6; LayerCFL, Eq. 6).
 
     Args:
-        updates: `[n, d]`, or its chunks.
+        updates: Updates `[n, d]`, or their chunks.
 
     Returns:
-        `[n, n]` in [-1, 1], symmetric, 1 on the diagonal; the row of a zero update is 0 throughout.
+        `[n, n]` in [-1, 1], symmetric, 1 on the diagonal; the whole row of a zero update is 0.
 
     Raises:
         InputError: an update that is not finite.
@@ -53,8 +53,8 @@ def direction_cosines(updates: Rows, directions: Tensor) -> Tensor:
     """Computes the cosines of updates with clusters' directions.
 
     Args:
-        updates: `[n, d]`, or its chunks.
-        directions: `[clusters, d]`.
+        updates: Updates `[n, d]`, or their chunks.
+        directions: Directions of the clusters `[clusters, d]`.
 
     Returns:
         `[n, clusters]` in [-1, 1]; 0 for a zero update or direction.
@@ -87,9 +87,9 @@ def distances(rows: Rows, metric: Metric) -> Tensor:
     """Computes the distances of all pairs of rows, as in FL+HC (updates), AdaCFL and LayerCFL (updates or weights).
 
     Args:
-        rows: `[n, d]`, or its chunks.
-        metric: `l1` and `l2` are the norms of the difference, `cosine` is 1 - cosine, in [0, 2]. `l1` costs far more:
-            it is no matrix product.
+        rows: Rows `[n, d]`, or their chunks.
+        metric: Distance: `l1` and `l2` are the norms of the difference, `cosine` is 1 - cosine, in [0, 2]. `l1` is much
+            slower, as it is no matrix product.
 
     Returns:
         `[n, n]`, symmetric, 0 on the diagonal. A zero row has cosine distance 1 to all others.
@@ -109,9 +109,9 @@ def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
     """Computes the distance of each row from a few others, such as the clusters' centres.
 
     Args:
-        rows: `[n, d]`, or its chunks.
-        others: `[K, d]`.
-        metric: as for `distances`.
+        rows: Rows `[n, d]`, or their chunks.
+        others: Other rows `[K, d]`.
+        metric: Distance, see `distances`.
 
     Returns:
         `[n, K]`. A zero row has cosine distance 1 to all.

@@ -11,12 +11,12 @@ from lit_cfl.local_work import Sketch
 
 @dataclass(frozen=True, eq=False)
 class CountSketch:
-    """A projection of rows `[n, d]` -> `[n, sketch_dim]`: each column is added, with a random sign, to one bucket.
+    """A projection of rows `[n, d]` to `[n, sketch_dim]`: adds each column, with a random sign, to one bucket.
 
     Args:
-        buckets: Bucket of each column, int64 `[d]`, as equal in size as can be.
+        buckets: Bucket of each column, int64 `[d]`; buckets differ in size by one at most.
         signs: Sign of each column, int8 `[d]`.
-        sketch_dim: number of buckets.
+        sketch_dim: Number of buckets.
     """
 
     buckets: Tensor
@@ -35,17 +35,18 @@ class CountSketch:
 def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | int) -> Sketch:
     """Draws a count sketch: a random projection in one pass over a row, without storing a matrix.
 
-    Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. Measured by `benchmarks/clustering.py` at
-    d = 1,628,170, on columns of one scale and of very different ones: the error of a cosine is .034 near 0 and .019
-    near .7 to 1,024 columns (root mean square; the greatest of 25,000: .14), .010 and .006 to 8,192 (.04).
+    Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. `benchmarks/clustering.py` measured the error of
+    cosines at d = 1,628,170, on columns of equal and of very different scales. With 1,024 columns it is .034 near 0 and
+    .019 near .7 (root mean square; the maximum of 25,000 is .14), with 8,192 columns .010 and .006 (.04).
 
     Args:
-        num_columns: d of the rows.
-        sketch_dim: columns of the result, 1 to d. The standard error of a cosine is about 1 / sqrt(sketch_dim).
-        rng: a generator or a seed; equal seeds give equal projections.
+        num_columns: Number of columns d of the rows.
+        sketch_dim: Number of columns of the result, 1 to d. The standard error of a cosine is about 1 /
+            sqrt(sketch_dim).
+        rng: Generator or seed; equal seeds give equal projections.
 
     Returns:
-        Rows `[n, d]` -> `[n, sketch_dim]` in their dtype; each row's result is its own, however rows are chunked.
+        Function of rows `[n, d]` to `[n, sketch_dim]` in their dtype; rows do not influence each other.
     """
     if not 1 <= sketch_dim <= num_columns:
         raise InputError(

@@ -16,12 +16,12 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
     """Splits clients in two so that the maximum similarity across is minimal (CFL, optimal bipartition).
 
     Args:
-        similarity: `[n, n]`, symmetric, n of at least 2.
-        linkage: `single` linkage on the negative similarity, which is exactly optimal (paper), or `complete`, which
+        similarity: Similarities `[n, n]`, symmetric, n of at least 2.
+        linkage: Linkage on the negative similarity: `single`, which is exactly optimal (paper), or `complete`, which
             need not be (published code) (C29).
 
     Returns:
-        labels int64 `[n]`, 0 or 1: 0 is the part with the lowest index. Ties: the same part at every call.
+        labels int64 `[n]`, 0 or 1: 0 is the part with the lowest index. Ties are broken in the same way at every call.
 
     Raises:
         InputError: fewer than two clients, a matrix that is not `[n, n]`, finite and symmetric, or an unknown linkage.
@@ -35,11 +35,11 @@ def separation_gap(similarity: Tensor, labels: Tensor) -> float:
     """Computes the minimum similarity within a cluster minus the maximum across; above 0 = separated (LayerCFL's Gap).
 
     Args:
-        similarity: `[n, n]`, symmetric; of distances their negative, which gives LayerCFL's Gap of l2 distances.
-        labels: int64 `[n]`.
+        similarity: Similarities `[n, n]`, symmetric; negative distances give LayerCFL's Gap of l2 distances.
+        labels: Clusters, int64 `[n]`.
 
     Returns:
-        In [-2, 2] for cosines; nan where no cluster has a pair, or there is one cluster only.
+        In [-2, 2] for cosines; nan if no cluster has a pair, or if there is only one cluster.
 
     Raises:
         InputError: a matrix that is not `[n, n]`, finite and symmetric.
@@ -56,13 +56,13 @@ def separation_threshold(cross_similarity: float) -> float:
     """Computes the bound that gamma_max must stay below for a split to be right (CFL, Theorem 1).
 
     Args:
-        cross_similarity: greatest cosine across the two parts, in [-1, 1].
+        cross_similarity: Largest cosine across the two parts, in [-1, 1].
 
     Returns:
         sqrt((1 - cross_similarity) / 2), in [0, 1].
 
     Raises:
-        InputError: no cosine.
+        InputError: the value is no cosine.
     """
     if not abs(cross_similarity) <= 1 + _ROUNDING:
         raise InputError(f"a cross similarity of {cross_similarity} is no cosine; give a number in [-1, 1]")

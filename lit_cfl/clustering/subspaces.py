@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lit_cfl.errors import InputError
 
 Angles = Literal["smallest", "sum", "vectors"]
-"""How far two subspaces are apart, of their principal angles or of the vectors that span them."""
+"""Distance of two subspaces, by their principal angles or by the vectors that span them."""
 
 _PAIRS_AT_ONCE = 2**22  # inner products of vectors
 
@@ -18,14 +18,14 @@ def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
     """Computes the first left singular vectors of the matrix that has the examples as its columns.
 
     Args:
-        examples: `[n, ...]`, flattened here; n of at least 1.
-        number: p, 1 or more.
+        examples: Examples `[n, ...]`, flattened here; n of at least 1.
+        number: Number p of vectors, 1 or more.
 
     Returns:
         Orthonormal rows `[min(p, rank), d]`, those of the largest singular values first.
 
     Raises:
-        InputError: examples that are not numbers on a scale, or not finite.
+        InputError: examples are tokens, or not finite.
     """
     rows = examples.flatten(1)
     if not rows.is_floating_point():
@@ -49,11 +49,11 @@ def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
     """Computes the angles between each subspace and each of the others, in degrees.
 
     Args:
-        bases: Rows that span each subspace `[n, m, d]`; rows of zeros span nothing.
-        others: `[k, l, d]`.
-        which: `smallest` principal angle (paper, Eq. 2), in [0, 90]; `sum` of the principal angles, of which there are
-            as many as the smaller subspace has dimensions; `vectors`: the smallest angle of a row of the one with a
-            row of the other, whatever their signs (published code), in [0, 90].
+        bases: Rows that span each subspace `[n, m, d]`; rows of zeros are ignored.
+        others: Rows that span the other subspaces `[k, l, d]`.
+        which: Measure: `smallest` principal angle (paper, Eq. 2), in [0, 90]; `sum` of the principal angles, of which
+            there are as many as the smaller subspace has dimensions; `vectors`: the smallest angle between a row of one
+            and a row of the other, whatever their signs (published code), in [0, 90].
 
     Returns:
         float64 `[n, k]`; 90 for a subspace without dimensions.

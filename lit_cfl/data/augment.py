@@ -1,7 +1,7 @@
 """Random augmentation of training examples: the same for the same key, in every engine.
 
-A function changes a mini-batch by a key for each of its examples. What becomes of an example depends on its key alone,
-not on the other examples, so that clients may train one by one or together.
+A function changes a mini-batch, given a key for each example. The changed example depends only on its key, not on the
+other examples, so that clients may train one by one or together.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ class Augment:
     """Random crops and flips of images.
 
     Args:
-        crop: Zeros added on each side, in pixels; a window of the image's size is then cut at random. 0 = no crop.
-        flip: Mirrors every second image, on average, from left to right.
+        crop: Pixels of zeros added on each side; a window of the image's size is then cut at random. 0 = no crop.
+        flip: Mirror every second image, on average, from left to right.
     """
 
     crop: int = 0
@@ -100,12 +100,12 @@ def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -
 
     Args:
         augment: Function to check.
-        batch: Some examples; with one alone it is not seen whether the others count.
-        keys: One for each, int64 `[n]`.
+        batch: Some examples; two or more to see whether they influence each other.
+        keys: One key per example, int64 `[n]`.
 
     Raises:
-        InputError: It does not return a batch of the same form, or what becomes of an example depends on something else
-            than the example and its key.
+        InputError: It does not return a batch of the same form, or a changed example depends on something other than
+            the example and its key.
     """
 
     def changed(part: slice) -> Batch:

@@ -1,4 +1,4 @@
-"""Checks the data that data modules return, once for all clients together."""
+"""Checks the data that data modules return, for all clients at once."""
 
 import warnings
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from lit_cfl.data.federated import Division, FederatedData
 from lit_cfl.data.index import ClientIndex
 from lit_cfl.errors import InputError, Notice, join_ids
 
-_BLOCK = 2**24  # numbers that are looked at together
+_BLOCK = 2**24  # numbers that are checked at a time
 
 
 def require_examples(examples: object, who: str) -> None:
@@ -22,10 +22,10 @@ def require_examples(examples: object, who: str) -> None:
 
     Args:
         examples: Examples that `load` returned.
-        who: the data module, for errors.
+        who: Name of the data module, for errors.
 
     Raises:
-        InputError: it is no `Examples`, or one part does not fit the others.
+        InputError: it is not an `Examples`, or its parts do not fit together.
     """
     if not isinstance(examples, Examples):
         raise InputError(
@@ -131,11 +131,11 @@ def require_division(division: object, examples: Examples, who: str) -> None:
 
     Args:
         division: Division that `divide` returned.
-        examples: the pool.
-        who: the data module, for errors.
+        examples: Pool of examples.
+        who: Name of the data module, for errors.
 
     Raises:
-        InputError: it is no `Division`, one part does not fit the others, or an example is not in the pool.
+        InputError: it is not a `Division`, its parts do not fit together, or an example is not in the pool.
     """
     if not isinstance(division, Division):
         raise InputError(
@@ -174,7 +174,7 @@ class _Lists:
 
     Args:
         index: Index of the lists.
-        which: the list of each client, int64 `[clients]`.
+        which: List of each client, int64 `[clients]`.
     """
 
     index: ClientIndex
@@ -199,12 +199,12 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
     """Checks the data after a shift.
 
     Args:
-        before, data: without and with the shift.
-        clients: ids of those that it touched, int64 `[n]`.
-        who: the shift, for errors.
+        before, data: Data without and with the shift.
+        clients: Ids of the clients that it changed, int64 `[n]`.
+        who: Name of the shift, for errors.
 
     Raises:
-        InputError: there are other clients than before, or one that shifted has what is not in the pool.
+        InputError: the number of clients changed, or a shifted client has an example that is not in the pool.
     """
     if len(data.true_clusters) != before.num_clients:
         raise InputError(f"{who}: step returns {len(data.true_clusters)} true clusters of {before.num_clients} clients")
@@ -243,10 +243,10 @@ def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
     """Warns of clients that have an example more than once.
 
     Args:
-        most: indices are below it.
+        most: Upper bound of the indices.
     """
     if not len(lists.entries) or int(torch.bincount(lists.entries).max()) == 1:
-        return  # without sorting: nobody has what another has
+        return  # no example occurs twice, so there is no need to sort
     keys = np.sort((lists.owners * most + lists.entries).numpy())
     twice = torch.from_numpy(keys[1:][keys[1:] == keys[:-1]])
     if not len(twice):

@@ -1,8 +1,7 @@
 """The pool of examples, each stored once, and the views under which clients see them.
 
-An index does not name an example alone but a *view* of it: `view * len(examples) + example`. So one image
-can be held by several clients under several rotations without a copy, and the rotation travels with
-the index when clients swap their data.
+An index names a *view* of an example: `view * len(examples) + example`. So several clients can have one image under
+several rotations without a copy, and the rotation moves with the index when clients swap their data.
 """
 
 from dataclasses import dataclass, replace
@@ -27,10 +26,10 @@ class View:
     """The transformation under which a client sees an example.
 
     Args:
-        quarter_turns: counter-clockwise rotations of the image by 90 degrees, 0 to 3.
-        label_map: the label that stands in place of each label, or None for the labels as they are.
-        noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; an example
-            always has the same noise.
+        quarter_turns: Counter-clockwise rotations of the image by 90 degrees, 0 to 3.
+        label_map: New label for each label, or None for unchanged labels.
+        noise: Standard deviation of the Gaussian noise on the input, in units of the scaled input; an example always
+            has the same noise.
         angle: Further counter-clockwise rotation in degrees, above 0 and below 360 and no multiple of 90; bilinear, 0
             outside of the image.
         blur: Standard deviation of a Gaussian blur, in pixels.
@@ -79,24 +78,23 @@ _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the ind
 class Examples:
     """The pool of examples, each stored once.
 
-    An input is handed out as `(input - offset) * scale`.
+    Batches contain `(input - offset) * scale`.
 
     Args:
-        inputs: `[N, ...]`, floats, uint8, int32 or int64; images `[N, channels, height, width]`. Integers are handed
-            out as floats, but token ids unchanged.
-        labels: classes, int64 `[N]`, 0 to `num_labels - 1`; or, where `num_labels` is 0, numbers, floats `[N]`; or
-            several labels of each example, bool or floats of 0 to 1 `[N, L]`; or int64 zeros `[N]` where there are
-            none.
-        num_labels: size of the label space.
-        scale: a factor (1/255 for uint8 images), or one for each position of an input.
+        inputs: Inputs `[N, ...]`, floats, uint8, int32 or int64; images `[N, channels, height, width]`. Batches contain
+            integers as floats, but token ids unchanged.
+        labels: Classes, int64 `[N]`, 0 to `num_labels - 1`; or, if `num_labels` is 0, numbers, floats `[N]`; or several
+            labels per example, bool or floats of 0 to 1 `[N, L]`; or int64 zeros `[N]` if there are no labels.
+        num_labels: Size of the label space.
+        scale: Factor (1/255 for uint8 images), or one factor for each position of an input.
         offset: Offset to subtract first, in the input's own units: a number, or one per position of an input.
-        views: the views that indices may refer to.
-        embeddings: a fixed vector `[vocabulary, width]` in place of each token id, or None.
-        vocabulary: number of token ids if inputs are tokens, else 0; int32 or int64 inputs with 0 become tokens if the
-            net has an embedding (`lit_cfl.engines.token_inputs`).
-        words: fingerprint of the words that these ids stand for; empty = not known.
-        label_names: names of the labels 0, 1, ... (of the columns of several labels); empty = they have none.
-        augment: Random changes of the examples in local training, and nowhere else; None = none.
+        views: Views that indices may refer to.
+        embeddings: Fixed vectors `[vocabulary, width]` that replace the token ids, or None.
+        vocabulary: Number of token ids if inputs are tokens, otherwise 0. With 0, int32 or int64 inputs become tokens
+            if the net has an embedding (`lit_cfl.engines.token_inputs`).
+        words: Fingerprint of the words behind the token ids; empty = unknown.
+        label_names: Names of the labels 0, 1, ... (with several labels per example: of the columns); empty = none.
+        augment: Random changes of the examples in local training only; None = none.
     """
 
     inputs: Tensor
@@ -163,7 +161,7 @@ class Examples:
 
     @property
     def num_outputs(self) -> int:
-        """Counts the outputs of a net per example: one per class or number, or per token id without labels."""
+        """Counts the outputs that a net needs: one per class, label or number, or per token id without labels."""
         if self.labels.ndim > 1:
             return self.labels.shape[1]
         return {"classes": self.num_labels, "numbers": 1, "none": self.num_tokens}[self.label_kind]
@@ -180,7 +178,7 @@ class Examples:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Counts the token ids of the inputs, or of integer inputs to an embedding; 0 if they cannot be token ids."""
+        """Counts the token ids, also of integers that an embedding could take; 0 if inputs cannot be token ids."""
         if self.vocabulary or self.inputs.dtype not in (torch.int32, torch.int64) or not self.inputs.numel():
             return self.vocabulary
         low, high = self.inputs.aminmax()
@@ -258,15 +256,15 @@ class Examples:
         Labels are `[n]`, classes or numbers; several of each example are floats `[n, L]`.
 
         Args:
-            device: where to; None = where the examples are.
+            device: Device of the results; None = the device of the examples.
         """
         inputs, labels = self._gather(index, dtype)
         return (inputs, labels) if device is None else (send(inputs, device), send(labels, device))
 
     def stored(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-        """Returns inputs `[n, ...]` as bytes, and labels; None if inputs are not stored, or not seen, as bytes.
+        """Returns inputs `[n, ...]` as bytes, and labels; None if stored inputs or their views are not bytes.
 
-        Of the bytes `decode` makes what `batch` hands out. They are read in a quarter of the time.
+        `decode` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
         seen, varies = self._seen(index), isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor)
         changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
@@ -288,7 +286,7 @@ class Examples:
     def _gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         seen = self._seen(index)
         index = send(index, self.inputs.device)
-        inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
+        inputs = self.inputs.index_select(0, index % len(self))  # a copy, 20 times as fast as inputs[...]
         if self.embeddings is not None:
             inputs = self.embeddings[inputs.long()]
         elif self.vocabulary:
@@ -315,9 +313,9 @@ class Examples:
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
     def _seen(self, index: Tensor) -> _Seen:
-        """Finds the non-trivial views among these indices, and which indices have each.
+        """Finds the non-trivial views among these indices, and the indices of each.
 
-        Where the indices are on the CPU, no GPU is waited for.
+        Does not wait for a GPU if the indices are on the CPU.
         """
         if len(self.views) == 1:
             return [(self.views[0], slice(None))] if self.views[0] != View() else []

@@ -24,11 +24,11 @@ class Division:
     """Examples divided among clients.
 
     Args:
-        train: index lists of each client.
-        test: the same, of test examples.
-        true_clusters: int64 `[clients]`, -1 = unknown.
+        train: Lists of the clients' training examples.
+        test: Lists of their test examples.
+        true_clusters: True cluster of each client, int64 `[clients]`, -1 = unknown.
         skew: Difference between true clusters (between clients if there are none): `feature`, `label`, or `other` for
-            both, for nothing at all, and for what is not known.
+            both, for none, and if it is unknown.
         names: Names of the clients in the source; empty = none.
     """
 
@@ -44,15 +44,17 @@ class FederatedData:
     """Examples, the clients' lists of them, and the true cluster of each client if known.
 
     Args:
-        examples: the pool.
-        train: index lists of each client.
-        validation: the same, of validation examples; may be empty.
-        test: the same, of test examples.
-        true_clusters: int64 `[clients]`, -1 = unknown. For scoring only; no algorithm sees it.
+        examples: Pool of examples.
+        train: Lists of the clients' training examples.
+        validation: Lists of their validation examples; may be empty.
+        test: Lists of their test examples.
+        true_clusters: True cluster of each client, int64 `[clients]`, -1 = unknown. For scoring only; no algorithm but
+            an upper bound sees it.
         skew: Skew that the data module was configured to make, before any shift: `feature`, `label` or `other`; see
             `Division`.
-        newcomers: bool `[clients]`: clients that never take part in training and join after it.
-        withheld: training examples that a shift has not released yet; None = there are none.
+        newcomers: True for clients that never take part in training and join after it, bool `[clients]`; None = there
+            are none.
+        withheld: Lists of training examples that a shift has not released yet; None = there are none.
         partition_seed: Seed of the partition; None = unknown.
         names: Names of the clients in the source (writers, users), for display; empty = none.
     """
@@ -92,7 +94,7 @@ class FederatedData:
     def label_counts(self) -> Tensor:
         """Training examples of each label, int64 `[clients, labels]`; no columns if labels are numbers or missing.
 
-        Of several labels of each example, those count that are above 0.5.
+        Of several labels per example, those above 0.5 count.
         """
         if self.examples.label_kind == "multi-label":
             held = (self.examples.targets(self.train.entries) > 0.5).long().cpu()

@@ -1,6 +1,6 @@
 """Transformations of images: rotation, blur, brightness, colour.
 
-Every number is a sum of products over one image, in a fixed order: an image looks the same in whatever company.
+Every number is a sum of products over one image, in a fixed order, so it does not depend on the other images.
 """
 
 from math import ceil, cos, radians, sin

@@ -12,13 +12,13 @@ from torch import Tensor
 class ClientIndex:
     """The indices of each client as a slice of one flat array.
 
-    Clients may share a stretch (a test set that all of them are scored on), and an array may hold more than
-    its clients have.
+    Clients may share a slice (such as a test set on which all of them are scored), and the array may contain entries
+    that no client has.
 
     Args:
-        values: int64 `[M]`.
-        starts: Start of each client's stretch, int64 `[clients]`.
-        sizes: the same.
+        values: Indices, int64 `[M]`.
+        starts: Start of each client's slice, int64 `[clients]`.
+        sizes: Size of each client's slice, int64 `[clients]`.
     """
 
     values: Tensor
@@ -112,10 +112,10 @@ class ClientIndex:
     def replace_lists(self, clients: Tensor, lists: "ClientIndex") -> "ClientIndex":
         """Replaces the lists of these clients.
 
-        The new lists are appended; what nobody has any more goes once it is more than half of the array.
+        The new lists are appended; entries that no client has any more are removed once they are half of the array.
 
         Args:
-            clients: ids int64 `[n]`, each once.
+            clients: Ids of the clients, int64 `[n]`, each once.
             lists: Lists of these clients, in their order.
         """
         new = lists.compact()

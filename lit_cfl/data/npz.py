@@ -17,14 +17,14 @@ def read_npz(
 
     Args:
         path: Path of the file.
-        names: Names of the arrays to read; absent ones are skipped; None = all.
-        required: names that must be there.
-        no_others: refuse arrays with other names than `names`.
+        names: Names of the arrays to read, if the file has them; None = all.
+        required: Names of required arrays.
+        no_others: Refuse arrays whose names are not in `names`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InputError: it is no .npz, is damaged, holds pickled objects, lacks an array, has one too many, or declares one
-            that memory cannot hold.
+        InputError: the file is no .npz, is damaged, contains pickled objects, lacks an array, has one too many, or
+            declares one that does not fit into memory.
     """
     try:
         if path.is_file() and not is_zipfile(path):

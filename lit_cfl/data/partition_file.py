@@ -18,8 +18,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
 
 FORMAT = 2
-_READ = (1, FORMAT)  # formats; the first has the true clusters under the name of the run's lists
-TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # names in all files of a run, and in its lists
+_READ = (1, FORMAT)  # formats; format 1 has the true clusters under their name in `LIST_ARRAYS`
+TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # name in all files of a run, and in `LIST_ARRAYS`
 
 
 def partition_hash(data: FederatedData) -> str:
@@ -52,7 +52,7 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
     """Reads a partition of these examples.
 
     Raises:
-        InputError: no such file, a damaged one, or one made for other data.
+        InputError: the file does not exist, is damaged, or was made for other data.
     """
     try:
         arrays = _read(path)

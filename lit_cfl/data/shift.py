@@ -1,8 +1,7 @@
 """Data that change over the rounds: the base class of shifts, and the log of actual changes.
 
-A shift is a function of the data, the round, the seed and who takes part; nothing is mutated and nothing remembered.
-With `participants: all` the data of a round depend on (seed, round) alone, so every method that is compared
-sees the same.
+A shift is a pure function of the data, the round, the seed and the participants. With `participants: all` the data of
+a round depend only on (seed, round), so all compared methods see the same data.
 """
 
 from abc import ABC, abstractmethod
@@ -24,11 +23,11 @@ class ShiftLog:
     """The changes made by a shift in one round, one row per affected client.
 
     Args:
-        what: name of the shift.
-        clients: ids int64 `[n]`.
-        partners: the client that the data came from, int64 `[n]`; -1 = none.
-        examples: how many training, validation and test examples came or changed, int64 `[n]`.
-        before, after: true clusters int64 `[n]`; -1 = unknown.
+        what: Name of the shift.
+        clients: Ids of the clients, int64 `[n]`.
+        partners: Client from which the data came, int64 `[n]`; -1 = none.
+        examples: Number of training, validation and test examples that came or changed, int64 `[n]`.
+        before, after: True clusters, int64 `[n]`; -1 = unknown.
     """
 
     what: str
@@ -44,10 +43,10 @@ class ShiftContext:
     """The round and the clients of a shift.
 
     Args:
-        round: rounds completed before, 0 in the first.
+        round: Rounds completed before, 0 in the first round.
         seed: Seed of this shift in this run.
-        participants: ids int64 `[n]`, ascending.
-        stride: number of views before this shift added its own.
+        participants: Ids of the participants, int64 `[n]`, ascending.
+        stride: Number of views before this shift added its own.
         weight: Factor of its concept in the number of a true cluster.
     """
 
@@ -67,12 +66,12 @@ class Shift(ABC):
     """A change of the clients' data over the rounds.
 
     Args:
-        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables);
+        participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables);
             `warm` depends on the algorithm.
     """
 
     participants: Literal["all", "warm"] = field(default="all", kw_only=True)
-    concepts: ClassVar[int] = 1  # how many views a shift makes of each
+    concepts: ClassVar[int] = 1  # number of views that the shift makes of each view
 
     def widen(self, examples: Examples) -> Examples:
         """Adds the views used by this shift to the examples: `concepts` times as many."""
@@ -89,7 +88,7 @@ class Shift(ABC):
 
 
 def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
-    """Renumbers the true clusters before any shift, so that each can have several concepts: `c * concepts`."""
+    """Renumbers the true clusters to `c * concepts` before any shift, so that each can have several concepts."""
     concepts = prod(shift.concepts for shift in shifts)
     known = data.true_clusters >= 0
     return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
@@ -102,9 +101,9 @@ def apply_shifts(
 
     Args:
         data: Data of the previous round; unshifted in the first round.
-        round: rounds completed before.
+        round: Rounds completed before.
         seed: The run's seed.
-        warm: ids of the clients in training that have a model, ascending.
+        warm: Ids of the clients in training that have a model, ascending.
     """
     moves = []
     for number, shift in enumerate(shifts):

@@ -9,16 +9,15 @@ from lit_cfl.errors import InputError
 
 
 class Net(nn.Module):
-    """Base class of our nets: found by its short name, and given the shape of the data.
+    """Base class of our nets, which configurations find by their short names.
 
-    An argument `input_shape`, `num_labels` or `vocabulary` (number of token ids, 0 where inputs are none) that a
-    configuration leaves out is filled from the data module.
-    A user's own net may be any `torch.nn.Module`.
+    If a configuration leaves out `input_shape`, `num_labels` or `vocabulary` (number of token ids, 0 if inputs are no
+    tokens), the data module provides it. A user's own net may be any `torch.nn.Module`.
     """
 
 
 def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[int, int]:
-    """Counts the numbers in one input, and the outputs. Raises InputError where either is not known."""
+    """Counts the numbers in one input, and the outputs. Raises InputError if either is unknown."""
     if not input_shape or not num_labels:
         raise InputError(
             f"input_shape is {input_shape} and num_labels {num_labels}: a net built in Python needs both, "
@@ -30,14 +29,14 @@ def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[in
 def image_sizes(
     input_shape: Sequence[int] | None, num_labels: int | None, *, border: int, halvings: int
 ) -> tuple[int, int, int]:
-    """Counts the images' channels, the pixels of a channel after the convolutions, and outputs.
+    """Counts the channels of the images, the pixels of a channel after the convolutions, and the outputs.
 
     Args:
-        border: pixels that unpadded convolutions take off a side before each halving.
-        halvings: how often pooling or a stride halves the sides.
+        border: Pixels that unpadded convolutions remove from a side before each halving.
+        halvings: Number of times that pooling or a stride halves the sides.
 
     Raises:
-        InputError: inputs that are no images, or so small that nothing is left of them.
+        InputError: inputs are no images, or so small that no pixel is left.
     """
     _, labels = sizes(input_shape, num_labels)
     if input_shape is None or len(input_shape) != 3:
@@ -59,7 +58,7 @@ def image_sizes(
 
 
 def glorot(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
-    """Gives a layer Glorot-uniform weights and zero biases, as Keras starts the nets of FedGroup and FlexCFL."""
+    """Gives a layer Glorot-uniform weights and zero biases, as Keras initialises the nets of FedGroup and FlexCFL."""
     nn.init.xavier_uniform_(layer.weight)
     return _zero_bias(layer)
 

@@ -1,6 +1,6 @@
 """The papers' convolutional nets for small images: of FlexCFL (Duan et al., TPDS 2022), StoCFL (Zeng et al., 2022) and
-CFL (Sattler et al., 2020). Counts of parameters are those for the papers' data: grey images of 28 x 28, for `LeNet`
-colour images of 32 x 32. Other sizes work, too: then the first fully connected layer is another.
+CFL (Sattler et al., 2020). Numbers of parameters are for the papers' data: grey images of 28 x 28, and for `LeNet`
+colour images of 32 x 32. Other sizes work, too, with another first fully connected layer.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lit_cfl.nets.base import Net, glorot, image_sizes
 
 
 class Conv2dPooled(nn.Conv2d):
-    """A convolution, then ReLU, then the largest of each 2 x 2 numbers."""
+    """A convolution, then ReLU, then 2 x 2 max pooling."""
 
     def forward(self, input: Tensor) -> Tensor:
         return max_pool2d(relu(super().forward(input)), 2)

@@ -12,17 +12,17 @@ _AT_ONCE = 1024  # examples
 
 
 def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:
-    """Computes the flattened inputs of a module's last layer for these inputs `[n, features]`.
+    """Computes the flattened inputs of a module's last layer: `[n, features]`.
 
-    The last layer is the one that is called last: a part of the module with parameters and without further parts, such
-    as the last Linear of a net. A module, or its `net`, with a method `latent_features(inputs)` is asked instead.
+    The last layer is the last submodule that is called, among those with parameters and without submodules, such as the
+    last Linear of a net. If the module, or its `net`, has a method `latent_features(inputs)`, that is used instead.
 
     Args:
-        module: a LightningModule or net that computes outputs of inputs. Put it into evaluation mode first.
-        inputs: `[n, ...]`, n at least 1.
+        module: LightningModule or net that computes outputs of inputs, in evaluation mode.
+        inputs: Inputs `[n, ...]`, n at least 1.
 
     Raises:
-        InputError: the last layer cannot be found, or the method returns something else than rows of features.
+        InputError: the last layer cannot be found, or the method does not return rows of features.
     """
     own = _own_features(module)
     if own is None:

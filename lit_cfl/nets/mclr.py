@@ -12,7 +12,7 @@ class MCLR(Net):
 
     Args:
         input_shape: Shape of one input, flattened; None = the data's.
-        num_labels: outputs; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:

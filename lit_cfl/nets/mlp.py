@@ -13,10 +13,10 @@ class MLP(Net):
     """Two fully connected layers with ReLU between (784 -> 128 -> 10: 101,770 parameters).
 
     Args:
-        hidden: width of the hidden layer, 1 or more: 128 for the papers' MNIST, 512 for FEMNIST, 2048 for StoCFL.
+        hidden: Width of the hidden layer, 1 or more: 128 for the papers' MNIST, 512 for FEMNIST, 2048 for StoCFL.
         input_shape: Shape of one input, flattened; None = the data's.
-        num_labels: outputs; None = the data's.
-        batch_norm: Put BatchNorm (`bn1`) between the first layer and its ReLU.
+        num_labels: Number of outputs; None = the data's.
+        batch_norm: BatchNorm (`bn1`) between the first layer and its ReLU.
     """
 
     def __init__(

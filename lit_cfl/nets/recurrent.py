@@ -1,6 +1,6 @@
 """The papers' recurrent nets for tweets: those of FlexCFL (Duan et al., TPDS 2022) and FedProx (Li et al., MLSys 2020).
-They take vectors `[n, words, width]` (fixed embeddings), or token ids `[n, words]`, which an embedding layer turns into
-vectors that are trained with the rest. Counts of parameters are those with the papers' fixed vectors of width 300.
+They take vectors `[n, words, width]` (fixed embeddings), or token ids `[n, words]`, which a trained embedding layer
+converts to vectors. Numbers of parameters are for the papers' fixed vectors of width 300.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ class _Bidirectional(Net):
     """Two bidirectional recurrent layers and two fully connected ones.
 
     Args:
-        input_shape: words, and the width of a vector where the data have vectors; None = the data's.
-        num_labels: outputs; None = the data's.
-        vocabulary: number of token ids; None = the data's, where they are token ids.
+        input_shape: Number of words, and the width of a vector if the data have vectors; None = the data's.
+        num_labels: Number of outputs; None = the data's.
+        vocabulary: Number of token ids; None = the data's.
         embedding_width: Width of the trained embedding of token ids, 1 or more.
     """
 
@@ -71,9 +71,9 @@ class FedGroupLSTM(Net):
     same loss, and the larger one the same prediction.
 
     Args:
-        input_shape: words, and the width of a vector where the data have vectors; None = the data's.
-        num_labels: must be 2; None = the data's.
-        vocabulary: number of token ids; None = the data's, where they are token ids.
+        input_shape: Number of words, and the width of a vector if the data have vectors; None = the data's.
+        num_labels: Number of labels, which must be 2; None = the data's.
+        vocabulary: Number of token ids; None = the data's.
         embedding_width: Width of the trained embedding of token ids, 1 or more.
     """
 
@@ -104,7 +104,7 @@ class FedGroupLSTM(Net):
 def _embedding(
     input_shape: Sequence[int] | None, vocabulary: int | None, embedding_width: int
 ) -> tuple[nn.Module, int]:
-    """Makes what turns inputs into vectors, and their width: nothing for vectors, a trained layer for token ids."""
+    """Makes the layer that converts inputs to vectors (the identity for vectors), and returns it with their width."""
     shape = list(input_shape or [])
     if len(shape) == 2 and not vocabulary:
         return nn.Identity(), shape[1]
@@ -118,16 +118,17 @@ def _embedding(
     if min(vocabulary, embedding_width) < 1:
         raise InputError(f"vocabulary is {vocabulary}, embedding_width {embedding_width}; give 1 or more")
     layer = nn.Embedding(vocabulary, embedding_width, padding_idx=0)
-    nn.init.uniform_(layer.weight, -0.05, 0.05)  # as Keras starts it
+    nn.init.uniform_(layer.weight, -0.05, 0.05)  # as in Keras
     with torch.no_grad():
         layer.weight[0] = 0  # padding, which no gradient ever reaches
     return layer, embedding_width
 
 
 def _initialise(layer: Recurrent) -> Recurrent:
-    """Starts a layer as Keras does: weights Glorot-uniform, orthogonal between steps; biases 0 or, to forget, 1.
+    """Initialises a layer as Keras does: Glorot-uniform and orthogonal weights, zero biases, 1 for the forget gate.
 
-    An LSTM of the papers has one bias where PyTorch has two: the second is frozen at 0, so nobody trains or sends it.
+    The LSTMs of the papers have one bias, PyTorch's have two: the second is frozen at 0, so it is neither trained nor
+    sent.
     """
     one_bias = isinstance(layer, nn.LSTM)
     for name, weight in layer.named_parameters():

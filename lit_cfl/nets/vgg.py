@@ -1,6 +1,6 @@
 """VGG16 (Simonyan and Zisserman, ICLR 2015), the net of LayerCFL's experiments.
 
-LayerCFL gives no count of parameters. The width of the head, which the paper leaves open, is an option.
+LayerCFL does not state the number of parameters. The width of the head, which the paper leaves open, is an option.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,18 @@ _TIMES = (1, 2, 4, 8, 8)  # the width, channels of each block
 class VGG16(Net):
     """Thirteen convolutions and up to three fully connected layers (3 x 32 x 32 -> 10: 33,638,218; LayerCFL's images).
 
-    Sides are halved five times, so images need 32 x 32: pad MNIST and EMNIST by 2. Layers are `conv1` to `conv13`, with
-    `batch_norm` `bn1` to `bn13`, too, and `fc1`, `fc2`, ...
+    Sides are halved five times, so images need 32 x 32: pad MNIST and EMNIST by 2. Layers are `conv1` to `conv13`,
+    `fc1`, `fc2`, ..., and with `batch_norm` also `bn1` to `bn13`.
 
     Args:
-        hidden: widths of the fully connected layers before the last: `[4096, 4096]` the original's, `[512, 512]`, or
-            `[]` for a head of one layer.
-        dropout: behind each hidden fully connected layer, 0 to 1; the original's 0.5.
-        batch_norm: BatchNorm behind each convolution.
-        width: channels of the first block, 1 or more; the original's 64. The others are 2, 4, 8 and 8 times as wide.
+        hidden: Widths of the fully connected layers before the last one: `[4096, 4096]` (the original's), `[512, 512]`,
+            or `[]` for a head of one layer.
+        dropout: Dropout after each hidden fully connected layer, 0 to 1; the original's 0.5.
+        batch_norm: BatchNorm after each convolution.
+        width: Channels of the first block, 1 or more; the original's 64. The other blocks have 2, 4, 8 and 8 times as
+            many.
         input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(

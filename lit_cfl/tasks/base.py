@@ -19,11 +19,11 @@ Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels [n]
 class Task(LightningModule, ABC):
     """A net and its training. A subclass defines `losses` and `outcomes`.
 
-    With `mix_outputs(outputs, weights)` it says how outputs of several models are mixed (`mixed_logits`).
+    It may define `mix_outputs(outputs, weights)`, which mixes the outputs of several models (see `mixed_logits`).
 
     Args:
-        net: from inputs to outputs. A net of ours goes by its short name.
-        optimizer: any `torch.optim` class, with its options.
+        net: Net from inputs to outputs. Nets of Lit-CFL go by their short names.
+        optimizer: Any `torch.optim` class, with its options.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
 
     Args:
         outputs: Logits of classes in the last axis `[K, n, ..., classes]`.
-        weights: `[n, K]`, of the models in each example's mixture; they sum to 1.
+        weights: Weights of the models in each example's mixture `[n, K]`; they sum to 1.
 
     Returns:
         The logarithms of the mixed probabilities `[n, ..., classes]`.
@@ -70,13 +70,13 @@ def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
 
 
 def mixed_binary_logits(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes logits of binary labels: returns the logits of the mixed probabilities; see above."""
+    """Mixes logits of binary labels: returns the logits of the mixed probabilities; see `mixed_logits`."""
     factors = _as_factors(weights, outputs).log()
     return (logsigmoid(outputs) + factors).logsumexp(0) - (logsigmoid(-outputs) + factors).logsumexp(0)
 
 
 def mixed_numbers(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Computes the weighted mean of predicted numbers `[K, n, ...]`: `[n, ...]`; see above."""
+    """Computes the weighted mean `[n, ...]` of predicted numbers `[K, n, ...]`; see `mixed_logits`."""
     return _as_factors(weights, outputs).mul(outputs).sum(0)
 
 
@@ -94,7 +94,7 @@ def _describe(outputs: Any) -> str:
 
 
 def _suggest_tensor(outputs: Any) -> str:
-    """Suggests, as a remedy, the tensor in a net's return value; empty if there is none."""
+    """Suggests a tensor in a net's return value to return instead; empty if there is none."""
     if isinstance(outputs, Sequence) and outputs and isinstance(outputs[0], Tensor):
         return ", such as output[0]"
     held = outputs if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})

@@ -23,15 +23,15 @@ class Classification(Task):
     """A net that is trained to predict one of several labels.
 
     Args:
-        net: inputs `[n, ...]` to one number a label `[n, labels]`. A net of ours goes by its short name.
-        optimizer: any `torch.optim` class, with its options.
-        kernel_l2: factor of the sum of squares of all kernels (not of biases), which is added to the training loss; the
-            losses reported stay without it. 0 or more; FlexCFL's published code has 0.001 in MCLR, MLP and FEMNISTCNN.
-        kernel_l2_layers: layers whose kernels that are, as patterns; `fc*` in FlexCFL's FEMNISTCNN.
-        starting_weights: those of the net, or `pytorch`: fully connected and convolutional layers start as PyTorch's
-            do, which StoCFL's published code leaves to LeNet and to its MLP.
+        net: Net from inputs `[n, ...]` to one output per label `[n, labels]`. Nets of Lit-CFL go by their short names.
+        optimizer: Any `torch.optim` class, with its options.
+        kernel_l2: Factor of a penalty in the training loss, the sum of squares of all kernels, without biases; reported
+            losses leave it out. 0 or more; FlexCFL's published code has 0.001 in MCLR, MLP and FEMNISTCNN.
+        kernel_l2_layers: Layers whose kernels are penalised, as patterns; `fc*` in FlexCFL's FEMNISTCNN.
+        starting_weights: Initial weights: those of the net, or `pytorch`: fully connected and convolutional layers
+            start with PyTorch's, as LeNet and the MLP do in StoCFL's published code.
         scores: Scores, the main one first: `accuracy`, `f1` (macro), `f1_<class>`, `auroc` (each class against the
-            rest), `balanced_accuracy`, `calibration_error` (15 bins), or one's own by its path, such as
+            rest), `balanced_accuracy`, `calibration_error` (15 bins), or your own by its path, such as
             `my_scores.kappa`: a function of all outputs `[n, labels]` and labels `[n]` of a client. None = accuracy.
     """
 
@@ -71,7 +71,7 @@ class Classification(Task):
     def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
         """Computes the cross-entropy `[n]`, and whether the largest output is the label `[n]`, in one pass.
 
-        The outputs follow where a score is of sets; the second is left out if accuracy is not among the scores.
+        The second is left out if accuracy is not among the scores; the outputs follow if a score needs sets.
         """
         outputs, scores = self(batch[0]), scores_of(self)
         of_sets = len(per_example(scores)) < len(scores)

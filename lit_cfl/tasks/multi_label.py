@@ -84,12 +84,12 @@ class MultiLabel(Task):
     of 0 to 1 `[N, L]`.
 
     Args:
-        net: inputs `[n, ...]` to a logit for each label `[n, L]`. A net of ours goes by its short name.
-        optimizer: any `torch.optim` class, with its options.
+        net: Net from inputs `[n, ...]` to one logit per label `[n, L]`. Nets of Lit-CFL go by their short names.
+        optimizer: Any `torch.optim` class, with its options.
         scores: Scores, the main one first: `label_accuracy` (share of an example's labels that are right),
             `exact_match` (all of them are), `auroc` and `f1` (means over labels), `auroc_<label>`, `f1_<label>`, or
-            one's own by its path, such as `my_scores.kappa`: a function of all outputs `[n, L]` and labels `[n, L]` of
-            a client. None = label_accuracy and exact_match.
+            your own by its path, such as `my_scores.kappa`: a function of all outputs `[n, L]` and labels `[n, L]` of a
+            client. None = label_accuracy and exact_match.
     """
 
     labels = ("multi-label",)

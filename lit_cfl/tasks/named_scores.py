@@ -1,6 +1,6 @@
 """The scores of a classifier: named ones, and the user's own.
 
-Scores of sets take softmax of the outputs as probabilities and are computed by torchmetrics' functional API.
+Set scores use the softmax of the outputs as probabilities, and are computed by torchmetrics' functional API.
 """
 
 import re
@@ -90,9 +90,10 @@ class KnownScores:
     """The scores that a task knows by name.
 
     Args:
-        scores: Scores that go by their names.
-        of_one: Functions of one class or label, its number first, by the name in front of that number.
-        one: Word for what these are of: `class` or `label`.
+        scores: Scores by their names.
+        of_one: Functions of one class or label (its number is the first argument), by the name that precedes the
+            number.
+        one: Word for that number: `class` or `label`.
     """
 
     scores: Sequence[Score]
@@ -127,12 +128,12 @@ def named_scores(names: Sequence[str | Score], known: KnownScores = OF_CLASSES) 
     """Finds the scores of a task by their names.
 
     Args:
-        names: Names of scores, such as `f1_<class>`; paths of one's own such as `package.module.name`, of a function of
+        names: Names of scores, such as `f1_<class>`; paths of your own such as `package.module.name`, of a function of
             all outputs and labels, or of a `SetScore`; or such scores themselves.
         known: Scores that the task has names for.
 
     Raises:
-        InputError: There is no such score, a score is there twice, or none is given.
+        InputError: There is no such score, a score is given twice, or none is given.
     """
     if isinstance(names, str) or not names:
         raise InputError(f"task.scores is {names!r}; give a list of scores, such as [{known.scores[0].name}, f1]")

@@ -15,15 +15,15 @@ from lit_cfl.tasks.base import Batch, Task, mixed_logits, most_likely
 class NextToken(Task):
     """A net that is trained to predict each token of a sequence from those before it.
 
-    A sequence's loss is the mean cross-entropy of its tokens but the first. The scores are `perplexity` and
-    `token_accuracy`, over all tokens together: a sequence counts by how many tokens of it are predicted. The data's
-    labels, if there are any, are not looked at.
+    A sequence's loss is the mean cross-entropy of all its tokens except the first. The scores are `perplexity` and
+    `token_accuracy` over all tokens: a sequence is weighted by the number of its predicted tokens. Labels of the data
+    are ignored.
 
     Args:
-        net: token ids `[n, length - 1]` to logits of the next token `[n, length - 1, vocabulary]`; an output must not
-            look at later inputs.
-        optimizer: any `torch.optim` class, with its options.
-        padding: the id that fills up short sequences and is never predicted; None = there is none.
+        net: Net from token ids `[n, length - 1]` to logits of the next token `[n, length - 1, vocabulary]`; an output
+            must not depend on later inputs.
+        optimizer: Any `torch.optim` class, with its options.
+        padding: Id that pads short sequences and is never predicted; None = none.
     """
 
     scores = (Score("perplexity", higher_is_better=False, transform="exp"), Score("token_accuracy", worst=0.0))

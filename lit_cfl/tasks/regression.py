@@ -12,8 +12,9 @@ class Regression(Task):
     The loss is the squared error, the score `mae` the mean absolute error. The data's labels are floats `[N]`.
 
     Args:
-        net: inputs `[n, ...]` to `[n]` or `[n, 1]`. A net of ours goes by its short name, and gets one output.
-        optimizer: any `torch.optim` class, with its options.
+        net: Net from inputs `[n, ...]` to `[n]` or `[n, 1]`. Nets of Lit-CFL go by their short names, and get one
+            output.
+        optimizer: Any `torch.optim` class, with its options.
     """
 
     scores = (Score("mae", higher_is_better=False),)

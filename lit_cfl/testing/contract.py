@@ -19,7 +19,7 @@ from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
 from lit_cfl.testing.quadratic import QuadraticWork
 
 _CLIENTS, _COLUMNS, _ROUNDS, _COHORT = 12, 6, 6, 5
-_TOLERANCE = 1e-9  # in float64: sums over clients may be made in another order
+_TOLERANCE = 1e-9  # float64 sums over clients may have another order
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
@@ -29,21 +29,21 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * its state is a flat dataclass of tensors, numbers, strings, lists and dicts, and survives
       `torch.load(weights_only=True)`;
     * `round`, `place` and `serve` never change their arguments;
-    * the same seed gives the same run, and one that is saved and loaded after any round goes on the same;
+    * the same seed gives the same run, also if the run is saved and loaded after any round;
     * the order of the clients in a cohort does not matter;
     * it reads no true clusters, unless it says so (`sees_truth`);
-    * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
-      has data, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
-      map in the state), alike in any order and every time;
-    * `place_unlabelled`, if it has one and its options let it, does the same and asks for no fit, gradient or loss;
+    * `serve` returns a model or -1 for each of the given clients, in their order; after `place`, every client with data
+      has a model, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
+      map in the state), and the same one in any order and every time;
+    * `place_unlabelled`, if the algorithm and its options have it, does the same without a fit, gradient or loss;
     * a round without clients, clients without data, and fits that are read in chunks all work;
     * scores are named in `score_columns`, tables in `tables`, and traffic is not negative.
 
     Args:
-        algorithm: an instance with its default arguments.
+        algorithm: Instance with its default arguments.
 
     Raises:
-        AssertionError: what was broken, in words; where a call raised an error, that error and what was asked for.
+        AssertionError: the broken rule, in words; if a call raised an error, that error and the call.
     """
     for check in (
         _is_plain,
@@ -88,7 +88,7 @@ def _states(
     between: Callable[[State], State] = lambda state: state,
 ) -> Iterator[State]:
     """Yields the state after `init` and after each round."""
-    algorithm = replace(algorithm)  # what an instance remembers is no state
+    algorithm = replace(algorithm)  # attributes of an instance are no state
     with _raised_in(algorithm, "init"):
         answer = algorithm.init(work.at(0), generator(3, "init"))
     with _as_broken_rule():
@@ -154,7 +154,7 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
         same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
         assert same, _message(algorithm, f"{name} changes its arguments")
         assert _difference(kept_work, _tensors(work)) == 0, _message(
-            algorithm, f"{name} changes what it is told of clients"
+            algorithm, f"{name} changes the data of the clients"
         )
     assert repr(algorithm) == before, _message(algorithm, "changes its own fields")
 
@@ -269,7 +269,7 @@ def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
 
 def _accepts_empty_rounds(algorithm: Algorithm) -> None:
     if algorithm.needs_all(0):
-        return  # it never meets such a round
+        return  # such rounds never occur
     work = _work(algorithm)
     work.num_examples = work.num_examples.clone()
     work.num_examples[[2, 7]] = 0

@@ -27,22 +27,23 @@ class QuadraticWork:
     """Clients whose loss is F_i(w) = 1/2 |w - c_i|^2, trained by exact gradient steps. A `LocalWork`.
 
     One step of size eta with the proximal term mu/2 |w - z|^2 moves w to w - eta (w - c_i + mu (w - z)), so E steps
-    lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step, on all
-    of a client's examples. Each of these has the loss F_i, so weights of examples with the mean q make it q F_i.
+    lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step on all of a client's
+    examples. Each example has the loss F_i, so example weights with the mean q change it to q F_i.
 
-    To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them (zeros, n_i of
-    them, where these have no columns); the module of a model w returns `inputs - w`, its latent features, too.
+    In `map`, all examples of a client are c_i, and have labels by `label_counts` (n_i zeros if it has no columns); the
+    module of a model w returns `inputs - w`, also as its latent features.
 
     Args:
         centers: c_i, float64 `[clients, d]`.
         num_examples: n_i, int64 `[clients]`; a client with 0 does not train.
         learning_rate: eta.
         label_counts: int64 `[clients, labels]`; None = one label.
-        layers: sizes by name, summing to d; None = `conv1` and `fc1`, half of the columns each.
+        layers: Sizes of the layers by name, which sum to d; None = `conv1` and `fc1`, half of the columns each.
         steps: E of the run's budget.
-        chunk_size: number of clients of a chunk, in which a larger fit is read without being held; None = held.
+        chunk_size: Number of clients in a chunk: fits of more clients are read in chunks and not held; None = all fits
+            are held.
         kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training does not know of it.
-        true_clusters: int64 `[clients]`, -1 = unknown; None = an algorithm that asks for them is refused.
+        true_clusters: True clusters, int64 `[clients]`, -1 = unknown; None = algorithms that ask for them are refused.
 
     Example:
         >>> work = QuadraticWork(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 3]), learning_rate=0.5)

@@ -233,7 +233,7 @@ class ForgetsOnSaving(FedAvg):
         (DrawsByPosition(), "the order of the cohort matters"),
         (ServesNobodyNew(), "serve gives clients never seen no model"),
         (NamesNoScore(), r"scores \['mine/score'\]"),
-        (ChangesTheWork(), "changes what it is told of clients"),
+        (ChangesTheWork(), "changes the data of the clients"),
         (ServesInItsOwnOrder(), "in their order"),
         (PlacesByTheGlobalGenerator(), "another model the second time|the same seed"),
         (SavesNumpy(), "state.seen holds a ndarray"),
