@@ -178,12 +178,6 @@ def test_ragged_or_missing_rows_of_numbers_are_refused(readings: list[Any], tmp_
         HFDataset(str(folder), "reading", "rank").pool()
 
 
-def test_missing_number_is_named(tmp_path: Path):
-    folder = written(tmp_path / "holes", heat=[1.0, 2.0, None, 3.0, 4.0], rank=[0] * 5)
-    with pytest.raises(InputError, match="column heat holds NaN, or nothing, in row 2"):
-        HFDataset(str(folder), "heat", "rank").pool()
-
-
 def test_splits_are_chosen_by_name(folder: str):
     swapped = HFDataset(folder, "heat", "rank", splits=["test", "train"]).pool()
     assert (swapped.num_train, swapped.examples.inputs.flatten().tolist()) == (2, [2.5, 3, 0.5, 1, 1.5, 2])

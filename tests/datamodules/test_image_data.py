@@ -104,14 +104,6 @@ def test_plain_integers_are_labels_too(tmp_path: Path):
     assert MNIST(str(folder)).pool().labels.tolist() == [row % 10 for row in range(42)]
 
 
-def test_label_out_of_range_is_named_with_its_row(tmp_path: Path):
-    folder = write_images(
-        tmp_path / "plain", labels=Value("int64"), values=[row % 10 + (row == 33) * 9 for row in range(42)]
-    )
-    with pytest.raises(InputError, match=r"label column 'label' holds 12 in row 33 .* labels are 0 to 9"):
-        MNIST(str(folder)).pool()
-
-
 @pytest.mark.parametrize(
     ("labels", "first"),
     [(ClassLabel(names=LETTERS), 0), (ClassLabel(names=["N/A", *LETTERS]), 1)],

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Value
-from hub import fresh_caches, write
+from hub import fresh_caches
 from tweets import TWEETS, VECTORS, all_users, glove, tweets
 
 from lit_cfl.datamodules.glove import read_vectors
@@ -159,12 +158,6 @@ def test_cache_tells_contents_of_a_vectors_file_apart(tmp_path: Path):
 def test_tweets_that_cannot_be_used_are_refused(rows: list[tuple[Any, Any, Any]], message: str, tmp_path: Path):
     with pytest.raises(InputError, match=message):
         Sent140(tweets(tmp_path, rows)).load()
-
-
-def test_missing_column_is_refused_with_those_there_are(tmp_path: Path):
-    folder = write(tmp_path / "other", {"text": Value("string")}, train={"text": ["good"]})
-    with pytest.raises(InputError, match="has no column 'user'; it has text"):
-        Sent140(str(folder)).load()
 
 
 @pytest.mark.parametrize("option", ["length", "max_words"])

@@ -1,18 +1,12 @@
 """Synthetic(alpha, beta) as a data module: sizes, split, truth, a run, bad input."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules.synthetic import Synthetic, log_normal_sizes
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment
-from lit_cfl.nets import MCLR
-from lit_cfl.tasks import Classification
 
 SMALL = {
     "num_clients": 300,
@@ -122,12 +116,6 @@ def test_clusters_are_given_in_turn():
 
 
 # A run, and bad input
-
-
-def test_fedavg_trains_on_it():
-    task = lambda: Classification(MCLR([6], 4), partial(torch.optim.SGD, lr=0.1))  # noqa: E731
-    experiment = Experiment(Synthetic(**SMALL), task, FedAvg(), rounds=1, cohort_size=2)
-    assert [np.isfinite(r.info.loss) for r in experiment] == [True]
 
 
 @pytest.mark.parametrize(
