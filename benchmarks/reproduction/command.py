@@ -189,7 +189,7 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
             yield [
                 run
                 for setting in filter(is_wanted, protocol.settings(choices, data, system))
-                for run in runs_of(setting, which_method.open_seeds(ledger, setting, seeds))
+                for run in runs_of(setting, protocol.open_seeds(ledger, setting, seeds))
             ]
 
     return TableOfRuns(

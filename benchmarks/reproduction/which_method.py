@@ -46,6 +46,7 @@ class Protocol:
         seeds: of the runs that are reported.
         common: values of the options that all systems share, the default first.
         edges: Learning rates outside `common` that are tried while the best one is at the edge.
+        renewed: Systems whose recorded runs of version 0.2 run again, by data set.
         systems, data: content of the file, by name.
     """
 
@@ -55,6 +56,7 @@ class Protocol:
     seeds: tuple[int, ...]
     common: Mapping[str, Sequence[Any]]
     edges: Sequence[float]
+    renewed: Mapping[str, Sequence[str]]
     systems: Mapping[str, Mapping[str, Any]]
     data: Mapping[str, Mapping[str, Any]]
 
@@ -68,15 +70,26 @@ class Protocol:
         """Returns the data sets and systems that run, in the order in which they do.
 
         New data sets come first, then new systems, then systems whose first search had options that are no longer
-        chosen, then the others.
+        chosen or whose runs are renewed, then the others.
         """
 
         def stage(cell: tuple[str, str]) -> int:
             what = self.systems[cell[1]]
-            return 0 if "since" in self.data[cell[0]] else 1 if "since" in what else 2 if "now" in what else 3
+            if "since" in self.data[cell[0]]:
+                return 0
+            return 1 if "since" in what else 2 if "now" in what or self._is_renewed(*cell) else 3
 
         cells = product(self.data, self.systems)
         return sorted((c for c in cells if c[0] not in self.systems[c[1]].get("not_on", ())), key=stage)
+
+    def _is_renewed(self, data: str, system: str) -> bool:
+        return system in self.renewed.get(data, ())
+
+    def open_seeds(self, ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:
+        """Returns those of some seeds under which a setting is to run, and has not or is to run again."""
+        rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds if seed in seeds}
+        old = "0.3" if self._is_renewed(setting.experiment, setting.method) else ""
+        return [seed for seed, row in rows.items() if row is None or str(row["version"]) < old]
 
     def in_first_edition(self, data: str, system: str) -> bool:
         """Returns whether the first edition had this system on this data set."""
@@ -204,11 +217,6 @@ def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
     tuned = ("tuned_accuracy", "worst10_tuned_accuracy", "tuned_validation_accuracy")
     names = ("test_accuracy", "worst10_accuracy", "validation_accuracy")
     return row | {name: row[score] for name, score in zip(names, tuned, strict=True)}
-
-
-def open_seeds(ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:
-    """Returns those of some seeds under which a setting is to run and has not."""
-    return [seed for seed in setting.seeds if seed in seeds and recorded(ledger, setting, seed) is None]
 
 
 def options_told(options: Mapping[str, Any]) -> str:

@@ -235,8 +235,8 @@ def _again(out: Path) -> Iterator[str]:
     held = sum(row["holds"] == "True" or row["holds"] is True for row in rows)
     yield from ["## Recorded runs, trained again", ""]
     yield f"{len(rows)} runs of version 0.2, drawn by `benchmarks/reproduction/which_method_again.py`, were trained"
-    yield f"again: {held} differ from the recorded accuracy by no more than the standard deviation of their five seeds,"
-    yield from ["which was the condition for keeping the others.", ""]
+    yield f"again: {held} differ from the recorded accuracy by no more than the standard deviation of their five seeds."
+    yield from [text("which_method_again"), ""]
     cells = [[r["data"], r["system"], str(r["seed"]), *(f"{r[k]:.2f}" for k in ("recorded", "again", "deviation"))]
              for r in rows]  # fmt: skip
     yield from markdown_table(["data", "system", "seed", "recorded %", "again %", "standard deviation"], cells)

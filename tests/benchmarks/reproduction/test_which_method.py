@@ -42,7 +42,7 @@ SMALL = replace(
 )
 
 
-def add(ledger: Ledger, setting: Setting, seed: int, **scores: float | None) -> Ledger:
+def add(ledger: Ledger, setting: Setting, seed: int, **scores: object) -> Ledger:
     """Records a run with these scores."""
     command = setting.command(seed)
     row = {"run": command, "command": command, "algorithm": setting.method, "results_version": 99, "seconds": 1.0}
@@ -167,6 +167,15 @@ def test_fesem_no_longer_chooses_one_start_for_all_and_keeps_its_trials():
     names = [(setting.variant, options[start]) for setting, options in PROTOCOL.reported(data, "FeSEM", ledger)]
     assert names[:2] == [("best", "loss"), ("first edition", "same")]
     assert {options for _, options in names[2:]} == {"loss"}
+
+
+def test_runs_of_0_2_run_again_where_they_are_renewed():
+    for data, open_seeds in (("Hybrid MNIST", [0]), ("Rotated MNIST", [])):
+        setting, *_ = PROTOCOL.settings(Ledger(Path("nowhere"), {}), data, "CFL")
+        ledger = Ledger(Path("nowhere"), {})
+        assert PROTOCOL.open_seeds(ledger, setting, [0, 1]) == [0]
+        assert PROTOCOL.open_seeds(add(ledger, setting, 0, version="0.2.0"), setting, [0, 1]) == open_seeds
+        assert PROTOCOL.open_seeds(add(ledger, setting, 0, version="0.3.0"), setting, [0, 1]) == []
 
 
 def test_accuracies_after_fine_tuning_are_those_of_the_system_that_fine_tunes():
