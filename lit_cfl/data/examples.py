@@ -277,9 +277,9 @@ class Examples:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
         return inputs, self._targets(index, seen, dtype)
 
-    def decode(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """Converts stored inputs `[n, ...]` to floats."""
-        inputs = inputs.to(dtype)
+    def decode(self, inputs: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+        """Converts stored inputs `[n, ...]` to floats, in a tensor `out` of this dtype if one is given."""
+        inputs = inputs.to(dtype) if out is None else out.copy_(inputs)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
 

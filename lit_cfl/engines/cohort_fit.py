@@ -51,7 +51,8 @@ class CohortFit:
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
             examples are the data's, or changed already.
-        decode: Converts inputs from bytes to floats; None = they are not bytes (`ClientLoop.reads_bytes`).
+        decode: Converts inputs from bytes to floats, in a tensor `out` if one is given; None = they are not bytes
+            (`ClientLoop.reads_bytes`).
     """
 
     clients: Tensor
@@ -71,7 +72,7 @@ class CohortFit:
     rates: Rates | None = None
     weights: Tensor | None = None
     augment_keys: Tensor | None = None
-    decode: Callable[[Tensor], Tensor] | None = None
+    decode: Callable[..., Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -60,17 +60,24 @@ class DualBias:
 class HeldLayer:
     """The first layer of a stack's clients with explicit weights: it reads the examples.
 
+    All steps read them into the same memory, which stays in a cache.
+
     Args:
         examples: those of the cohort.
     """
 
     def __init__(self, examples: CohortExamples) -> None:
         self._examples = examples
+        self._memory: Tensor | None = None
 
     def read(self, steps: StackSteps, lanes: int) -> Iterator[Tensor]:
-        """Yields the examples of each step's mini-batches `[lanes, B, d]`."""
-        for rows in steps.rows.split(_steps_at_once(steps.rows.shape[1] * self._examples.width)):
-            yield from self._examples.read(rows.view(len(rows), lanes, -1)).unbind(0)
+        """Yields the examples of each step's mini-batches `[lanes, B, d]`; the next step may overwrite them."""
+        numbers = steps.rows.shape[1] * self._examples.width
+        for rows in steps.rows.split(_steps_at_once(numbers)):
+            memory = None if self._memory is None or self._memory.numel() < len(rows) * numbers else self._memory
+            found = self._examples.read(rows.view(len(rows), lanes, -1), out=memory)
+            self._memory = memory if memory is not None else found
+            yield from found.unbind(0)
 
 
 class DualReads(NamedTuple):

@@ -168,9 +168,10 @@ class Stack:
 
     def _take_steps(self, take: TakeStep, steps: StackSteps, lanes: int) -> Tensor:
         """Trains the first clients for some steps. Returns the losses before each step `[steps, lanes, B, 1]`."""
-        found = list(starmap(take, zip(steps.each(), self._first.read(steps, lanes), strict=True)))
-        outputs = torch.stack([outputs for outputs, _ in found])
-        losses = compute_losses(self._training.chain.loss, outputs, steps.targets)
+        chain = self._training.chain
+        each = steps.each(chain.loss, chain.layers[-1].outputs)
+        found = list(starmap(take, zip(each, self._first.read(steps, lanes), strict=True)))
+        losses = compute_losses(chain.loss, torch.stack([outputs for outputs, _ in found]), steps.targets)
         losses = losses if steps.weights is None else losses * steps.weights
         penalties = [penalty for _, penalty in found if penalty is not None]
         return losses + torch.stack(penalties)[..., None, None] if penalties else losses
@@ -200,8 +201,7 @@ class Stack:
         else:
             parts, values = chain.parts[1:], dual.outputs(read, tensors.get(first.bias or ""))
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
-        shares = step.shares if step.weights is None else step.shares * step.weights
-        slopes = compute_slopes(chain.loss, outputs, step.targets, shares)
+        slopes = compute_slopes(chain.loss, outputs, step.targets, step.shares)
         penalty = _penalty(self._penalised, tensors) if self._penalised else None
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):

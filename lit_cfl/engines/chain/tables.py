@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lit_cfl.devices import send
 from lit_cfl.engines.chain.groups import ClientGroup
+from lit_cfl.engines.chain.losses import prepare_targets
+from lit_cfl.engines.chain.parts import Loss
 from lit_cfl.engines.cohort_fit import CohortFit
 
 
@@ -20,26 +22,34 @@ class CohortExamples:
         inputs: `[N, ...]`.
         targets: see `targets_of`, `[N, k]`.
         fixed: the frozen parameters by name, `[1, ...]`.
-        decode: converts inputs into floats; None = they are floats.
+        decode: converts inputs into floats, see `CohortFit`; None = they are floats.
     """
 
     inputs: Tensor
     targets: Tensor
     fixed: Mapping[str, Tensor]
-    decode: Callable[[Tensor], Tensor] | None = None
+    decode: Callable[..., Tensor] | None = None
 
     @property
     def width(self) -> int:
         """Numbers per example."""
         return self.inputs.shape[1:].numel()
 
-    def read(self, rows: Tensor) -> Tensor:
+    def read(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """Reads examples at these positions `[...]` as floats `[..., d]`.
 
         Bytes become floats here, while they lie in a cache, and not before the training.
+
+        Args:
+            out: an earlier result of at least this size, to be overwritten.
         """
-        found = self.inputs.index_select(0, rows.flatten())
-        found = found if self.decode is None else self.decode(found)
+        which, inputs = rows.flatten(), self.inputs.view(-1, self.width)
+        out = None if out is None else out.view(-1, self.width)[: len(which)]
+        if self.decode is None:
+            found = torch.index_select(inputs, 0, which, out=out)
+        else:
+            found, shape = inputs.index_select(0, which), (len(which), *self.inputs.shape[1:])
+            found = self.decode(found.view(shape), out=None if out is None else out.view(shape))
         return found.view(*rows.shape, self.width)
 
 
@@ -47,16 +57,15 @@ class Step(NamedTuple):
     """The inputs of a step of the first clients of a stack, except those that `inputs.py` gathers.
 
     Args:
-        targets: see `targets_of`, `[lanes, B, k]`.
-        shares: weight of each example in the mean over its mini-batch `[lanes, B, 1]`; 0 = there is none.
-        weights: Factor of the loss of each, of the same shape; None = 1.
+        targets: see `prepare_targets`, `[lanes, B, k]`.
+        shares: weight of each example in the mean over its mini-batch `[lanes, B, 1]`, times its loss's factor; 0 =
+            there is none.
         keys: Keys of the dropout masks, int64 `[lanes]`; None without dropout.
         corrections, first: see `Update.finish`; None under plain SGD.
     """
 
     targets: Tensor
     shares: Tensor
-    weights: Tensor | None
     keys: Tensor | None
     corrections: Tensor | None
     first: Tensor | None
@@ -111,9 +120,11 @@ class StackSteps:
             None if self.weights is None else select(self.weights[:, :lanes]),
         )
 
-    def each(self) -> Iterator[Step]:
-        """Yields the steps."""
-        parts = (self.targets, self.shares, self.weights, self.keys, self.corrections, self.first)
+    def each(self, loss: Loss, outputs: int) -> Iterator[Step]:
+        """Yields the steps of a chain with this loss, which has this number of outputs."""
+        shares = self.shares if self.weights is None else self.shares * self.weights
+        targets = prepare_targets(loss, self.targets, shares, outputs)
+        parts = (targets, shares, self.keys, self.corrections, self.first)
         none = [None] * len(self.rows)
         return map(Step, *(none if part is None else part.unbind(0) for part in parts))
 
