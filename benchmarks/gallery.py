@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main as lit_cfl
-from lit_cfl.pictures.colours import colours_of, hex_of, matched
+from lit_cfl.pictures.colours import colours_of, hex_of, match_colours
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RUNS = {  # configuration: the pictures of its run
@@ -78,7 +78,7 @@ def draw_map(figure: Any, file: Path) -> None:
     """Draws the clients that were compared in two dimensions, by found cluster."""
     with np.load(file) as snapshot:
         found, true, points = snapshot["cluster"], snapshot["true_cluster"], snapshot["projection"]
-    match = matched(found, true)
+    match = match_colours(found, true)
     axes = figure.subplots()
     for number, cluster in enumerate(np.unique(found)):
         mine = found == cluster

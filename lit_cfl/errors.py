@@ -28,6 +28,15 @@ class DivergedError(InputError):
 
 
 @contextmanager
+def prefix_errors(subject: str) -> Iterator[None]:
+    """Puts a subject, such as the name of an option, before the message of an InputError of the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{subject}: {error}") from error
+
+
+@contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
     """Adds a note about the place to an error, such as one of the user's module, except for an InputError.
 

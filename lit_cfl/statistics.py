@@ -35,8 +35,8 @@ class Spread:
     """Mean and standard deviation of one value over seeds.
 
     Args:
-        mean: None where a run does not know the figure, or there is none.
-        deviation: standard deviation of a sample (n - 1); None with fewer than two.
+        mean: Mean; None if it is unknown for a run, or there are no runs.
+        deviation: Standard deviation of a sample (n - 1); None with fewer than two.
     """
 
     mean: float | None = None
@@ -48,8 +48,8 @@ class Interval:
     """A mean over seeds with its confidence interval.
 
     Args:
-        mean: None where no seed has the figure.
-        margin: half the interval; None with fewer than two seeds.
+        mean: Mean; None without seeds.
+        margin: Half the interval; None with fewer than two seeds.
         count: Number of seeds.
     """
 
@@ -92,7 +92,7 @@ def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, floa
     """Computes the mean of `mine` minus `first` over the seeds that both have, and its 95 % interval.
 
     Args:
-        mine, first: a figure by seed; None = not known.
+        mine, first: Values by seed; None = unknown.
     """
     pairs = ((mine[seed], first[seed]) for seed in sorted(mine.keys() & first.keys()))
     return interval([a - b for a, b in pairs if a is not None and b is not None])
@@ -105,10 +105,11 @@ class Ranking:
     Args:
         mean_ranks: Mean ranks of each method, 1 = best on every data set; the best method first. Methods that tie
             share the mean of their ranks.
-        data_sets: how many there are.
+        data_sets: Number of data sets.
         statistic: Friedman's chi-square with k - 1 degrees of freedom, corrected for ties.
-        p_value: P value of the hypothesis that all methods are alike.
-        critical_difference: Nemenyi's at 5 %: two methods whose mean ranks differ by more are told apart.
+        p_value: P value of the hypothesis that all methods are equal.
+        critical_difference: Nemenyi's critical difference at 5 %: methods whose mean ranks differ by more differ
+            significantly.
     """
 
     mean_ranks: Mapping[str, float]
@@ -117,7 +118,7 @@ class Ranking:
     p_value: float
     critical_difference: float
 
-    def told_apart(self, one: str, other: str) -> bool:
+    def differ(self, one: str, other: str) -> bool:
         """Returns whether Nemenyi's test separates two methods; to be used if `p_value` is below 0.05."""
         return abs(self.mean_ranks[one] - self.mean_ranks[other]) > self.critical_difference
 
@@ -125,7 +126,7 @@ class Ranking:
     def groups(self) -> list[tuple[str, ...]]:
         """The largest groups of methods without significant differences: the bars of the diagram."""
         names = list(self.mean_ranks)
-        ends = [sum(not self.told_apart(first, other) for other in names[i:]) + i for i, first in enumerate(names)]
+        ends = [sum(not self.differ(first, other) for other in names[i:]) + i for i, first in enumerate(names)]
         starts = [0, *(i for i, (before, end) in enumerate(pairwise(ends), 1) if end > before)]
         return [tuple(names[i : ends[i]]) for i in starts if ends[i] > i + 1]
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from small_comparison import drawn_comparisons, plain_comparisons  # noqa: F401  # fixtures
-from studies import cluster, drawn_studies, plain_studies  # noqa: F401  # fixtures
+from studies import cluster  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
     from lit_cfl.testing import QuadraticWork
@@ -43,6 +42,20 @@ def pictures() -> Iterator[None]:
     let_runs_draw(True)
     yield
     let_runs_draw(False)
+
+
+@pytest.fixture
+def no_figures() -> Iterator[pytest.MonkeyPatch]:
+    """Comparisons and studies draw no figures, which take a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lit_cfl.pictures.files.write_figure", lambda *_, **options: [])
+        yield patch
+
+
+@pytest.fixture
+def figures(no_figures: pytest.MonkeyPatch) -> None:
+    """A test of a file with `no_figures` looks at the figures nevertheless."""
+    no_figures.undo()
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_friedman_and_nemenyi_are_those_of_the_published_example():
     assert found.p_value == pytest.approx(0.0167, abs=1e-4)  # chi-square of 10.24 with 3 degrees of freedom
     assert found.critical_difference == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 14)), abs=1e-3)
     assert round(found.critical_difference, 2) == 1.25
-    assert not found.told_apart("C4.5", "C4.5+m+cf")  # 1.179 apart
+    assert not found.differ("C4.5", "C4.5+m+cf")  # 1.179 apart
     assert found.groups == [tuple(found.mean_ranks)]
 
 

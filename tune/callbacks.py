@@ -16,7 +16,7 @@ from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, STUDY, trial_id
-from lit_cfl.tune.spaces import Space, in_words
+from lit_cfl.tune.spaces import Space, format_values
 
 _checks: list[Callable[[], None]] = []  # checks of this process's studies, the innermost last
 _LEAST_MIB = 20
@@ -36,7 +36,7 @@ class _FullDisk(BaseException):
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """Defers signals and full disks within the block until `stop_if_asked`.
+    """Defers signals and full disks within the block until `stop_if_requested`.
 
     Args:
         path: Path of the study.
@@ -52,7 +52,8 @@ def stoppable(path: Path) -> Iterator[None]:
 
     before = len(_checks)
     try:
-        signals = interruptible() if _may_handle_signals() else nullcontext(lambda: None)
+        is_main = threading.current_thread() is threading.main_thread()  # other threads may not handle signals
+        signals = interruptible() if is_main else nullcontext(lambda: None)
         with signals as check, full_disk_ends_study():
             _checks.extend([check, require_room])
             yield
@@ -80,11 +81,7 @@ def full_disk_ends_study() -> Iterator[None]:
         raise _FullDisk(str(error)) from error
 
 
-def _may_handle_signals() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def stop_if_asked() -> None:
+def stop_if_requested() -> None:
     """Ends the study if a signal has arrived or its disk is full."""
     for check in _checks:
         check()
@@ -96,10 +93,10 @@ class StudyCallback(Callback):
     Args:
         space: Space of the trials.
         metric: Metric by which they are compared.
-        before: how many were over when the study was resumed.
-        total: how many there will be.
-        say: prints a line.
-        after_step: called after each step of Ray's, in which a trial may have ended.
+        before: Number of finished trials when the study was resumed.
+        total: Number of trials of the whole study.
+        say: Prints a line.
+        after_step: Called after each step of Ray, in which a trial may have ended.
     """
 
     def __init__(
@@ -115,22 +112,22 @@ class StudyCallback(Callback):
         self._say, self._after_step = say, after_step
 
     def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
-        return Callback, ()  # for Ray's records, which nobody reads: its own arguments cannot be pickled
+        return Callback, ()  # for Ray's records, which are never read: its own arguments cannot be pickled
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        stop_if_asked()
+        stop_if_requested()
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._after_step()
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        if trial.last_result.get(ROUNDS) is not None:  # else the study ended before it was begun
+        if trial.last_result.get(ROUNDS) is not None:  # None: the study ended before the trial started
             self._tell(trials, trial, failed=False)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         rounds = _rounds(trial.last_result)
         self._say(
-            f"{_name(trial)}: its worker died after {count_noun(rounds, 'round')}; it continues from its last save"
+            f"{name_of(trial)}: its worker died after {count_noun(rounds, 'round')}; it continues from its last save"
         )
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -138,12 +135,13 @@ class StudyCallback(Callback):
 
     def _tell(self, trials: list[Trial], trial: Trial, failed: bool) -> None:
         over = self._before + sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
-        values = in_words(self._space.values_of(trial.config))
-        how = ending(trial.last_result, self._metric, failed)
-        self._say(f"{over}/{self._total} {_name(trial)} {how} ({values})")
+        values = format_values(self._space.values_of(trial.config))
+        how = describe_end(trial.last_result, self._metric, failed)
+        self._say(f"{over}/{self._total} {name_of(trial)} {how} ({values})")
 
 
-def _name(trial: Trial) -> str:
+def name_of(trial: Trial) -> str:
+    """Returns the name of one of Ray's trials."""
     return trial_id(int(trial.config[NUMBER]))
 
 
@@ -151,7 +149,7 @@ def _rounds(told: Mapping[str, Any]) -> int:
     return int(told.get(ROUNDS, 0))
 
 
-def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
+def describe_end(told: Mapping[str, Any], metric: str, failed: bool) -> str:
     """Describes how a trial ended.
 
     Args:
@@ -172,8 +170,8 @@ class EndOfStudy(Stopper):
 
     Args:
         objective: Objective of the study.
-        target: None = never.
-        known: figures of trials that finished before the study was resumed.
+        target: Value that ends the study; None = never.
+        known: Values of trials that finished before the study was resumed.
     """
 
     def __init__(self, objective: Objective, target: float | None, known: list[float]) -> None:

@@ -1,25 +1,25 @@
 """Checks a whole study before it starts: an invalid corner would otherwise appear after hours."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lit_cfl.config.variants import Config, build
+from lit_cfl.config.variants import build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.early_stopping import require_possible_target
 from lit_cfl.engines.choose_device import require_first_gpu, resolve_device
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError, count_noun
+from lit_cfl.errors import InputError, count_noun, prefix_errors
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
-from lit_cfl.tune.cluster import threads_of
+from lit_cfl.tune.cluster import count_threads
 from lit_cfl.tune.objective import Objective, require_validation
-from lit_cfl.tune.points import parse_points, settings
+from lit_cfl.tune.points import first_settings, parse_points
 from lit_cfl.tune.record import TRIALS
-from lit_cfl.tune.schedulers import scheduler, stops_early
-from lit_cfl.tune.searchers import searcher
-from lit_cfl.tune.spaces import Space, in_words
+from lit_cfl.tune.schedulers import make_scheduler, stops_early
+from lit_cfl.tune.searchers import make_searcher
+from lit_cfl.tune.spaces import Space, format_values
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
@@ -29,22 +29,26 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
     """Checks everything in a study that can be checked without its data.
 
     Returns:
-        the study with its seeds, and the experiment of the base, then of each corner of the space and each of the
+        The study with its seeds, and the experiment of the base, then of each corner of the space and each of the
             study's points.
 
     Raises:
-        InputError: an option that is not there (with the nearest that is), a value that is refused, a searcher
-            or a scheduler that cannot be used.
+        InputError: an unknown option (with the most similar known one), a refused value, a searcher or a scheduler
+            that cannot be used.
     """
     base, space, trials = study.whole_base, study.searched(), study.limits.trials
     if space.grid and trials is not None and trials < space.size:
         raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
-    default = _of_base(base)
+    with prefix_errors("base"):
+        default = build(base)
     _require_reserved_gpus(study, default)
-    corners = [_of_corner(base, space, point) for point in _points(study, space)]
+    corners = []
+    for point in _points(study, space):
+        with prefix_errors(f"space: {format_values(point)}"):
+            corners.append(build(base, space.words(point)))
     whole = replace(study, seeds=study.seeds or default.seeds)
-    searcher(whole, space)
-    scheduler(whole, space, default.rounds, first_clustering_round(corners))
+    make_searcher(whole, space)
+    make_scheduler(whole, space, default.rounds, first_clustering_round(corners))
     return whole, [default, *corners]
 
 
@@ -82,23 +86,22 @@ def notices(space: Space, base: Experiment) -> list[str]:
 
 
 def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> Scores:
-    """Checks that each corner could begin on the base's clients; where it changes other options than the algorithm's,
-    it is prepared as a whole.
+    """Checks that each corner could begin on the base's clients.
+
+    A corner that changes other options than the algorithm's is prepared as a whole.
 
     Returns:
-        the scores of the base's task.
+        The scores of the base's task.
 
     Raises:
-        InputError: it could not, or its data have no validation part.
+        InputError: a corner could not begin, or its data have no validation part.
     """
     seeds = study.seeds or default.seeds
     base, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(base)
     for point, experiment in zip(_points(study, study.searched()), corners, strict=True):
-        try:
+        with prefix_errors(f"space: {format_values(point)}"):
             _require_possible(experiment, base)
-        except InputError as error:
-            raise _about(point, error) from error
     base.engine.close()
     scores = base.engine.scores
     del base
@@ -110,31 +113,13 @@ def _points(study: Study, space: Space) -> list[dict[str, Any]]:
     return [*space.corners(), *parse_points(study, space)]
 
 
-def _of_base(base: Config) -> Experiment:
-    try:
-        return build(base)
-    except InputError as error:
-        raise InputError(f"base: {error}") from error
-
-
-def _of_corner(base: Config, space: Space, point: Mapping[str, Any]) -> Experiment:
-    try:
-        return build(base, space.words(point))
-    except InputError as error:
-        raise _about(point, error) from error
-
-
-def _about(point: Mapping[str, Any], error: InputError) -> InputError:
-    return InputError(f"space: {in_words(point)}: {error}")
-
-
 def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
     asked, bases = experiment.described(), base.experiment.described()
     if asked | {"algorithm": bases["algorithm"]} == bases:
         experiment.algorithm.check(base.engine.at(0, base.data))
         return
     if asked["data"] == bases["data"]:
-        vars(experiment.data).update(vars(base.experiment.data))  # they are loaded
+        vars(experiment.data).update(vars(base.experiment.data))  # already loaded
     prepared, _ = experiment.try_out(base.seed)
     require_validation(prepared)
     prepared.engine.close()
@@ -150,14 +135,14 @@ class PreparedStudy:
     """A checked study.
 
     Args:
-        study: as given, with its seeds.
-        space: parsed.
+        study: Study with its seeds.
+        space: Parsed search space.
         job: Settings that the trials share.
-        default: the base's experiment.
-        rounds: T.
-        first_clustering_round: no trial is stopped before it.
-        first: settings that are tried before the searcher's: the default, then the study's points.
-        limit: how many trials are trained.
+        default: Experiment of the base.
+        rounds: Rounds of a trial.
+        first_clustering_round: Round before which no trial is stopped.
+        first: Settings that are tried before the searcher's: the default, then the study's points.
+        limit: Number of trials to train.
     """
 
     study: Study
@@ -194,12 +179,12 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
         list(study.seeds or []),
         objective,
         path.absolute() / TRIALS,
-        threads_of(study.resources),
+        count_threads(study.resources),
         stops_early(study),
         study.limits.trial_minutes,
         gpus=study.resources.gpus,
     )
-    first = settings(study, space, default)
+    first = first_settings(study, space, default)
     return PreparedStudy(
         study, space, job, default, default.rounds, first_clustering_round(corners), first, _limit(study, space, first)
     )

@@ -62,7 +62,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
         os.environ.update(before)
 
 
-def room_here(address: str | None, resources: Resources) -> int | None:
+def count_places(address: str | None, resources: Resources) -> int | None:
     """Counts the trials that fit on this machine at the same time; None if a cluster trains them.
 
     Raises:
@@ -97,11 +97,11 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
     raise InputError(f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower one")
 
 
-def require_seen_by_all(path: str) -> None:
+def require_shared_folder(path: str) -> None:
     """Checks that all nodes of the cluster share a folder: otherwise results of some trials would be missing here.
 
     Raises:
-        InputError: it names those that do not.
+        InputError: a node does not see it.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
     if len(nodes) < 2:
@@ -124,6 +124,6 @@ def require_room(path: str) -> None:
         raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")
 
 
-def threads_of(resources: Resources) -> int:
+def count_threads(resources: Resources) -> int:
     """Returns the number of PyTorch threads in a trial."""
     return max(1, ceil(resources.cpus))

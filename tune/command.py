@@ -1,8 +1,7 @@
 """The command `lit-cfl tune`, and its final table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
@@ -12,15 +11,13 @@ from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.summary_table import page_line
-from lit_cfl.runs.run_directory import default_run_directory
-from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.pictures import METHOD
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, find_resumed_directory
 from lit_cfl.tune.repeats import BEST
 from lit_cfl.tune.search import require_unused, run_study
-from lit_cfl.tune.spaces import in_words
+from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyResult
 
@@ -41,7 +38,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     else:
         parameters = {k: result.best[k] for k in ("algorithm", *_keys(study)) if result.best.get(k) is not None}
         default = " (the base's own setting)" if result.best["origin"] == DEFAULT else ""
-        _say(console, f"Best: {in_words(parameters)}{default}")
+        _say(console, f"Best: {format_values(parameters)}{default}")
         metric = result.objective.metric
         _say(console, f"{metric} of its trial: {result.best[metric]:.4f}")
     if result.repeated is not None:
@@ -90,26 +87,14 @@ def search(arguments: Sequence[str]) -> int:
         return _search(parse_study(arguments))
 
 
-def directory_of(request: StudyRequest) -> Path:
-    """Returns the directory of a study's files."""
-    where = request.study_dir if request.resume is None else request.resume
-    return default_run_directory(request.study.name) if where is None else resolve_directory(where, "--study_dir")
-
-
-def run_request(request: StudyRequest, say: Callable[[str], None], path: Path | None = None) -> StudyResult:
-    """Runs a study, or the rest of it; see `run_study`."""
-    path = directory_of(request) if path is None else path
-    return run_study(request.study, path, request.resume is not None, request.address, say)
-
-
 def _search(request: StudyRequest) -> int:
-    console, path = new_console(), directory_of(request)
+    console, path = new_console(), request.directory
     if request.dry_run:
         require_unused(path)
         dry_run.show(console, request.study, path, request.address)
         return 0
     try:
-        result = run_request(request, partial(_say, console), path)
+        result = run_study(request.study, path, request.resume is not None, request.address, partial(_say, console))
     except Interrupted as stop:
         _say(console, f"Interrupted. Go on with: lit-cfl tune --resume {quote(str(path))}")
         return 128 + stop.signum

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lit_cfl.progress import dry_run
 from lit_cfl.tune.check import PreparedStudy, notices, prepare
-from lit_cfl.tune.cluster import room_here
+from lit_cfl.tune.cluster import count_places
 from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.study import Study
 
@@ -19,8 +19,8 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
 
     Args:
         console: Console to print on.
-        study: with its base whole.
-        path: the study's directory, which is not made.
+        study: Study with its whole base.
+        path: Directory of the study, which is not made.
         address: Address of a Ray cluster; None = this machine.
 
     Raises:
@@ -38,7 +38,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
 
 def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
     """Counts the runs that fit at the same time; None if that depends on a cluster."""
-    room, concurrent = room_here(address, prepared.study.resources), prepared.study.limits.concurrent
+    room, concurrent = count_places(address, prepared.study.resources), prepared.study.limits.concurrent
     return None if room is None else min(room, concurrent or room)
 
 

@@ -10,9 +10,9 @@ from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row
 from lit_cfl.statistics import Interval
-from lit_cfl.tune.command import run_request
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import find_resumed_directory
+from lit_cfl.tune.search import run_study
 from lit_cfl.tune.study_result import StudyResult
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def tune(
         request = parse_study([*named, *whole], study if isinstance(study, Mapping) else None)
         if request.dry_run:
             raise InputError("--dry-run is for the command lit-cfl tune; leave it out here")
-        result = run_request(request, say)
+        result = run_study(request.study, request.directory, request.resume is not None, request.address, say)
     return _tables(result)
 
 

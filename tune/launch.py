@@ -18,7 +18,7 @@ from lit_cfl.tune.cluster_jobs import (
     require_new,
     unpack,
 )
-from lit_cfl.tune.launch_request import LaunchRequest, packed, read_launch_request
+from lit_cfl.tune.launch_request import LaunchRequest, job_folder, read_launch_request
 
 _EPILOG = """\
 every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:
@@ -96,7 +96,7 @@ def _send(jobs: Jobs, job: str, request: LaunchRequest, folder: str, resources: 
         print(f"Note: {notice}.")
     own = ", ".join(sorted(request.files)) or "no file of yours"
     print(f"sends lit-cfl itself, the configuration, and {own}")
-    with packed(request) as sent:
+    with job_folder(request) as sent:
         jobs.submit(job, request.entrypoint(folder), sent, resources, {_FOLDER: folder})
     print(f"job {job}; it writes to {folder} on the cluster", flush=True)
 

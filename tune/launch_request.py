@@ -75,7 +75,7 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
     code, sent = (config["base"] if is_study else config).pop("code", []), find_files(include)
     config = as_in_the_job(config, sent)
     notices = [*notices, *list_local_files(config)]
-    return LaunchRequest("tune" if is_study else "run", name, config, own_code(code) | sent, forwarded, notices)
+    return LaunchRequest("tune" if is_study else "run", name, config, find_own_code(code) | sent, forwarded, notices)
 
 
 def _experiment(words: Sequence[str]) -> tuple[str, dict[str, Any], list[str]]:
@@ -102,7 +102,7 @@ def _refuse(option: str, value: object) -> None:
         )
 
 
-def own_code(folders: Sequence[str]) -> SentFiles:
+def find_own_code(folders: Sequence[str]) -> SentFiles:
     """Finds the user's loaded modules in these folders, and no other files."""
     found: SentFiles = {}
     for name in sorted({name.partition(".")[0] for name in sys.modules} - {*_OURS, "__main__"}):
@@ -182,7 +182,7 @@ def list_local_files(value: Any, name: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def packed(request: LaunchRequest) -> Iterator[Path]:
+def job_folder(request: LaunchRequest) -> Iterator[Path]:
     """Makes the job's folder for the duration of the block. Raises InputError if it is larger than Ray accepts."""
     files = our_packages() | request.files
     _require_small(files)

@@ -7,7 +7,7 @@ from typing import Any
 from lit_cfl.errors import InputError, suggest
 
 
-def named_class(
+def find_class(
     written: str | dict[str, Any] | None, what: str, default: type, known: Mapping[str, type]
 ) -> tuple[type, dict[str, Any]]:
     """Finds a class, and the arguments given in a study.
@@ -34,7 +34,7 @@ def named_class(
     return known[name], given
 
 
-def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
+def instantiate(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
     """Instantiates a class. Raises InputError for arguments that it does not accept."""
     accepted = inspect.signature(kind).parameters
     unknown = [name for name in given if name not in accepted]

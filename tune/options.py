@@ -16,8 +16,10 @@ from lit_cfl.config.option_tree import require_known_options, study_tree
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.variants import base_config
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, prefix_errors
+from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.storage.digests import read_sealed
+from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.record import STUDY, find_resumed_directory, require_study_file
 from lit_cfl.tune.study import Limits, Resources, Study
@@ -57,6 +59,12 @@ class StudyRequest:
     resume: str | None
     address: str | None
     dry_run: bool
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the study's files; by default a new one at each call."""
+        where = self.study_dir if self.resume is None else self.resume
+        return default_run_directory(self.study.name) if where is None else resolve_directory(where, "--study_dir")
 
 
 class AsWritten:
@@ -128,10 +136,8 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
     read.pop("config")
     study = _build(read)
     folder = next((Path(file).parent for file in reversed(files) if Path(file).is_file()), None)
-    try:
+    with prefix_errors("base"):
         base = base_config(study.base, None if resume else folder)
-    except InputError as error:
-        raise InputError(f"base: {error}") from error
     if resume:
         base = without_code_inside(base, Path(resume))
     return StudyRequest(replace(study, base=base), study_dir, resume, address, dry_run)

@@ -16,9 +16,9 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from lit_cfl.metric_names import Row
+from lit_cfl.pictures import files
 from lit_cfl.pictures import search as figures
 from lit_cfl.pictures.figure import Figure
-from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import FINISHED_STATUS
@@ -62,7 +62,7 @@ def draw(
 
     Args:
         path: Folder of the pictures; earlier ones are removed.
-        rows, parameters, objective, shares: see `list_figures`.
+        rows, parameters, objective, shares: Arguments of `list_figures`.
         guard: Receives what cannot be drawn.
     """
     if all(row.get(objective.metric) is None or not isfinite(row[objective.metric]) for row in rows):
@@ -75,7 +75,7 @@ def draw(
 def _write(path: Path, make: Callable[[], Figure | None]) -> None:
     figure = make()
     if figure is not None:
-        write_figure(figure, path, ["png"])
+        files.write_figure(figure, path, ["png"])
 
 
 def _empty_folder(path: Path) -> Path:

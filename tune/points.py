@@ -7,10 +7,10 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from lit_cfl.config.variants import build
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError, prefix_errors, suggest
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
-from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word, decimal
+from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word, contains, decimal
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trials import GivenSetting
 
@@ -21,10 +21,8 @@ def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:
     if not isinstance(points, list):
         raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
     for number, point in enumerate(points):
-        try:
+        with prefix_errors(f"points: number {number + 1}, {point!r}"):
             found.append(_parsed(point, space))
-        except InputError as error:
-            raise InputError(f"points: number {number + 1}, {point!r}: {error}") from error
     return found
 
 
@@ -43,7 +41,7 @@ def _parsed(point: Any, space: Space) -> dict[str, Any]:
             if p.key not in point:
                 raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
             found[p.key] = _inside(p.key, p.distribution, point[p.key])
-    _require_known(point, list(found))  # leaving out those that do not matter with its other values
+    _require_known(point, list(found))  # without those that do not matter at its other values
     return found
 
 
@@ -60,15 +58,11 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
         if not known:
             raise InputError(f"{name} is {value!r}; the space has {', '.join(as_word(one) for one in what.choices)}")
         return known[0]
-    low, high = what.low, what.high
     whole = isinstance(what, IntDistribution)
-    if not (type(value) is int or (type(value) is float and not whole)) or not low <= value <= high:
-        raise InputError(f"{name} is {value!r}; the space has {low} to {high}")
-    if isinstance(what, IntDistribution):
-        return value
-    if what.step and abs(round((value - low) / what.step) * what.step + low - value) > 1e-9 * max(1.0, abs(value)):
-        raise InputError(f"{name} is {value!r}; the space has steps of {what.step} from {low}")
-    return decimal(float(value), what)
+    if not (type(value) is int or (type(value) is float and not whole)) or not contains(what, value):
+        steps = "" if whole or not what.step else f" in steps of {what.step}"
+        raise InputError(f"{name} is {value!r}; the space has {what.low} to {what.high}{steps}")
+    return value if isinstance(what, IntDistribution) else decimal(float(value), what)
 
 
 def default_setting(study: Study, space: Space, default: Experiment) -> GivenSetting:
@@ -107,7 +101,7 @@ def _value(described: Mapping[str, Any], option: str) -> Any:
     return node
 
 
-def settings(study: Study, space: Space, default: Experiment) -> list[GivenSetting]:
+def first_settings(study: Study, space: Space, default: Experiment) -> list[GivenSetting]:
     """Lists the settings that a study tries first: the default, then its points."""
     points = [GivenSetting(POINT, values) for values in parse_points(study, space)]
     return [default_setting(study, space, default), *points]

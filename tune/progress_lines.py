@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
 
-_SILENT_SECONDS = 20.0  # after which a line says how far the study is
+_SILENT_SECONDS = 20.0  # of silence before a progress line
 _POLL_SECONDS = 0.5
 
 
@@ -13,14 +13,14 @@ class ProgressLines:
     """Prints lines, and a progress line after each period of silence, as a pipe or log shows nothing else.
 
     Args:
-        say: prints a line.
+        say: Prints a line.
         seconds: Seconds without output.
     """
 
     def __init__(self, say: Callable[[str], None], seconds: float = _SILENT_SECONDS) -> None:
         self._say, self._seconds = say, seconds
         self._started = self._spoken = monotonic()
-        self.how_far: Callable[[], str] = lambda: "checking the study"
+        self.describe_progress: Callable[[], str] = lambda: "checking the study"
 
     def __call__(self, line: str) -> None:
         """Prints a line."""
@@ -43,4 +43,4 @@ class ProgressLines:
         while not over.wait(min(_POLL_SECONDS, self._seconds)):
             if monotonic() - self._spoken >= self._seconds:
                 minutes, seconds = divmod(int(monotonic() - self._started), 60)
-                self(f"{minutes}:{seconds:02} {self.how_far()}")
+                self(f"{minutes}:{seconds:02} {self.describe_progress()}")

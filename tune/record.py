@@ -20,7 +20,7 @@ RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished",
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # origin of a setting
 RECORD, TOO_LONG = "trial.json", "too_long.txt"  # files in a trial's directory
 NUMBER = "trial"  # key of a trial's number in its Ray Tune configuration
-# Names of the figures that a trial reports, and that `told` holds:
+# Names of the figures that a trial reports, the keys of `told`:
 ROUNDS = "rounds"  # completed rounds, which schedulers count
 FINISHED = "finished"  # True if the trial ran to its end
 ERROR = "error"  # why it did not
@@ -59,14 +59,14 @@ class TrialRecord:
     """The setting, state and results of a trial.
 
     Args:
-        number: from 0, in the order in which trials were begun.
-        origin: `default` (the base's own setting), `point` (the study's) or `search`.
+        number: Number of the trial from 0, in starting order.
+        origin: Origin of the setting: `default` (the base's), `point` (the study's) or `search`.
         values: Values of the setting by `Parameter.key`.
-        repeats: number of the earlier trial with the same setting, whose result it has; None = it was trained.
-        status: `running` also where a limit ended the study; such a trial goes on when the study is resumed.
-        told: the last figures that it reported to Ray Tune.
-        digests: SHA-256 of the files that hold its results, by path below its directory; none while its process may
-            write them.
+        repeats: Number of the earlier trial with the same setting, whose result it has; None = it was trained.
+        status: Status of the trial; `running` also if a limit ended the study: such a trial continues on resume.
+        told: Last figures that it reported to Ray Tune.
+        digests: SHA-256 of the files with its results, by path below its directory; empty while its process may write
+            them.
     """
 
     number: int
@@ -133,7 +133,7 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         raise _damage_error(path / RECORD, path)
     if theirs != study_id:
         raise InputError(
-            f"{path / RECORD} and {path.parents[1] / STUDY} are of two studies; put back the one that was replaced"
+            f"{path / RECORD} and {path.parents[1] / STUDY} belong to two studies; put back the one that was replaced"
         )
     return record
 
@@ -144,11 +144,11 @@ def _sealed(content: dict[str, Any]) -> str:
 
 def digests_of(path: Path) -> dict[str, str]:
     """Computes the digests of a trial's result files."""
-    files = [file for name in _RESULTS for file in _of_runs(path, name)]
+    files = [file for name in _RESULTS for file in files_of_runs(path, name)]
     return {str(file.relative_to(path)): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def _of_runs(path: Path, name: str) -> list[Path]:
+def files_of_runs(path: Path, name: str) -> list[Path]:
     """Finds the files with this name in a trial's runs, one per seed if there are several."""
     return sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])
 
@@ -159,7 +159,7 @@ def _require_unchanged(path: Path, record: TrialRecord) -> None:
     if changed:
         raise _damage_error(path / changed[0], path)
     if not record.digests:  # the study was killed while the trial ran: its tables are checked when it resumes
-        for config in _of_runs(path, "config.yaml"):
+        for config in files_of_runs(path, "config.yaml"):
             read_sealed(config)
 
 

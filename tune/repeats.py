@@ -18,7 +18,7 @@ from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.storage.atomic_writes import is_full_disk, write_text
 from lit_cfl.storage.yaml_files import parse_yaml
-from lit_cfl.tune.callbacks import stop_if_asked
+from lit_cfl.tune.callbacks import stop_if_requested
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import DEFAULT, REPEATS
@@ -33,9 +33,9 @@ class Repeated:
     """Results on new seeds.
 
     Args:
-        seeds: which.
+        seeds: New seeds.
         figures: Figures by setting (`best`, `default`) and metric.
-        gain: Gain of the best over the default on test data, seed by seed; positive = better.
+        gain: Gain of the best over the default on test data, seed by seed; positive = better; None = unknown.
         failed: Settings that could not be repeated, with the reason.
     """
 
@@ -55,8 +55,10 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     """Trains both settings on new seeds, in parallel in Ray, except for finished runs.
 
     Args:
-        best: row of the best trial, which may be the default setting itself.
+        prepared: Checked study.
+        best: Row of the best trial, which may be the default setting itself.
         path: Path of the study.
+        say: Prints a line.
     """
     study, job = prepared.study, prepared.job
     seeds = new_seeds(job.seeds, study.num_repeats)
@@ -87,7 +89,7 @@ def _trained(
     summaries: dict[tuple[str, int], Mapping[str, Any]] = {}
     failed: dict[tuple[str, int], str] = {}
     share = {"CPU": resources.cpus, "GPU": resources.gpus}
-    for name, result in run_tasks(_summary, arguments, share, _WORKER_DEATHS, stop_if_asked, most):
+    for name, result in run_tasks(_summary, arguments, share, _WORKER_DEATHS, stop_if_requested, most):
         if isinstance(result, RayError):
             cause: Exception = getattr(result, "cause", result)  # the run's own error
             if is_full_disk(cause):
@@ -106,7 +108,7 @@ def _trained(
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
     callbacks = RunCallbacks(notice=lambda line: None)  # the study says it once
     with limited(path / setting / f"seed-{seed}", job.minutes), no_code_from(job.folder.parent):
-        job.hold_share()
+        job.limit_gpu_memory()
         experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
         if job.data is not None:
             job.data.give_to(experiment)

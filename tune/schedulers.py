@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from lit_cfl.errors import InputError
-from lit_cfl.tune.named_classes import built, named_class
+from lit_cfl.tune.named_classes import find_class, instantiate
 from lit_cfl.tune.record import NUMBER, ROUNDS
 from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.study import Study
@@ -25,7 +25,7 @@ def stops_early(study: Study) -> bool:
     return _class(study)[0] is not FIFOScheduler
 
 
-def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "SchedulerPerAlgorithm":
+def make_scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "SchedulerPerAlgorithm":
     """Makes the scheduler: a separate one per algorithm, since algorithms learn at different speeds.
 
     Args:
@@ -53,13 +53,13 @@ def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialSchedul
     ours: dict[str, Any] = {"time_attr": ROUNDS, "max_t": rounds}
     ours["grace_period"] = min(rounds, max(least, -(-rounds // 4)))
     accepted = inspect.signature(kind).parameters
-    chosen: TrialScheduler = built(kind, {k: v for k, v in ours.items() if k in accepted} | given, "scheduler")
+    chosen: TrialScheduler = instantiate(kind, {k: v for k, v in ours.items() if k in accepted} | given, "scheduler")
     return chosen
 
 
 def _class(study: Study) -> tuple[type[TrialScheduler], dict[str, Any]]:
     default = ASHAScheduler if study.second_metric is None else FIFOScheduler
-    return named_class(study.scheduler, "scheduler", default, _SCHEDULERS)
+    return find_class(study.scheduler, "scheduler", default, _SCHEDULERS)
 
 
 class SchedulerPerAlgorithm(TrialScheduler):

@@ -17,11 +17,11 @@ from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.lock import locked
 from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import PreparedStudy, notices, prepare
-from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
+from lit_cfl.tune.cluster import connected, require_room, require_shared_folder
 from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
 from lit_cfl.tune.repeats import repeat
-from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial, share
@@ -30,7 +30,7 @@ from lit_cfl.tune.tuner import new_tuner
 from lit_cfl.tune.wandb_run import track_study
 
 _RAY = "ray"  # folder of a study directory
-_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"  # how many settings Ray asks for before it can begin them
+_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"  # number of settings that Ray requests before it can start them
 
 
 def run_study(
@@ -39,13 +39,15 @@ def run_study(
     """Runs a study into its directory.
 
     Args:
-        resume: go on with what is there.
+        study: Study with its whole base.
+        path: Directory of the study.
+        resume: Continue the study in this directory.
         address: Address of a Ray cluster; None = this machine.
-        say: told what happens, a line at a time.
+        say: Prints a line.
 
     Raises:
-        InputError: a study that cannot be run, or whose files are damaged; nothing was started then.
-        Interrupted: SIGINT or SIGTERM came; the study can be resumed.
+        InputError: The study cannot be run, or its files are damaged; nothing was started then.
+        Interrupted: SIGINT or SIGTERM arrived; the study can be resumed.
     """
     if not resume:
         require_unused(path)
@@ -71,8 +73,8 @@ def run_study(
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
     """Runs the rest of a study once Ray is available."""
-    say.how_far = partial(how_far, trials, prepared.rounds)
-    require_seen_by_all(str(path.absolute()))
+    say.describe_progress = partial(describe_progress, trials, prepared.rounds)
+    require_shared_folder(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
@@ -82,11 +84,11 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
     if result.best is None:
         return result
     say(f"best trial: {result.best['trial_id']}; see {path / 'best.yaml'}")
-    say.how_far = lambda: "training on new seeds"
+    say.describe_progress = lambda: "training on new seeds"
     return replace(result, repeated=repeat(prepared, result.best, path, say))
 
 
-def how_far(trials: Trials, rounds: int) -> str:
+def describe_progress(trials: Trials, rounds: int) -> str:
     """Describes in a line the number of finished trials, and the last reported rounds of running ones.
 
     Args:
@@ -97,7 +99,7 @@ def how_far(trials: Trials, rounds: int) -> str:
     at = {number: int(told.get(ROUNDS, 0)) for number, told in sorted(live.items())}
     running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
     waiting = f"; {len(at) - len(running)} before round 1" if len(running) < len(at) else ""
-    return f"{trials.num_over} of {trials.limit} trials are over; running: {', '.join(running) or 'none yet'}{waiting}"
+    return f"{trials.num_over} of {trials.limit} trials have finished; running: {', '.join(running) or 'none yet'}{waiting}"
 
 
 def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
@@ -105,7 +107,7 @@ def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
     return Trials(
         path.absolute() / TRIALS,
         prepared.first,
-        searcher(study, prepared.space, prepared.job.objective),
+        make_searcher(study, prepared.space, prepared.job.objective),
         prepared.limit,
         study.limits.concurrent,
         study_id=study_id,

@@ -13,7 +13,7 @@ from optuna.trial import Trial, TrialState, create_trial
 
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
-from lit_cfl.tune.named_classes import built, named_class
+from lit_cfl.tune.named_classes import find_class, instantiate
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import FINISHED_STATUS, ROUNDS, STOPPED_STATUS, TrialRecord
 from lit_cfl.tune.spaces import Space, corners
@@ -44,15 +44,14 @@ class Searcher(Protocol):
         """
 
 
-def searcher(study: Study, space: Space, objective: Objective | None = None) -> Searcher:
+def make_searcher(study: Study, space: Space, objective: Objective | None = None) -> Searcher:
     """Makes the searcher, seeded.
 
     Raises:
-        InputError: not a sampler of Optuna; options that it does not take; one that a grid or two objectives cannot
-            use.
+        InputError: not a sampler of Optuna, unknown options, or a sampler that a grid or two objectives cannot use.
     """
     default = RandomSampler if study.second_metric is None else TPESampler
-    kind, given = named_class(study.searcher, "searcher", default, _SAMPLERS)
+    kind, given = find_class(study.searcher, "searcher", default, _SAMPLERS)
     if space.grid and (given or kind is not RandomSampler):
         raise InputError(f"a grid draws its own values; leave out searcher {kind.__name__}")
     if issubclass(kind, CmaEsSampler) and find_spec("cmaes") is None:
@@ -100,7 +99,7 @@ class Optuna:
     def _sampler(self, number: int) -> BaseSampler:
         seeds = inspect.signature(self._kind).parameters.keys() & {"seed"}
         drawn = derive(self._seed, "search", number) % 2**32
-        sampler: BaseSampler = built(self._kind, {**self._given, **dict.fromkeys(seeds, drawn)}, "searcher")
+        sampler: BaseSampler = instantiate(self._kind, {**self._given, **dict.fromkeys(seeds, drawn)}, "searcher")
         return sampler
 
     def ask(self, number: int) -> dict[str, Any] | None:
@@ -112,11 +111,9 @@ class Optuna:
         over = result.status == FINISHED_STATUS
         state = TrialState.COMPLETE if over else TrialState.PRUNED
         figures = [float(result.told[metric]) for metric in self._objective.metrics] if over else None
-        steps = (
-            {int(result.told[ROUNDS]): float(result.told[self._objective.metric])}
-            if self._has_early_figure(result)
-            else {}
-        )
+        metric, steps = self._objective.metric, {}
+        if result.status == STOPPED_STATUS and metric in result.told and self._objective.second is None:
+            steps = {int(result.told[ROUNDS]): float(result.told[metric])}
         asked = None if number is None else self._asked.pop(number, None)
         if asked is None:
             known = self._space.of_setting(values)
@@ -134,8 +131,3 @@ class Optuna:
             asked.report(figure, rounds)
         with suppress(RuntimeError):  # BruteForceSampler would end a study of Optuna's own when all has been tried
             self._study.tell(asked, figures, state)
-
-    def _has_early_figure(self, result: TrialRecord) -> bool:
-        """Returns whether a single objective has a value of a trial that was stopped early."""
-        reported = result.status == STOPPED_STATUS and self._objective.metric in result.told
-        return reported and len(self._objective.metrics) == 1

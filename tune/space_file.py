@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError, prefix_errors, suggest
 from lit_cfl.tune.spaces import Distribution, Parameter, Space, as_plain, as_word
 
 _NOT_OF_A_TRIAL = {
@@ -88,11 +88,9 @@ def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Coll
     if not isinstance(when, Mapping):
         raise InputError(f"space: {name}: when is {when!r}; write when: {{OPTION: VALUE}}, such as {{psi: update}}")
     conditions = {f"{algorithm}.{key}" if key in own else str(key): _as_tuple(value) for key, value in when.items()}
-    try:
+    with prefix_errors(f"space: {name}"):
         distribution = _distribution(kind, what[kind], what.get("step"))
-        return Parameter(option, distribution, algorithm, conditions, grid=kind == "grid")
-    except InputError as error:
-        raise InputError(f"space: {name}: {error}") from error
+    return Parameter(option, distribution, algorithm, conditions, grid=kind == "grid")
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -188,8 +186,8 @@ def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -
                 if p is not parameter and isinstance(p.distribution, CategoricalDistribution)
             ]
             raise InputError(
-                f"space: {parameter.key}: when names {key!r}, which is not searched beside it{suggest(key, known)}; "
-                "search it by a choice, or leave out the condition"
+                f"space: {parameter.key}: when names {key!r}, which is not searched together with it"
+                f"{suggest(key, known)}; search it by a choice, or leave out the condition"
             )
         if not isinstance(other.distribution, CategoricalDistribution):
             raise InputError(
@@ -217,4 +215,4 @@ def _require_whole_grid(space: Space) -> None:
         if not isinstance(p.distribution, CategoricalDistribution):
             raise InputError(f"space: a grid cannot try all values of {p.option}; write {p.option}: {{grid: [...]}}")
         if not p.grid:
-            raise InputError(f"space: {p.option} is a choice beside a grid; write grid for both, or choice for both")
+            raise InputError(f"space: {p.option} is a choice next to a grid; write grid for both, or choice for both")

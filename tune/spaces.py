@@ -10,7 +10,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial, create_trial
 
-_MANY_CORNERS = 8  # above it, corners are visited one parameter at a time
+_MANY_CORNERS = 8  # maximum number of combined corners; beyond it, one parameter changes at a time
 
 
 Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's
@@ -19,7 +19,7 @@ Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # 
 def corners(distribution: Distribution) -> list[Any]:
     """Lists the values most likely to be refused: the ends of a range, or each choice.
 
-    Ends of a range of numbers are fractions, for an option of whole numbers refuses these.
+    Ends of a range of numbers are fractions, since options of whole numbers refuse these.
     """
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
@@ -57,8 +57,8 @@ class Parameter:
     Args:
         option: Dotted name of the option, as on the command line of `lit-cfl run`.
         distribution: Distribution of the values; those of a choice are plain, see `as_plain`.
-        algorithm: the algorithm that it belongs to, where a study chooses among several; else empty.
-        when: it matters only where each of these other parameters, by `key`, has one of the values.
+        algorithm: Algorithm of the option if a study chooses among several; else empty.
+        when: Conditions: the parameter matters only if each of these others, by `key`, has one of the values.
         grid: Try all values, one after another.
     """
 
@@ -86,7 +86,7 @@ class Space:
     """The searched parameters and their values.
 
     Args:
-        parameters: one or more, unless there are several algorithms; what one depends on comes before it.
+        parameters: One parameter or more, unless there are several algorithms, in the order of dependence.
         algorithms: Algorithms to choose among: the options that each sets, by name; empty = the base's algorithm alone.
     """
 
@@ -184,7 +184,7 @@ class Space:
             points = [first | self._needed(p) | {p.key: value} for p in self.of(name) for value in ends[p.key]]
         chosen = {"algorithm": name} if name else {}
         reduced = [self.values_of(chosen | point) for point in points]
-        return list({as_word(point): point for point in reduced}.values())  # without those that differ in nothing
+        return list({as_word(point): point for point in reduced}.values())  # without duplicates
 
     def _needed(self, parameter: Parameter) -> dict[str, Any]:
         """Returns values of other parameters at which this one matters."""
@@ -203,7 +203,7 @@ def as_plain(value: Any) -> Any:
     return value if isinstance(value, (int, float)) else as_word(value)
 
 
-def in_words(values: Mapping[str, Any]) -> str:
+def format_values(values: Mapping[str, Any]) -> str:
     """Formats parameter values for people: `eta_g = 0.01, num_clusters = 4`."""
     return ", ".join(
         f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()

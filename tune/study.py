@@ -21,8 +21,8 @@ class Resources:
     """Resources of one trial while it runs.
 
     Args:
-        cpus: cores, above 0; also PyTorch's threads, unless the base sets `plan.threads`.
-        gpus: share of a GPU, 0 or more; 0.25 = four trials on each, with a quarter of its memory each.
+        cpus: Cores, above 0; also PyTorch's threads, unless the base sets `plan.threads`.
+        gpus: Share of a GPU, 0 or more; 0.25 = four trials on each, with a quarter of its memory each.
     """
 
     cpus: float = 1.0
@@ -40,11 +40,11 @@ class Limits:
     """Limits at which a study ends.
 
     Args:
-        trials: how many are begun; None = 20, or all of a grid.
-        minutes: trials that still run then are stopped; None = no limit.
-        trial_minutes: a trial that takes longer, or a run on a new seed at the end, has failed; None = no limit.
-        target: ends the study once a trial that ran to its end is this good; None = never.
-        concurrent: trials at the same time, at most; None = as many as the resources allow.
+        trials: Number of trials; None = 20, or all of a grid.
+        minutes: Minutes after which running trials are stopped; None = no limit.
+        trial_minutes: Minutes after which a trial, or a run on a new seed, has failed; None = no limit.
+        target: Score of a finished trial that ends the study; None = never.
+        concurrent: Maximum number of trials at the same time; None = as many as the resources allow.
     """
 
     trials: int | None = None
@@ -71,22 +71,22 @@ class Study:
     """A search over an experiment's options.
 
     Args:
-        base: the experiment: a file, the name of a packaged configuration, or the experiment itself.
+        base: Experiment: a file, the name of a packaged configuration, or the experiment itself.
         space: Search space: dotted names of options, each with one of uniform, loguniform, randint, lograndint,
             choice, grid.
         name: Name of the study and of its directory.
-        points: settings of the user's own that are tried right after the base's, each with a value for all that matters
-            at it; None = none.
-        metric: a `val/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
-        second_metric: `traffic/mib` = search for all settings that none beats in both; None = one objective.
+        points: Own settings that are tried right after the base's, each with a value for every parameter that matters;
+            None = none.
+        metric: Column `val/...` of `metrics.csv`; None = `val/weighted_` of the task's first score.
+        second_metric: `traffic/mib` = search for the Pareto-optimal settings in both; None = one objective.
         seeds: Seeds of every trial; None = the base's.
-        search_seed: Search seed of the search itself.
-        searcher: A sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
+        search_seed: Seed of the search itself.
+        searcher: Sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
         scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial), in the same way; None = ASHA on
             rounds; none with a second metric.
         resources: Resources of each trial.
-        limits: when the study ends.
-        num_repeats: new seeds on which the best trial and the default setting are trained at the end, 0 or more.
+        limits: Limits at which the study ends.
+        num_repeats: Number of new seeds for the best trial and the default setting at the end, 0 or more.
     """
 
     base: str | dict[str, Any]

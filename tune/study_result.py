@@ -42,7 +42,7 @@ def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
 
 def _row(trials: Trials, record: TrialRecord, job: TrialJob) -> Row:
     result = trials.result_of(record)
-    told, metric = trials.last_told(result), job.objective.metric
+    told, metric = trials.last_figures(result), job.objective.metric
     status = STOPPED_STATUS if result.status == RUNNING else result.status
     row: Row = {"trial_id": record.trial_id, "status": status, "rounds": int(told.get(ROUNDS, 0))}
     row |= {"origin": record.origin, "repeats": "" if record.repeats is None else result.trial_id}
@@ -107,10 +107,10 @@ class StudyResult:
     Args:
         path: Directory of the study.
         rows: Rows of `trials.csv`.
-        best: the best of the trials that ran their full budget, or None.
+        best: Row of the best finished trial, or None.
         importance: Importance of each parameter, highest first; empty with few trials.
-        repeated: figures of the best and of the default on new seeds, or None.
-        to_upload: how to upload what W&B keeps offline, or None.
+        repeated: Results of the best and of the default setting on new seeds, or None.
+        to_upload: Command that uploads offline W&B runs, or None.
         objective: Objective by which the trials were compared.
     """
 
@@ -131,7 +131,7 @@ class StudyFiles:
     """Writes `trials.csv`, `best.yaml`, `front/` and the pictures.
 
     Args:
-        prepared: the study.
+        prepared: Checked study.
         trials: Trials so far.
         path: Directory of the study.
     """
@@ -140,8 +140,8 @@ class StudyFiles:
     trials: Trials
     path: Path
     _ended: int = 0
-    _drawn: float = -inf  # when the pictures were drawn last
-    _took: float = 0.0  # seconds that this took
+    _drawn: float = -inf  # time of the last drawing
+    _took: float = 0.0  # its seconds
     _guard: DrawingGuard = field(default_factory=DrawingGuard)
 
     def refresh(self) -> None:

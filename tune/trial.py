@@ -40,8 +40,8 @@ class SharedData:
     """The base's data module with its loaded data.
 
     Args:
-        config: how the base describes its data.
-        module: where the object store has them.
+        config: Configuration of the data.
+        module: Reference to the data module in Ray's object store.
     """
 
     config: Any
@@ -57,7 +57,7 @@ def share(experiment: Experiment) -> SharedData | None:
     """Puts the data of an experiment into the object store.
 
     Returns:
-        None where a user's own data module holds what cannot travel: each trial then loads its own.
+        None if a user's own data module cannot be sent: each trial then loads its own data.
     """
     register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
     try:
@@ -71,7 +71,7 @@ def share(experiment: Experiment) -> SharedData | None:
 
 def _tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the array is read-only; nobody writes into examples
+        warnings.simplefilter("ignore")  # the array is read-only; examples are never written
         return torch.from_numpy(array)
 
 
@@ -81,16 +81,16 @@ class TrialJob:
 
     Args:
         study: Name of the study.
-        base: the experiment.
+        base: Configuration of the experiment.
         space: Search space.
         seeds: Seeds of every trial.
         objective: Reported objective.
         folder: Folder of the trials' directories.
-        threads: PyTorch's, in each trial, unless the base says otherwise.
+        threads: PyTorch threads of each trial, unless the base sets another number.
         watched: True if a scheduler needs every round's result.
         minutes: Time limit of a trial in minutes; None = no limit.
         data: Data of the base, already loaded; None = each trial loads its own.
-        gpus: share of a GPU that a trial has, see `Resources`.
+        gpus: Share of a GPU per trial, see `Resources`.
     """
 
     study: str
@@ -105,7 +105,7 @@ class TrialJob:
     data: SharedData | None = None
     gpus: float = 0.0
 
-    def hold_share(self) -> None:
+    def limit_gpu_memory(self) -> None:
         """Limits this process to a trial's share of a GPU's memory, leaving the rest to other trials."""
         if 0 < self.gpus < 1:
             torch.cuda.set_per_process_memory_fraction(self.gpus)
@@ -142,15 +142,15 @@ class TrialJob:
 def limited(path: Path, minutes: float | None) -> Iterator[None]:
     """Kills the process if the block exceeds its time, after writing the current stack to a file.
 
-    The clock is a thread of C's, which needs no lock of Python's: it ends code that hangs in C, too. Ray starts the
+    The clock is a thread in C, which does not need Python's lock: it also ends code that hangs in C. Ray starts the
     block once more in another process, where it is refused.
 
     Args:
-        path: a directory for the file.
-        minutes: above 0; None = no limit.
+        path: Directory of the file.
+        minutes: Limit above 0; None = no limit.
 
     Raises:
-        InputError: a process that ran this block before was ended, and the limit is no larger now.
+        InputError: an earlier process was killed in this block, and the limit is no larger now.
     """
     if minutes is None:
         yield
@@ -173,7 +173,7 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
             file.unlink()
 
 
-_SECONDS_UNWATCHED = 1.0  # between reports that nobody judges by: each costs the trial 5 ms
+_SECONDS_UNWATCHED = 1.0  # between reports that no scheduler needs: each costs the trial 5 ms
 _REPORTED = ("val/", "train/", "clusters/", "traffic/", "local/")  # test figures never reach the search
 
 
@@ -207,7 +207,7 @@ class TrialReport:
         """Reports a round. Raises InputError if no round of this trial can have the metric."""
         objective = self.job.objective
         if objective.is_global and row.get(objective.metric) is None and row.get(objective.usual) is not None:
-            raise why_blank(objective, row)
+            raise explain_blank(objective, row)
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
         self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
@@ -221,7 +221,7 @@ class TrialReport:
         parts = [part.summary for part in finished.seeds or [finished]]
         mean = finished.summary.get(metric)  # mean over the seeds; None if a seed has none
         if mean is None:
-            raise why_blank(self.job.objective, next(part for part in parts if part.get(metric) is None))
+            raise explain_blank(self.job.objective, next(part for part in parts if part.get(metric) is None))
         each = {f"seed {part['seed']}": part[metric] for part in parts}
         whole = {
             metric: mean,
@@ -244,7 +244,7 @@ class TrialReport:
         return {ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False}
 
 
-def why_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
+def explain_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
     """Explains why a round lacks the metric.
 
     Args:
@@ -281,24 +281,17 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
         with limited(path, job.minutes), no_code_from(job.folder.parent):  # somebody else's study, perhaps
-            job.hold_share()
-            experiment = _experiment(config, job, path)
-            report.end(_run(experiment, path, report))
+            job.limit_gpu_memory()
+            if config[NUMBER] == 0:  # the base's own setting, which may lie outside the space
+                experiment = job.of_trial(build(job.base), path.name)
+            else:
+                experiment = job.experiment(job.space.values_of(config), path.name)
+            report.begin(experiment)
+            # the study prints notices once
+            callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)
+            report.end(run(experiment, path, callbacks, mode="resume"))
     except Exception as error:  # a user's net or data may raise anything: the other trials continue
         if is_full_disk(error):
             report.full_disk(error)
         else:
             report.failed(error)
-
-
-def _experiment(config: Mapping[str, Any], job: TrialJob, path: Path) -> Experiment:
-    if path.name == trial_id(0):
-        return job.of_trial(build(job.base), path.name)
-    values = job.space.values_of(config)
-    return job.experiment(values, path.name)
-
-
-def _run(experiment: Experiment, path: Path, report: TrialReport) -> FinishedRun:
-    report.begin(experiment)
-    callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)  # the study says it once
-    return run(experiment, path, callbacks, mode="resume")

@@ -51,11 +51,11 @@ class Trials:
 
     Args:
         folder: Folder of the trials' directories.
-        first: settings that come before the searcher's: the default, then the points of the study.
-        searcher: asked for all others, and told of every result.
-        limit: how many are trained.
-        concurrent: how many at the same time; None = any number.
-        study_id: Study id of the study, which its records name.
+        first: Settings before the searcher's: the default, then the points of the study.
+        searcher: Source of all other settings, which receives every result.
+        limit: Number of trials to train.
+        concurrent: Maximum number of trials at the same time; None = any number.
+        study_id: Id of the study, which its records contain.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ class Trials:
     why_over: str | None = None
     _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # last report of each trial
     _exhausted: bool = False
-    _known: int = 0  # records when the study was resumed: a restarted searcher asks for all of them again
+    _known: int = 0  # number of records at resume: a restarted searcher returns all their settings again
 
     def load(self, minutes: float | None = None) -> None:
         """Loads the trials of a resumed study. Trials that a smaller time limit ended are continued.
@@ -85,12 +85,12 @@ class Trials:
                 del self.records[record.number]  # the trial that it repeated was deleted
             elif record.status == FAILED_STATUS and self._has_more_time(record, minutes):
                 told = {name: figure for name, figure in record.told.items() if name != ERROR}
-                self._keep(replace(record, status=RUNNING, told=told, digests={}))
+                self._store(replace(record, status=RUNNING, told=told, digests={}))
         self._known = len(self.records)
         if self.trained > self.limit:
             raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were begun; give more")
         for record in self.records.values():
-            self._tell(record)
+            self._report_to_searcher(record)
 
     def _has_more_time(self, record: TrialRecord, minutes: float | None) -> bool:
         before = read_limit(self.folder / record.trial_id)
@@ -138,41 +138,38 @@ class Trials:
             return None
         record = next(iter(self._waiting()), None)
         while record is None and not self.over:
-            record = self._begun()
+            record = self._start_new()
         if record is not None:
             self._live[record.number] = dict(record.told)
             if record.digests:  # the files change from now on
                 record = replace(record, digests={})
-                self._keep(record)
+                self._store(record)
         return record
 
-    def _begun(self) -> TrialRecord | None:
+    def _start_new(self) -> TrialRecord | None:
         """Starts a new trial. None if its setting was tried before, or if there are no more."""
         number = next(n for n in range(len(self.records) + 1) if n not in self.records)
         values = self._values(number)
         if values is None:
-            self._exhaust()
+            self._exhausted = True
+            self.why_over = f"the searcher has no further setting, so the study ends after {self.trained} trials"
             return None
         origin = self.first[number].origin if number < len(self.first) else SEARCH
-        record = TrialRecord(number, origin, values, self._earlier(values))
+        record = TrialRecord(number, origin, values, self._find_earlier(values))
         shutil.rmtree(self.folder / record.trial_id, ignore_errors=True)  # of a trial whose record was deleted
-        self._keep(record)
+        self._store(record)
         if record.repeats is None:
             return record
-        self._tell(record)
+        self._report_to_searcher(record)
         self._give_up_if_all_known(number)
         return None
-
-    def _exhaust(self) -> None:
-        self._exhausted = True
-        self.why_over = f"the searcher has no further setting, so the study ends after {self.trained} trials"
 
     def _values(self, number: int) -> dict[str, Any] | None:
         if number < len(self.first):
             return dict(self.first[number].values)
         return self.searcher.ask(number - len(self.first))
 
-    def _earlier(self, values: Mapping[str, Any]) -> int | None:
+    def _find_earlier(self, values: Mapping[str, Any]) -> int | None:
         same = (number for number, record in self.records.items() if self._is_answer(record, values))
         return min(same, default=None)
 
@@ -189,15 +186,16 @@ class Trials:
                 f"{self.trained} trials; a larger space, or another search_seed, has others"
             )
 
-    def told(self, number: int, told: Mapping[str, Any]) -> None:
+    def report(self, number: int, told: Mapping[str, Any]) -> None:
         """Receives the report of a running trial."""
         self._live[number] = dict(told)
 
-    def ended(self, number: int, told: Mapping[str, Any], died: bool = False) -> None:
+    def end(self, number: int, told: Mapping[str, Any], died: bool = False) -> None:
         """Records that a trial has ended.
 
         Args:
-            told: the last figures.
+            number: Number of the trial.
+            told: Last figures of the trial.
             died: True if the worker died too often.
         """
         last = {**self._live.pop(number, {}), **told}
@@ -205,18 +203,18 @@ class Trials:
             last[ERROR] = "its worker died"
         status = FAILED_STATUS if last.get(ERROR) else FINISHED_STATUS if last.get(FINISHED) else STOPPED_STATUS
         digests = digests_of(self.folder / self.records[number].trial_id) if status == FINISHED_STATUS else {}
-        self._keep(replace(self.records[number], status=status, told=last, digests=digests))
+        self._store(replace(self.records[number], status=status, told=last, digests=digests))
         for record in list(self.records.values()):
             if number in (record.number, record.repeats):
-                self._tell(record)
+                self._report_to_searcher(record)
 
     def close(self) -> None:
         """Records the final state of trials ended by a limit; some had just reported their result."""
         for number, told in list(self._live.items()):
             if told.get(FINISHED) or told.get(ERROR):
-                self.ended(number, told)
+                self.end(number, told)
             else:
-                self._keep(replace(self.records[number], told=told))
+                self._store(replace(self.records[number], told=told))
         self._live.clear()
         self.seal_ended(_GRACE_SECONDS)
 
@@ -224,7 +222,7 @@ class Trials:
         """Records the digests of ended, unfinished trials once their processes can no longer write.
 
         Args:
-            seconds: for which each is waited for.
+            seconds: Seconds to wait for each trial's process.
         """
         self._seal([record for record in self.records.values() if record.status != RUNNING], seconds)
 
@@ -238,23 +236,23 @@ class Trials:
             if record.repeats is None and not record.digests and wait_until_free(path, seconds):
                 digests = digests_of(path)
                 if digests:
-                    self._keep(replace(record, digests=digests))
+                    self._store(replace(record, digests=digests))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
         """Returns the trial that was trained with this setting: itself, or the one that it repeats."""
         return record if record.repeats is None else self.records[record.repeats]
 
-    def last_told(self, record: TrialRecord) -> Mapping[str, Any]:
+    def last_figures(self, record: TrialRecord) -> Mapping[str, Any]:
         """Returns the last metrics of a trial, which may be running."""
         told: Mapping[str, Any] = self._live.get(record.number, record.told)
         return told
 
-    def _tell(self, record: TrialRecord) -> None:
+    def _report_to_searcher(self, record: TrialRecord) -> None:
         """Reports the end of a trial to the searcher, unless its setting lies outside the space."""
         result, count = self.result_of(record), len(self.first)
         if result.status != RUNNING and self._inside(record.number):
             self.searcher.add(record.number - count if record.number >= count else None, record.values, result)
 
-    def _keep(self, record: TrialRecord) -> None:
+    def _store(self, record: TrialRecord) -> None:
         self.records[record.number] = record
         write_record(self.folder, record, self.study_id)

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune as ray_tune
-from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study
+from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study, name_of
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
-from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, SECONDS, trial_id
-from lit_cfl.tune.schedulers import scheduler
+from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, SECONDS
+from lit_cfl.tune.schedulers import make_scheduler
 from lit_cfl.tune.trials import Trials
 
 _KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
@@ -32,7 +31,7 @@ class TrialSource(Searcher):
         self._numbers: dict[str, int] = {}  # trial numbers by Ray's id
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
-        return Searcher, ()  # for Ray's records, which nobody reads
+        return Searcher, ()  # for Ray's records, which are never read
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
@@ -46,11 +45,11 @@ class TrialSource(Searcher):
         return {NUMBER: record.number, **record.values}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._trials.told(self._numbers[trial_id], _figures(result))
+        self._trials.report(self._numbers[trial_id], _figures(result))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         with full_disk_ends_study():
-            self._trials.ended(self._numbers[trial_id], _figures(result or {}), died=error)
+            self._trials.end(self._numbers[trial_id], _figures(result or {}), died=error)
 
     def save(self, checkpoint_path: str) -> None:
         pass  # the records of the trials are all that a resumed study reads
@@ -64,7 +63,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WORKER_DEATHS = 3  # worker deaths that one trial survives
-_NO_LIMIT = -1  # Ray's word: as many trials as the source gives
+_NO_LIMIT = -1  # for Ray: as many trials as the source gives
 
 
 def new_tuner(
@@ -78,7 +77,11 @@ def new_tuner(
     """Makes the tuner of a study's trials. Ray's records in its folder are never read again.
 
     Args:
-        say, after_step: see `StudyCallback`.
+        prepared: Checked study.
+        trials: Trials of the study.
+        trainable: Function or class that Ray Tune runs.
+        records: Folder of Ray's records.
+        say, after_step: Arguments of `StudyCallback`.
     """
     study, space, limits = prepared.study, prepared.space, prepared.study.limits
     objective = prepared.job.objective
@@ -91,10 +94,10 @@ def new_tuner(
             mode=objective.mode,
             num_samples=_NO_LIMIT,
             search_alg=TrialSource(trials),
-            scheduler=scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
+            scheduler=make_scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
             time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
             reuse_actors=True,
-            trial_dirname_creator=_directory_name,
+            trial_dirname_creator=name_of,
         ),
         run_config=ray_tune.RunConfig(
             name=records.name,
@@ -105,7 +108,3 @@ def new_tuner(
             verbose=0,
         ),
     )
-
-
-def _directory_name(trial: Trial) -> str:
-    return trial_id(int(trial.config[NUMBER]))

@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.trackers import Trackers
 from lit_cfl.tracking.weights_and_biases import WandbRun
 from lit_cfl.tune.check import PreparedStudy
-from lit_cfl.tune.record import FINISHED_STATUS, TRIALS
+from lit_cfl.tune.record import FINISHED_STATUS, TRIALS, files_of_runs
 from lit_cfl.tune.study_result import StudyResult
 
 _FILES = ("trials.csv", "pictures/*.png")
@@ -30,14 +30,8 @@ def complete(trials: Sequence[Path]) -> None:
     """Logs the rounds of stopped trials that their processes, which end soon, did not log."""
     for trial in trials:
         wait_until_free(trial)
-        for path in _runs(trial):
-            _complete(path)
-
-
-def _runs(trial: Path) -> Iterator[Path]:
-    """Yields the run directories of a trial: its own, or one per seed if there are several."""
-    for metrics in sorted([*trial.glob("metrics.csv"), *trial.glob("seed-*/metrics.csv")]):
-        yield metrics.parent
+        for metrics in files_of_runs(trial, "metrics.csv"):
+            _complete(metrics.parent)
 
 
 def _complete(path: Path) -> None:

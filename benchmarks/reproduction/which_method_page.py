@@ -199,7 +199,7 @@ def _clusters(entry: Entry) -> str:
 
 def _across(out: Path, found: Ranking) -> Iterator[str]:
     pairs = list(combinations(found.mean_ranks, 2))
-    apart = [f"{one} and {other}" for one, other in pairs if found.told_apart(one, other)]
+    apart = [f"{one} and {other}" for one, other in pairs if found.differ(one, other)]
     yield from ["## Across the data sets", "", f"![Mean ranks and critical difference]({out.name}/ranks.png)", ""]
     yield (
         f"The {len(found.mean_ranks)} systems that ran on {found.data_sets} data sets are ranked. Friedman's test that "

@@ -221,7 +221,7 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
         own: Experiment's own algorithm; its class alone means this class with the file's arguments.
 
     Raises:
-        InputError: an unknown file, a name twice, or one that names no folder.
+        InputError: an unknown file, a name twice, or a name that a folder cannot have.
     """
     entries = [_entry(word, own) for word in words]
     for number, entry in enumerate(entries):

@@ -26,7 +26,7 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.engines.choose_device import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, prefix_errors
 from lit_cfl.experiment import Experiment
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
@@ -182,12 +182,10 @@ def _checked(comparison: Comparison) -> Comparison:
         plan = plan or asdict(chosen)
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
-            try:
+            with prefix_errors(f"{name}, seed {seed}"):
                 if experiment.described().get("tiny"):  # its data depend on the number of clusters
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
-            except InputError as error:
-                raise InputError(f"{name}, seed {seed}: {error}") from error
         prepared.engine.close()
         del prepared
         release_gpu_memory()  # the runs are in other processes

@@ -39,7 +39,7 @@ class ComparisonTables:
     @cached_property
     def rounds(self) -> "DataFrame":
         """One row per evaluated round of each finished run: `algorithm`, `seed`, and the columns of `metrics.csv`."""
-        from pandas import concat
+        from pandas import DataFrame, concat
 
         finished = self.runs[self.runs["status"] == "finished"]
         tables = []
@@ -48,7 +48,7 @@ class ComparisonTables:
             table.insert(0, "algorithm", name)
             table.insert(1, "seed", seed)
             tables.append(table)
-        return concat(tables, ignore_index=True) if tables else _empty("algorithm", "seed", "round")
+        return concat(tables, ignore_index=True) if tables else DataFrame(columns=["algorithm", "seed", "round"])
 
     @property
     def notes(self) -> list[str]:
@@ -112,9 +112,3 @@ def _frame(table: Path) -> "DataFrame":
     from pandas import read_csv  # takes most of a second
 
     return read_csv(table, dtype={"algorithm": str})
-
-
-def _empty(*columns: str) -> "DataFrame":
-    from pandas import DataFrame
-
-    return DataFrame(columns=list(columns))

@@ -115,17 +115,10 @@ def _outcome(result: JobResult | RayError) -> JobResult:
 
 def _show(job: Job, note: Path, display: Display) -> None:
     """Shows the progress of a run in a worker."""
-    row = last_row(job.folder / "metrics.csv")
-    if row is not None:
-        display.row(str(job), row)
+    rows: list[Row] = []
+    with suppress(OSError, ValueError, TypeError):  # half a row is there
+        rows = read_table(job.folder / "metrics.csv")
+    if rows:
+        display.row(str(job), rows[-1])
     with suppress(OSError, ValueError):  # none yet, or half of one
         display.activity(str(job), Activity(**json.loads(note.read_text("utf-8"))))
-
-
-def last_row(path: Path) -> Row | None:
-    """Reads the last row of a table that another process is writing; None if there is none."""
-    try:
-        rows = read_table(path)
-    except (OSError, ValueError, TypeError):  # half a row is there
-        return None
-    return rows[-1] if rows else None

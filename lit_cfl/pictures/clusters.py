@@ -26,15 +26,15 @@ def memberships(
     """Draws each client's cluster over the rounds, next to its true cluster; None if there are no clusters.
 
     Args:
-        rounds: int `[R]`, ascending.
-        cluster: int `[R, clients]`, -1 = none.
-        true_cluster: int `[clients]`, -1 = unknown.
-        match: the number whose colour each cluster takes.
-        most_rounds: Most rounds to draw.
+        rounds: Evaluated rounds, int `[R]`, ascending.
+        cluster: Cluster of each client by round, int `[R, clients]`, -1 = none.
+        true_cluster: True clusters, int `[clients]`, -1 = unknown.
+        match: Colour number of each cluster.
+        most_rounds: Maximum number of drawn rounds.
     """
     numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
     if not cluster.size or not 1 < len(numbers) <= _MOST_CLUSTERS:
-        return None  # nobody has a model, all have one, or each has its own
+        return None  # no client has a model, all share one, or each has its own
     shown = sample(true_cluster if len(truths) else cluster[-1])
     order = shown[np.lexsort((cluster[-1, shown], true_cluster[shown]))]
     kept = thin(len(rounds), most_rounds)
@@ -81,7 +81,7 @@ def client_scores(
         values: Scores, float `[R, clients]`, nan = not scored or undefined.
         cluster: Clusters in the last round, int `[clients]`, -1 = none; rows are in their order.
         score: Score that the values are of.
-        most_rounds: Rounds that are drawn at most.
+        most_rounds: Maximum number of drawn rounds.
     """
     finite = values[np.isfinite(values)]
     if len(rounds) < 2 or len(np.unique(finite)) < 2:
@@ -115,8 +115,8 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
     """Draws the weights of the models in the clients' mixtures as a heat map; None if there are no weights.
 
     Args:
-        weights: `[clients, K]`, nan = the client has no model.
-        cluster: the largest weight's model, int `[clients]`, -1 = none; rows are in this order.
+        weights: Weights of the models, `[clients, K]`, nan = the client has no model.
+        cluster: Model with the largest weight, int `[clients]`, -1 = none; rows are in this order.
     """
     known = np.flatnonzero(np.isfinite(weights).all(1)) if weights.shape[1] > 1 else np.empty(0, int)
     if not len(known):
@@ -161,9 +161,9 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
     """Histogram of the clients' final scores, stacked by cluster if there are few; None without a score.
 
     Args:
-        values: the score of each client, float `[n]`, nan without test data.
-        cluster: int `[n]`, -1 = none.
-        match: the number whose colour each cluster takes.
+        values: Score of each client, float `[n]`, nan without test data.
+        cluster: Cluster of each client, int `[n]`, -1 = none.
+        match: Colour number of each cluster.
         score: Score of the values.
     """
     values, cluster = values[np.isfinite(values)], cluster[np.isfinite(values)]

@@ -31,18 +31,18 @@ def colours_of(clusters: np.ndarray) -> np.ndarray:
     return palette[np.where(clusters < 0, MAX_COLOURS, clusters % MAX_COLOURS)]
 
 
-def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
+def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
     """Matches each found cluster with a colour number, so that equal clusters look equal.
 
     The pairs are those with the most clients in common (the assignment of greatest overlap). Found clusters that are
     left over take numbers that no true cluster has; where no true cluster is known, each keeps its own.
 
     Args:
-        found: int `[..., clients]`, -1 = none.
-        true: int `[clients]`, -1 = unknown.
+        found: Found clusters, int `[..., clients]`, -1 = none.
+        true: True clusters, int `[clients]`, -1 = unknown.
 
     Returns:
-        a number for each found cluster, each another one.
+        A different number for each found cluster.
     """
     numbers = np.unique(found[found >= 0])
     if not len(numbers) or (true < 0).all():
@@ -76,9 +76,9 @@ def cluster_styles(
     colour.
 
     Args:
-        found: numbers of found clusters; -1 = not assigned.
-        match: the number whose colour each takes; see `matched`. One that is not in it keeps its own.
-        true: numbers of true clusters; -1 = unknown.
+        found: Numbers of found clusters; -1 = not assigned.
+        match: Colour number of each cluster, see `match_colours`; the own number for a cluster without one.
+        true: Numbers of true clusters; -1 = unknown.
         size: Size of markers.
     """
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))

@@ -26,8 +26,8 @@ class Means:
 
     Args:
         rounds: Rounds that every run of the group has.
-        mean: over the seeds.
-        deviation: over the seeds; empty with one.
+        mean: Means over the seeds.
+        deviation: Standard deviations over the seeds; empty with one.
     """
 
     rounds: Sequence[int]
@@ -39,7 +39,7 @@ class Means:
         """Computes the means of a column over runs, in the rounds for which all runs have it.
 
         Args:
-            runs: rows of `metrics.csv` of each.
+            runs: Rows of `metrics.csv` of each run.
             column: Column of these rows.
         """
         found = [{int(row["round"]): known(row.get(column)) for row in rows} for rows in runs]
@@ -76,11 +76,11 @@ def over_rounds(
 
     Args:
         column: Name of the column in `metrics.csv`.
-        title: the heading.
-        axis: name of the vertical axis.
-        meaning: a sentence for the caption.
+        title: Heading.
+        axis: Label of the vertical axis.
+        meaning: Sentence for the caption.
         groups: Groups by name.
-        score: the task's main one.
+        score: The task's main score.
     """
     drawn = {name: one for name, one in groups.items() if one.rounds}
     if max((len(one.rounds) for one in drawn.values()), default=0) < 2:
@@ -194,8 +194,8 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
     """Draws the main score of a run and of its baseline over the rounds: test, worst tenth, validation.
 
     Args:
-        runs: rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
-        score: the task's main one.
+        runs: Rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
+        score: The task's main score.
     """
     groups, styles = {}, {}
     for (run, rows), colour in zip(runs.items(), (LINE_COLOURS[0], "#7f7f7f"), strict=False):
@@ -214,8 +214,8 @@ def mean_curves(
     """Draws the main test score of algorithms: means over the seeds, with a band of one standard deviation.
 
     Args:
-        curves: for each algorithm the test figures of its runs by round.
-        target: drawn as a thin line.
+        curves: Test scores of each algorithm's runs by round.
+        target: Value of a thin line.
         score: Score that the figures show.
     """
     groups = {name: Means.over_seeds(curve) for name, curve in curves.items() if curve}

@@ -21,7 +21,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
 
     Args:
         rows: Rows of `clusters.csv`.
-        match: the number whose colour each cluster takes.
+        match: Colour number of each cluster.
     """
     parents: dict[int, int] = {}
     sizes: dict[int, dict[int, int]] = {}  # sizes by cluster and round
@@ -117,9 +117,9 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
     """Draws when data shifted, when that was detected, and the delay; None if data do not shift.
 
     Args:
-        moved: rows of `shift.csv`, of clients.
-        found: rows of `migrations.csv`.
-        last: round of the run so far.
+        moved: Rows of `shift.csv` that name a client.
+        found: Rows of `migrations.csv`.
+        last: Last round of the run so far.
     """
     if not moved and not found:
         return None

@@ -23,10 +23,10 @@ class Table:
 
     Args:
         title: Caption of the table.
-        head: names of its columns.
-        rows: with a cell for each column; None = blank.
+        head: Names of the columns.
+        rows: Rows with a cell for each column; None = blank.
         folded: Show the table on demand only.
-        note: a sentence below it.
+        note: Sentence below the table.
     """
 
     title: str
@@ -43,14 +43,14 @@ class Figure:
     Args:
         name: Name of the file, and anchor on a page.
         title: Heading of the figure.
-        rows: rows of panels; None = an empty place.
-        caption: the text below it.
+        rows: Rows of panels; None = an empty place.
+        caption: Text below the figure.
         alt: Text alternative that describes the figure.
-        styles: looks of the names in its panels; the legend has their order.
+        styles: Styles of the names in the panels, in the order of the legend.
         table: Table of the values; None = taken from the panels.
         height: Height of a panel, inches.
-        frames: states of its only panel by their names, of which `rows` has the last; empty = it has one state.
-        total: the rounds that there are; None = the panels show all.
+        frames: States of its only panel by their names, the last one as in `rows`; empty = it has one state.
+        total: Number of rounds; None = the panels show all.
     """
 
     name: str

@@ -19,10 +19,10 @@ def write_figure(
 
     Args:
         figure: Figure to draw.
-        path: without the ending; its folder is made.
+        path: Path without the ending; its folder is made.
         formats: Formats of the files.
         titled: Draw the heading above the figure.
-        dpi: dots per inch of a PNG, and of cells in a PDF; None = 240.
+        dpi: Dots per inch of a PNG, and of cells in a PDF; None = 240.
 
     Raises:
         SaveError: a file could not be written.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.clusters import histogram, memberships
-from lit_cfl.pictures.colours import matched
+from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.events import layers
 from lit_cfl.pictures.figure import Figure
@@ -25,7 +25,7 @@ class PictureFolder:
     """Draws the pictures of a run that have changed, replacing their earlier versions.
 
     Args:
-        path: the folder; made with the first picture.
+        path: Folder, made with the first picture.
         formats: File formats of each picture; empty = no pictures.
     """
 
@@ -40,7 +40,7 @@ class PictureFolder:
         """Draws the changed pictures, and those that failed before; final pictures are drawn once.
 
         Returns:
-            their PNGs by name, without a picture that cannot be drawn or would be empty.
+            Their PNGs by name, without a picture that cannot be drawn or would be empty.
         """
         if self.ended:
             return {}
@@ -60,7 +60,7 @@ class PictureFolder:
 
     def _due(self, view: RoundView) -> dict[str, Callable[[], Figure | None]]:
         known = cache(view.memberships)
-        match = cache(lambda: matched(known()["cluster"], known()["true_cluster"]))
+        match = cache(lambda: match_colours(known()["cluster"], known()["true_cluster"]))
         due: dict[str, Callable[[], Figure | None]] = {
             "curve": lambda: learning_curve({view.algorithm: view.rows()}, view.score)
         }
@@ -85,11 +85,12 @@ def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, form
     """Redraws the learning curve of a run together with its baseline's, from the files of both.
 
     Args:
-        path, baseline_path: the directories of the run and of its baseline.
-        summary, baseline: content of their `summary.json`.
+        path, baseline_path: Directories of the run and of its baseline.
+        summary, baseline: Content of their `summary.json`.
+        formats: File formats; empty = draw nothing.
 
     Returns:
-        the files that were drawn, as named in the run's directory.
+        The drawn files, relative to the run's directory.
     """
     if not formats:
         return []

@@ -9,21 +9,17 @@ from lit_cfl.errors import Notice, SaveError
 T = TypeVar("T")
 
 
-def warn_of(line: str) -> None:
-    """Warns with a notice."""
-    warnings.warn(Notice(line), stacklevel=2)
-
-
 class DrawingGuard:
     """Draws pictures one by one. A failed one is left out with one notice, and the others are drawn.
 
     Args:
-        say: receives the notices, one for each picture that failed, and one for all that could not be written.
-        passed: errors that end the command all the same, where it was asked for the files.
+        say: Receives a notice for each failed picture, and one for all that could not be written; None = warn.
+        passed: Errors that are raised nevertheless, for commands whose purpose is the files.
     """
 
-    def __init__(self, say: Callable[[str], None] = warn_of, passed: tuple[type[Exception], ...] = ()) -> None:
-        self._say, self._passed = say, passed
+    def __init__(self, say: Callable[[str], None] | None = None, passed: tuple[type[Exception], ...] = ()) -> None:
+        self._say = say or (lambda line: warnings.warn(Notice(line), stacklevel=2))
+        self._passed = passed
         self._known: set[str] = set()  # failures already reported
 
     def __call__(self, name: str, draw: Callable[[], T]) -> T | None:
@@ -31,7 +27,7 @@ class DrawingGuard:
 
         Args:
             name: Display name of the picture.
-            draw: draws it, and perhaps writes it.
+            draw: Function that draws the picture, and may write it.
         """
         try:
             return draw()

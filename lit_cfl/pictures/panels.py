@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -113,8 +113,8 @@ class Curve:
     Args:
         name: Name by which its style and the legend entry are found.
         x, y: Coordinates of the points.
-        low, high: edges of the band; empty = none.
-        notes: the value of each point in words, for a page and its table; empty = the numbers.
+        low, high: Edges of the band; empty = no band.
+        notes: Formatted value of each point, for a page and its table; empty = the numbers.
     """
 
     name: str
@@ -136,8 +136,8 @@ class Points:
 
     Args:
         name: Name by which its style and the legend entry are found.
-        x, y: their places.
-        labels: beside them; empty = none.
+        x, y: Coordinates of the points.
+        labels: Labels next to the points; empty = none.
         notes: Facts about each point by name, for a page and its table; None = unknown; empty = none.
     """
 
@@ -154,10 +154,10 @@ class Bars:
 
     Args:
         name: Name by which its style and the legend entry are found.
-        x: their left edges.
+        x: Left edges of the bars.
         width: Width of all bars.
         height: Height of each bar.
-        base: where each begins; empty = at 0.
+        base: Lower end of each bar; empty = 0.
     """
 
     name: str
@@ -193,12 +193,12 @@ class Cells:
     """Rows of cells along an axis with named values, such as clients and their clusters.
 
     Args:
-        places: int `[rows, columns]`, places in `names`.
+        places: Indices into `names`, int `[rows, columns]`.
         names: Names by which styles and legend entries are found.
         edges: Edges of the columns on the axis, `[columns + 1]`.
         marks: Short forms of the names, shown next to long stretches of the last column.
-        side: int `[rows]`, places of a narrow column on the left; None = there is none.
-        side_name: below the narrow column.
+        side: Indices into `names` of a narrow column on the left, int `[rows]`; None = no such column.
+        side_name: Label below the narrow column.
     """
 
     places: np.ndarray
@@ -222,17 +222,17 @@ class Panel:
     """One pair of axes.
 
     Args:
-        title: above it.
-        x, y: names of the axes.
+        title: Title above the panel.
+        x, y: Labels of the axes.
         curves, points, bars: Contents of the panel.
         limits: Limits of the vertical axis; None = automatic.
-        diagonal: half the width of a band around equal values, drawn with its middle; None = none.
-        logarithmic: both axes.
-        log_x: the horizontal axis alone.
-        x_ticks, y_ticks: names of places on the axes; empty = numbers.
+        diagonal: Half the width of a band around equal values, drawn with its middle; None = no band.
+        logarithmic: Make both axes logarithmic.
+        log_x: Make the horizontal axis logarithmic.
+        x_ticks, y_ticks: Names of places on the axes; empty = numbers.
         matrix: Matrix instead of curves, points and bars; the matrices of a row share one colour bar.
         cells: Cells instead of curves, points and bars.
-        bare: neither numbers nor a grid: the axes of a map mean nothing.
+        bare: Draw neither numbers nor a grid, as the axes of a map have no meaning.
     """
 
     title: str
@@ -266,7 +266,7 @@ def draw_panels(
     A title is left out below a panel with the same one, and so are the names of axes that a neighbour has.
 
     Args:
-        grid: rows of panels; None = an empty place.
+        grid: Rows of panels; None = an empty place.
         styles: Styles by name of curve and points, in the legend's order.
         width: Width of the figure, inches.
         height: Height of a panel, inches.
@@ -395,12 +395,12 @@ def _are_whole(values: Sequence[float]) -> bool:
 
 def _draw_matrix(axes: Axes, matrix: HeatMap) -> None:
     axes.grid(visible=False)
-    look: Any = {"cmap": "viridis", "vmin": matrix.low, "vmax": matrix.high}
+    look: Any = {"cmap": colormaps["viridis"], "vmin": matrix.low, "vmax": matrix.high}
     if matrix.edges:
         rows = np.arange(len(matrix.values) + 1) - 0.5
-        axes.set(facecolor=_UNKNOWN, yticks=[])
+        look["cmap"] = look["cmap"].with_extremes(bad=_UNKNOWN)
         axes.pcolormesh(matrix.edges, rows, matrix.values, rasterized=True, **look)
-        axes.set_ylim(rows[-1], rows[0])
+        axes.set(yticks=[], ylim=(rows[-1], rows[0]))
         return
     axes.imshow(matrix.values, interpolation="none", **look)
     edges, names = stretches(matrix.groups)

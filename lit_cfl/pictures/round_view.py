@@ -17,18 +17,18 @@ class RoundView:
 
     Args:
         algorithm: Name of the algorithm.
-        score: the task's main one.
+        score: The task's main score.
         round: Evaluated round.
         last: True if the run ends here.
-        memberships: gives the content of `memberships.npz` up to here.
+        memberships: Returns the content of `memberships.npz` up to this round.
         cluster, true_cluster: Cluster and true cluster of the scored clients, `[n]`; -1 = unknown.
-        values: their test score, nan without test data; empty where nobody has any.
-        clusters: the rows of `clusters.csv` of this round.
-        metrics: the file `metrics.csv`, and how many bytes it has now.
-        snapshots: the folder of snapshots.
-        compared: the round of the latest snapshot; None = there is none.
-        tables: the run's further tables by name, among them the algorithm's own: files that grow, and how many bytes
-            they have now.
+        values: Test score of these clients, nan without test data; empty if no client has any.
+        clusters: Rows of `clusters.csv` of this round.
+        metrics: File `metrics.csv`, and its present size in bytes.
+        snapshots: Folder of snapshots.
+        compared: Round of the latest snapshot; None = there is none.
+        tables: Further tables of the run by name, including the algorithm's own: growing files, and their present
+            sizes in bytes.
     """
 
     algorithm: str

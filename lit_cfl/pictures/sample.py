@@ -13,10 +13,10 @@ def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
 
     Args:
         clusters: Clusters of the clients, int `[n]`.
-        most: clients that are drawn; all if there are no more.
+        most: Maximum number of clients.
 
     Returns:
-        places in `clusters`, ascending; more than `most` only if there are more clusters.
+        Indices into `clusters`, ascending; more than `most` only if there are more clusters.
     """
     if len(clusters) <= most:
         return np.arange(len(clusters))

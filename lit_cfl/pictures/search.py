@@ -33,9 +33,9 @@ class Search:
     Args:
         rows: Rows of the trained trials by number: `trial_id`, `status`, values by parameter, metrics.
         metric: Metric by which trials are compared.
-        parameters: names of the values that a trial may have.
-        best: finds the best of some rows, or None.
-        traffic: the column of MiB.
+        parameters: Names of the values that a trial may have.
+        best: Returns the best of some rows, or None.
+        traffic: Column of MiB.
     """
 
     rows: Sequence[Row]
@@ -100,7 +100,7 @@ def importance(shares: Mapping[str, float], method: str) -> Figure | None:
 
     Args:
         shares: Share of each parameter.
-        method: how they were found.
+        method: Name of the method.
     """
     if not shares:
         return None
@@ -125,8 +125,8 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
     """Draws finished trials by traffic and metric; None if their traffic does not differ.
 
     Args:
-        search: the trials.
-        front: rows that no other beats in both, the cheapest first.
+        search: Trials of the search.
+        front: Pareto-optimal rows, the cheapest first.
     """
     rows = [row for row in search.of("finished") if known(row.get(search.traffic)) is not None]
     if len({row[search.traffic] for row in rows}) < 2:

@@ -19,8 +19,8 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
 
     Args:
         snapshots: Snapshots by round, one or more.
-        skipped: rounds with a snapshot that are not among these.
-        most_clients: Most clients in a matrix; of more, a sample is drawn.
+        skipped: Number of rounds whose snapshot is left out.
+        most_clients: Maximum number of clients in a matrix; of more, a sample is drawn.
     """
     chosen = {number: sample(one["cluster"], most_clients) for number, one in snapshots.items()}
     values = {number: one["similarity"][np.ix_(*2 * [chosen[number]])] for number, one in snapshots.items()}
@@ -100,9 +100,9 @@ def client_map(
     Args:
         round: Round of the snapshot.
         snapshot: Snapshot of one client or more.
-        match: the number whose colour each found cluster takes.
-        about: gives what else is known of a client, by name; None = not known.
-        most_clients: Most clients to draw.
+        match: Colour number of each found cluster.
+        about: Returns further facts about a client by name; None = unknown.
+        most_clients: Maximum number of clients.
     """
     plane = snapshot["projection"].astype(float)
     shown = sample(snapshot["cluster"], most_clients)

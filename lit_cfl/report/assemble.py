@@ -7,7 +7,6 @@ from pathlib import Path
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report import data_sets, over_rounds, overview, settings
 from lit_cfl.report.blocks import Page, Section
-from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.run_figures import figures_of
 from lit_cfl.report.sources import Group, ReportSource, list_groups, main_score_of, read_source, require_comparable
 from lit_cfl.scores import Score
@@ -33,7 +32,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
     sections, lines = [], overview.headline(groups, score)
     if groups:
-        compared = [read_comparison(s.path, score) for s in sources if s.kind == "comparison"]
+        compared = [overview.read_comparison(s.path, score) for s in sources if s.kind == "comparison"]
         tables = [table for found, _ in compared for table in found]
         problems += [problem for _, found in compared for problem in found]
         sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]

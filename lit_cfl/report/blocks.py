@@ -24,8 +24,8 @@ class Code:
     """Lines to be copied, such as a command.
 
     Args:
-        text: the lines.
-        title: Title of the figures.
+        text: Lines to be copied.
+        title: Heading above the lines.
         folded: Show on demand only.
     """
 
@@ -44,7 +44,7 @@ class Section:
     Args:
         title: Heading.
         blocks: Blocks in order.
-        parts: smaller sections inside it.
+        parts: Subsections.
     """
 
     title: str

@@ -41,9 +41,9 @@ def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None
     """Writes the figures of a page into a folder, except those that cannot be drawn, as PNG and PDF for a paper.
 
     Args:
-        page: with figures.
-        folder: for their files.
-        drawn: called after each.
+        page: Page with figures.
+        folder: Folder of the files.
+        drawn: Called after each figure.
 
     Raises:
         SaveError: a file could not be written.

@@ -8,8 +8,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
 from lit_cfl.report.blocks import Block, Section, Table
-from lit_cfl.report.comparison import read_comparison
-from lit_cfl.report.overview import last_value
+from lit_cfl.report.overview import last_value, read_comparison
 from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
 from lit_cfl.scores import Score
 from lit_cfl.statistics import Ranking, friedman
@@ -27,8 +26,8 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
     """Makes the line that sums the page up, the section of the ranks, and one of the table of each comparison.
 
     Args:
-        sources: comparisons, one of each data set.
-        problems: receives what is missing, damaged or left out.
+        sources: Comparisons, one per data set.
+        problems: List to which missing, damaged and left out parts are added.
 
     Raises:
         InputError: they are scored differently, or have fewer than three methods in common.
@@ -75,7 +74,7 @@ def _names(sources: Sequence[ReportSource]) -> list[str]:
 
 
 def _scores(source: ReportSource, score: Score) -> dict[str, float]:
-    """Computes the mean of each method over the seeds; a method of which no run is over has none."""
+    """Computes the mean of each method over the seeds; a method without a finished run has none."""
     found = {}
     for group in source.groups:
         values = [last_value(run, f"test/weighted_{score.name}") for run in group.runs if run.over]

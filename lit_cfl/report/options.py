@@ -8,7 +8,7 @@ from lit_cfl.errors import InputError, LineParser
 
 _EPILOG = """\
 DIR is the directory of a run, a comparison (lit-cfl compare) or a study (lit-cfl tune). Several are
-shown on one page; their runs must have the same data.
+shown on one page; their runs must have the same data, except that comparisons on different data are ranked.
 """
 
 
@@ -20,7 +20,7 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
         epilog=_EPILOG,
         allow_abbrev=False,
     )
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="that run, compare or tune wrote")
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="a directory that run, compare or tune wrote")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
     parser.add_argument("--figures", metavar="DIR", help="also draw each figure as PNG and PDF, for a paper")
     given = parser.parse_args(list(arguments))

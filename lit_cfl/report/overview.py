@@ -1,13 +1,15 @@
-"""The first section: one row per group, and a summary."""
+"""The first section: one row per group, a summary, and the tables of comparisons."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 
 from lit_cfl.pictures.figure import known
 from lit_cfl.report.blocks import Section, Table
-from lit_cfl.report.run_files import RunFiles
+from lit_cfl.report.run_files import RunFiles, attempt
 from lit_cfl.report.sources import Group
 from lit_cfl.scores import Score
+from lit_cfl.storage.csv_log import read_table
 
 
 def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ()) -> Section:
@@ -32,7 +34,7 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
 def _note(groups: Sequence[Group], score: Score) -> str:
     several = any(len(group.runs) > 1 for group in groups)
     some = any(len(group.counted) < len(group.runs) for group in groups)
-    spread = f" Mean ± standard deviation over the seeds{', of runs that are over' if some else ''}." if several else ""
+    spread = f" Mean ± standard deviation over the seeds{', of finished runs' if some else ''}." if several else ""
     lower = "" if score.higher_is_better else " Lower is better."
     return (
         f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower} "
@@ -109,3 +111,26 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
         lines.append(f"{best} found {count:g} clusters.{agreement}")
     return lines
+
+
+def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
+    """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and failed or damaged runs."""
+    problems: list[str] = []
+    file = path / "results.csv"
+    table = attempt(problems, file, lambda: _table_of_differences(path, score)) if file.exists() else None
+    runs = path / "runs.csv"
+    rows = (attempt(problems, runs, lambda: read_table(runs)) if runs.exists() else None) or []
+    failed = [row for row in rows if row.get("status") == "failed"]
+    problems += [f"{row['algorithm']}, seed {row['seed']}, failed: {row.get('error')}." for row in failed]
+    return ([table] if table is not None else []), problems
+
+
+def _table_of_differences(path: Path, score: Score) -> Table:
+    from lit_cfl.compare.results import Results  # import Lightning
+    from lit_cfl.compare.tables import cells, read_notes
+
+    rows = read_table(path / "results.csv")
+    for row in rows:
+        row["algorithm"] = str(row["algorithm"])
+    head, *lines = cells(Results([], rows, [], {}, score))
+    return Table("Compared seed by seed", head, lines, note=" ".join(read_notes(path)))

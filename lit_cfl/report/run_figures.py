@@ -25,9 +25,9 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
     """Makes all figures for which the run's files suffice. Problems with damaged tables are recorded.
 
     Args:
-        run: the files.
+        run: Files of the run.
         name: Name of the run, with which names of figures begin.
-        score: the main one.
+        score: Main score.
         runs: Runs that share the page.
     """
     moved, found = _rows_of(run, "shift"), _rows_of(run, "migrations")

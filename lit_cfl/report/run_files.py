@@ -14,7 +14,7 @@ import yaml
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import true_clusters_in
 from lit_cfl.metric_names import Row, main_score
-from lit_cfl.pictures.colours import matched
+from lit_cfl.pictures.colours import match_colours
 from lit_cfl.scores import ACCURACY, Score, read_scores
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
@@ -33,12 +33,12 @@ class RunFiles:
     """The readable files of one run.
 
     Args:
-        path: the run directory.
-        config: content of `config.yaml`; empty where it cannot be read.
-        summary: content of `summary.json`; None = the run is not over, or it is damaged.
+        path: Run directory.
+        config: Content of `config.yaml`; empty if it cannot be read.
+        summary: Content of `summary.json`; None = the run has not finished, or the file is damaged.
         rows: Rows of `metrics.csv`.
-        tables: rows of the other tables by name, without `.csv`.
-        environment: content of `environment.json`.
+        tables: Rows of the other tables by name, without `.csv`.
+        environment: Content of `environment.json`.
         running: True if a process is working on the run.
         over: True if the run has finished.
         problems: Sentences about missing or damaged files; more may be added while files are read.
@@ -117,9 +117,9 @@ class RunFiles:
         """The colour number of each cluster in all of the run's figures."""
         known = self.memberships
         if known is not None:
-            return matched(known["cluster"], known["true_cluster"])
+            return match_colours(known["cluster"], known["true_cluster"])
         last = next((one for number in reversed(self.snapshots) if (one := self.snapshot(number)) is not None), None)
-        return {} if last is None else matched(last["cluster"], last["true_cluster"])
+        return {} if last is None else match_colours(last["cluster"], last["true_cluster"])
 
     def table(self, name: str) -> Sequence[Row]:
         """Returns the rows of a table; empty if it does not exist."""

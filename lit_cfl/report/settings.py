@@ -19,7 +19,7 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
     """Builds the section.
 
     Args:
-        groups: all groups of the page.
+        groups: All groups of the page.
         command: Command that regenerates the page.
     """
     blocks: list[Block] = []
@@ -34,7 +34,8 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
     environment = _environment(groups)
     if environment is not None:
         blocks.append(environment)
-    again = "\n".join(_repeats(group) for group in groups if _is_of_a_file(group))
+    from_files = [one for one in groups if one.first.config and not one.first.config.get("made_in_python")]
+    again = "\n".join(map(_repeats, from_files))
     if again:
         blocks.append(Code(again, "Commands that repeat the runs" if len(groups) > 1 else "Command that repeats it"))
     blocks.append(Code(shlex.join(command), "Command that made this page"))
@@ -81,10 +82,6 @@ def _flat_environment(environment: Mapping[str, Any]) -> dict[str, str]:
         else:
             flat[name] = ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return flat
-
-
-def _is_of_a_file(group: Group) -> bool:
-    return bool(group.first.config) and not group.first.config.get("made_in_python")
 
 
 def _repeats(group: Group) -> str:

@@ -27,9 +27,9 @@ class Group:
     """Runs of one setting, one per seed.
 
     Args:
-        name: for people; differs from all other groups on the page.
-        runs: one or more, by seed.
-        path: Path of the directory that holds them.
+        name: Displayed name, unique on the page.
+        runs: One run or more, by seed.
+        path: Directory of the runs.
     """
 
     name: str

@@ -25,7 +25,7 @@ from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance, list_figures
 from lit_cfl.tune.record import FINISHED_STATUS, RUNNING, STUDY, read_record, read_study_id
 from lit_cfl.tune.space_file import parse_space
-from lit_cfl.tune.spaces import Space, in_words
+from lit_cfl.tune.spaces import Space, format_values
 
 _MOST_ERRORS = 5
 _INTERRUPTED = "interrupted"  # a trial that began, in a study that no process works on
@@ -144,7 +144,7 @@ def headline(study: SavedStudy) -> str:
     trials = f"{count_noun(len(study.trained), 'trial')}, {len(finished)} of them finished"
     if best is None:
         return f"{trials}; none has a {metric} yet."
-    return f"{trials}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {in_words(best['values'])}."
+    return f"{trials}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {format_values(best['values'])}."
 
 
 def _summary(study: SavedStudy) -> list[Block]:

@@ -27,7 +27,7 @@ from lit_cfl.scores import Score
 from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows
 
-pytestmark = pytest.mark.usefixtures("plain_comparisons")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 COLUMNS = {
     "test_accuracy": "test/weighted_accuracy",
@@ -124,7 +124,7 @@ def test_data_shift_in_the_same_way_for_all_algorithms():
     assert moved["FedAvg"][0] != moved["FedAvg"][1]
 
 
-@pytest.mark.usefixtures("drawn_comparisons")
+@pytest.mark.usefixtures("figures")
 def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "2", "--seeds", "0", "1", "--target", "0.12")
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
@@ -336,7 +336,7 @@ def test_a_tiny_comparison_says_that_it_is_not_paired():
     assert "not paired" in Path("c/results.md").read_text()
 
 
-@pytest.mark.usefixtures("drawn_comparisons")
+@pytest.mark.usefixtures("figures")
 def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -12,7 +12,7 @@ from lit_cfl.compare.from_python import ComparisonTables
 from lit_cfl.errors import InputError
 from lit_cfl.storage.csv_log import read_table
 
-pytestmark = pytest.mark.usefixtures("plain_comparisons")
+pytestmark = pytest.mark.usefixtures("no_figures")
 WORDS = [*SMALL[3:], "--pictures.formats", "[]"]
 
 

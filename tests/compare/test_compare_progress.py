@@ -14,7 +14,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import Job
 from lit_cfl.progress.live import Display, LogDisplay, TerminalDisplay
 
-pytestmark = pytest.mark.usefixtures("plain_comparisons")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 TINY = (
     "--config",

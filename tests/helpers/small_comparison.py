@@ -1,8 +1,4 @@
-"""The command line of a comparison that takes seconds, without its algorithms; and comparisons without pictures."""
-
-from collections.abc import Iterator
-
-import pytest
+"""The command line of a comparison that takes seconds, without its algorithms."""
 
 SMALL = (
     "compare",
@@ -19,17 +15,3 @@ SMALL = (
     "--num_cpus",
     "1",
 )
-
-
-@pytest.fixture
-def plain_comparisons() -> Iterator[pytest.MonkeyPatch]:
-    """Comparisons draw no picture, which takes a second each. A fixture of `conftest.py`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lit_cfl.compare.command.write_picture", lambda *_: True)
-        yield patch
-
-
-@pytest.fixture
-def drawn_comparisons(plain_comparisons: pytest.MonkeyPatch) -> None:
-    """A test of a file with `plain_comparisons` looks at the picture all the same."""
-    plain_comparisons.undo()

@@ -80,17 +80,3 @@ def cluster() -> Iterator[None]:
         )
     yield
     ray.shutdown()
-
-
-@pytest.fixture
-def plain_studies() -> Iterator[pytest.MonkeyPatch]:
-    """Studies draw no pictures, which take two seconds each. A fixture of `conftest.py`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lit_cfl.tune.study_result.draw", lambda *_: True)
-        yield patch
-
-
-@pytest.fixture
-def drawn_studies(plain_studies: pytest.MonkeyPatch) -> None:
-    """A test of a file with `plain_studies` looks at the pictures all the same."""
-    plain_studies.undo()

@@ -40,5 +40,5 @@ def run_all(trials: Trials, figures: Mapping[Any, float]) -> list[dict[str, Any]
     trained = []
     while (record := trials.next()) is not None:
         trained.append(record.values)
-        trials.ended(record.number, told(figures[record.values["x"]]))
+        trials.end(record.number, told(figures[record.values["x"]]))
     return trained

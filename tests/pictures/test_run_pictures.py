@@ -14,7 +14,7 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.pictures.clusters import histogram, memberships
-from lit_cfl.pictures.colours import MAX_COLOURS, hex_of, matched
+from lit_cfl.pictures.colours import MAX_COLOURS, hex_of, match_colours
 from lit_cfl.pictures.curves import learning_curve, mean_curves
 from lit_cfl.pictures.events import layers
 from lit_cfl.pictures.figure import Figure, draw
@@ -70,7 +70,7 @@ def test_sample_of_clients_is_stated_with_the_figure():
 
 def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers():
     found, true = [2, 0, 0, 1, 2, 1], [0, 1, 1, 2, 0, 2]
-    figure = client_map(1, compared(found, true), matched(np.array(found), np.array(true)))
+    figure = client_map(1, compared(found, true), match_colours(np.array(found), np.array(true)))
     ((left, right),) = figure.rows
     looks = [
         {(*place, figure.styles[dots.name].colour, figure.styles[dots.name].marker)
@@ -109,17 +109,17 @@ def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
 def test_found_clusters_take_the_colours_of_the_true_ones_that_they_match_best(
     found: list[int], true: list[int], expected: dict[int, int]
 ):
-    assert matched(np.array(found), np.array(true)) == expected
+    assert match_colours(np.array(found), np.array(true)) == expected
 
 
 def test_clusters_are_matched_over_all_rounds():
     rounds = np.array([[0, 0, 0, 0], [0, 0, 3, 3]])  # one joint model, and then two
-    assert matched(rounds, np.array([1, 1, 0, 0])) == {0: 1, 3: 0}
+    assert match_colours(rounds, np.array([1, 1, 0, 0])) == {0: 1, 3: 0}
 
 
 def test_memberships_are_ordered_by_true_and_then_by_last_cluster():
     cluster, true = np.array([[-1, -1, 0, 0, 1], [1, 0, 0, 1, 0]]), np.array([0, 1, 1, 0, 0])
-    figure = memberships(np.array([1, 11]), cluster, true, matched(cluster, true))
+    figure = memberships(np.array([1, 11]), cluster, true, match_colours(cluster, true))
     cells, order = figure.drawing.cells, [4, 0, 3, 1, 2]
     names = {-1: "not assigned", 0: "cluster 0", 1: "cluster 1"}
     assert [[cells.names[place] for place in row] for row in cells.places] == [

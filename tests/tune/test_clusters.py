@@ -24,7 +24,7 @@ from studies import base, study_file
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
-from lit_cfl.tune.cluster import require_seen_by_all
+from lit_cfl.tune.cluster import require_shared_folder
 from lit_cfl.tune.cluster_jobs import Jobs
 
 FOLDER = Path(__file__).parents[2] / "configs" / "cluster"
@@ -107,12 +107,12 @@ def test_nodes_that_do_not_see_the_study_directory_are_named(monkeypatch: pytest
     )
     monkeypatch.setattr("lit_cfl.tune.cluster.ray", ray)
     sees = {"a": True, "b": True, "c": True}
-    require_seen_by_all("/studies/x")
+    require_shared_folder("/studies/x")
     sees |= {"b": False, "c": False}
     with pytest.raises(
         InputError, match=r"/studies/x is not there on b, c: .* give a --study_dir on a file system that"
     ):
-        require_seen_by_all("/studies/x")
+        require_shared_folder("/studies/x")
 
 
 def free_port() -> int:

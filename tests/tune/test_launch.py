@@ -26,7 +26,7 @@ from lit_cfl.tune.cluster_jobs import (
     require_new,
     unpack,
 )
-from lit_cfl.tune.launch_request import as_in_the_job, find_files, packed, read_launch_request
+from lit_cfl.tune.launch_request import as_in_the_job, find_files, job_folder, read_launch_request
 from lit_cfl.tune.options import parse_study
 
 OWN = "from helper_of_launch import RATE\nfrom lit_cfl.algorithms import FedAvg\nclass Own(FedAvg):\n    rate = RATE\n"
@@ -56,7 +56,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sent(order) -> tuple[set[str], dict]:
     """What of a job's folder is not our packages, and its configuration."""
-    with packed(order) as folder:
+    with job_folder(order) as folder:
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         ours = {name for name in found if name.startswith("lit_cfl/")}
         assert {name.rpartition(".")[2] for name in ours} == {"py"}
@@ -183,7 +183,7 @@ def test_a_job_larger_than_ray_takes_is_refused(project: Path, monkeypatch: pyte
     order = read_launch_request(["--config", "mine.yaml"], ["big.bin"])
     monkeypatch.setattr(launch_request, "_LIMIT_MIB", 3)
     message = r"folder would be [45] MiB, and a Ray cluster takes 3; the largest file is big.bin"  # 3 and our own code
-    with pytest.raises(InputError, match=message), packed(order):
+    with pytest.raises(InputError, match=message), job_folder(order):
         pass
 
 

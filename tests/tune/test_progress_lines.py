@@ -7,7 +7,7 @@ from pathlib import Path
 from tune_trials import new_trials
 
 from lit_cfl.tune.progress_lines import ProgressLines
-from lit_cfl.tune.search import how_far
+from lit_cfl.tune.search import describe_progress
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -22,7 +22,7 @@ def test_silence_is_broken_again_and_again_until_the_end():
     lines = ProgressLines(said.append, seconds=0.05)
     with lines.breaking_silence():
         wait_for(lambda: len(said) >= 2)
-        lines.how_far = lambda: "halfway"
+        lines.describe_progress = lambda: "halfway"
         wait_for(lambda: said[-1] == "0:00 halfway" or said[-1].endswith(" halfway"))
     count = len(said)
     time.sleep(0.2)
@@ -41,9 +41,9 @@ def test_a_line_that_is_said_puts_off_the_next_one():
 
 def test_how_far_a_study_is_counts_trials_and_names_the_rounds_of_those_that_run(tmp_path: Path):
     trials = new_trials(tmp_path, [{"x": x} for x in (1, 2, 3)], limit=4)
-    assert how_far(trials, 12) == "0 of 4 trials are over; running: none yet"
+    assert describe_progress(trials, 12) == "0 of 4 trials have finished; running: none yet"
     for _ in range(3):
         assert trials.next() is not None
-    trials.told(1, {"rounds": 7})
-    trials.ended(0, {"rounds": 12, "finished": True, "val/weighted_accuracy": 0.5})
-    assert how_far(trials, 12) == "1 of 4 trials are over; running: 0001 round 7 of 12; 1 before round 1"
+    trials.report(1, {"rounds": 7})
+    trials.end(0, {"rounds": 12, "finished": True, "val/weighted_accuracy": 0.5})
+    assert describe_progress(trials, 12) == "1 of 4 trials have finished; running: 0001 round 7 of 12; 1 before round 1"

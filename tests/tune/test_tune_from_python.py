@@ -11,7 +11,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
 
-pytestmark = pytest.mark.usefixtures("plain_studies")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 @pytest.fixture(autouse=True)

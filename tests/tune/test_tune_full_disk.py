@@ -19,14 +19,14 @@ from lit_cfl.cli.main import main
 from lit_cfl.errors import SaveError
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tune import repeats, trial
-from lit_cfl.tune.callbacks import EndOfStudy, stop_if_asked, stoppable
+from lit_cfl.tune.callbacks import EndOfStudy, stop_if_requested, stoppable
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.tuner import TrialSource
 
-pytestmark = pytest.mark.usefixtures("plain_studies")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 ERRORS = [
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "rows.bin"),
@@ -51,14 +51,14 @@ def ended_by(step: Callable[[], object], path: Path) -> str:
 
 def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with stoppable(tmp_path):
-        stop_if_asked()
+        stop_if_requested()
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
-    said = ended_by(stop_if_asked, tmp_path)
+    said = ended_by(stop_if_requested, tmp_path)
     assert said == f"the disk of {tmp_path} is full; make room, then give the command again"
     (tmp_path / "study.yaml").touch()
-    said = ended_by(stop_if_asked, tmp_path)
+    said = ended_by(stop_if_requested, tmp_path)
     assert said == f"the disk of {tmp_path} is full; make room, then go on with: lit-cfl tune --resume {tmp_path}"
-    stop_if_asked()
+    stop_if_requested()
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)

@@ -21,12 +21,12 @@ from lit_cfl.config.variants import build
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER
-from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.study_result import StudyFiles
 from lit_cfl.tune.trial import run_trial, share
 from lit_cfl.tune.trials import Trials
 
-pytestmark = pytest.mark.usefixtures("plain_studies")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 METRIC = "val/weighted_accuracy"
 READY = {name: path for name, path in catalogue.configs().items() if name.startswith("tune/")}
@@ -86,7 +86,7 @@ def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("drawn_studies")
+@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,14 +100,16 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     study = parse_study(["--config", str(config)]).study
     prepared = prepare(study, tmp_path)
     objective = prepared.job.objective
-    trials = Trials(prepared.job.folder, prepared.first, searcher(study, prepared.space, objective), prepared.limit)
+    trials = Trials(
+        prepared.job.folder, prepared.first, make_searcher(study, prepared.space, objective), prepared.limit
+    )
     told: dict[str, Any] = {}
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
     monkeypatch.setattr(ray_tune, "report", lambda metrics, **_: told.update(metrics))
     while (record := trials.next()) is not None:
         told.clear()
         run_trial({NUMBER: record.number, **record.values}, prepared.job)
-        trials.ended(record.number, told)
+        trials.end(record.number, told)
     result = StudyFiles(prepared, trials, tmp_path).write()
     trained = [row for row in result.rows if not row["repeats"]]
     assert [row["status"] for row in trained] in (["finished"] * 2, ["finished"] * 3)  # a grid, and the default
@@ -200,7 +202,7 @@ def kept(wandb: Path) -> dict[str, Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster", "drawn_studies")
+@pytest.mark.usefixtures("cluster", "figures")
 def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -237,7 +239,7 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
 
 @pytest.mark.full
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster", "drawn_studies")
+@pytest.mark.usefixtures("cluster", "figures")
 def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_path: Path):
     config = study_file(
         tmp_path,

@@ -17,7 +17,7 @@ from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.study import Limits
 
-pytestmark = pytest.mark.usefixtures("plain_studies")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 class Runs:

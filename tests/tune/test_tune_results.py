@@ -16,7 +16,7 @@ from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.tune import repeats, trial
-from lit_cfl.tune.callbacks import StudyCallback, ending
+from lit_cfl.tune.callbacks import StudyCallback, describe_end
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.space_file import parse_space
@@ -150,10 +150,10 @@ def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
     trials = new_trials(job.folder, settings, first=[GivenSetting("default", {"algorithm": "IFCA"}, inside=False)])
     for _ in range(5):
         trials.next()
-    trials.ended(2, told(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6}))
-    trials.ended(3, told(3), died=True)
-    trials.ended(1, told(2, error="too warm"))
-    trials.told(4, told(1))
+    trials.end(2, told(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6}))
+    trials.end(3, told(3), died=True)
+    trials.end(1, told(2, error="too warm"))
+    trials.report(4, told(1))
     rows = trial_rows(trials, job)
     write_trials(tmp_path / "trials.csv", rows, job)
     with (tmp_path / "trials.csv").open() as file:
@@ -191,7 +191,7 @@ def test_the_row_of_a_repeated_setting_names_the_trial_and_has_its_result(job: T
     trials = new_trials(job.folder, [{"algorithm": "IFCA", "IFCA.num_clusters": 2}] * 2)
     trials.next()
     trials.next()
-    trials.ended(1, told(4, finished=True))
+    trials.end(1, told(4, finished=True))
     trials.next()
     rows = trial_rows(trials, job)
     assert [row["repeats"] for row in rows[:3]] == ["", "", "0001"]
@@ -230,11 +230,11 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path
 
 
 def test_how_a_trial_ended_is_said_in_a_line():
-    assert ending(told(4, finished=True), METRIC, failed=False) == f"finished: {METRIC} 0.5000"
-    assert ending(told(3, finished=False), METRIC, failed=False) == f"stopped after 3 rounds: {METRIC} 0.5000"
-    assert ending(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
-    assert ending(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
-    assert ending({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"
+    assert describe_end(told(4, finished=True), METRIC, failed=False) == f"finished: {METRIC} 0.5000"
+    assert describe_end(told(3, finished=False), METRIC, failed=False) == f"stopped after 3 rounds: {METRIC} 0.5000"
+    assert describe_end(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
+    assert describe_end(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
+    assert describe_end({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"
 
 
 def test_trials_that_end_are_counted_with_those_of_before_the_resume():

@@ -12,8 +12,8 @@ from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.tune.cluster import connected
 from lit_cfl.tune.record import NUMBER, ROUNDS
-from lit_cfl.tune.schedulers import scheduler, stops_early
-from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.schedulers import make_scheduler, stops_early
+from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources, Study
 from lit_cfl.tune.trials import GivenSetting, Trials
@@ -40,7 +40,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
 
     space = study.searched()
     first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]
-    trials = Trials(path / "trials", first, searcher(study, space), samples)
+    trials = Trials(path / "trials", first, make_searcher(study, space), samples)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1" if trials.searcher.learns else str(samples))
         results = ray_tune.Tuner(
@@ -51,7 +51,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
                 num_samples=-1,
                 search_alg=TrialSource(trials),
                 reuse_actors=True,
-                scheduler=scheduler(study, space, 8, 0),
+                scheduler=make_scheduler(study, space, 8, 0),
             ),
             run_config=ray_tune.RunConfig(name="synthetic", storage_path=str(path), verbose=0),
         ).fit()
@@ -146,7 +146,7 @@ def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, ca
 def test_what_cannot_search_this_space_is_refused(space: dict[str, Any], options: dict[str, Any], message: str):
     asked = study(space, **options)
     with pytest.raises(InputError, match=message):
-        searcher(asked, asked.searched()), scheduler(asked, asked.searched(), 8, 3)
+        make_searcher(asked, asked.searched()), make_scheduler(asked, asked.searched(), 8, 3)
 
 
 class Controller:
@@ -195,7 +195,7 @@ TWO = {"algorithm": {"choice": ["FedAvg", "StoCFL"]}}
 
 @pytest.mark.parametrize("kind", ["ASHAScheduler", "MedianStoppingRule"])
 def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
-    controller = Controller(scheduler(study(TWO, scheduler=kind), parse_space(TWO), 16, 0))
+    controller = Controller(make_scheduler(study(TWO, scheduler=kind), parse_space(TWO), 16, 0))
     default = controller.add(0, "FedAvg")
     fast = [controller.add(number, "FedAvg") for number in range(1, 6)]
     slow = [controller.add(number, "StoCFL") for number in range(6, 9)]
@@ -213,13 +213,13 @@ def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
 
 def test_no_trial_is_stopped_before_its_algorithm_clusters():
     space = parse_space(ETA)
-    asha = only(scheduler(study(ETA), space, 20, 12))
+    asha = only(make_scheduler(study(ETA), space, 20, 12))
     assert min(rounds for rounds, _ in asha._brackets[0]._rungs) == 13
     assert (asha._max_t, asha._time_attr) == (20, ROUNDS)
-    early = only(scheduler(study(ETA), space, 20, 0))
+    early = only(make_scheduler(study(ETA), space, 20, 0))
     assert min(rounds for rounds, _ in early._brackets[0]._rungs) == 5  # a quarter of the rounds
     for first, grace in ((12, 13), (0, 5)):
-        assert only(scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, first))._grace_period == grace
+        assert only(make_scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, first))._grace_period == grace
 
 
 def test_which_schedulers_judge_trials_by_their_rounds():
@@ -229,7 +229,7 @@ def test_which_schedulers_judge_trials_by_their_rounds():
 
 
 def test_the_next_trial_is_the_one_with_the_lowest_number_whatever_its_algorithm():
-    controller = Controller(scheduler(study(TWO), parse_space(TWO), 16, 0))
+    controller = Controller(make_scheduler(study(TWO), parse_space(TWO), 16, 0))
     trials = [controller.add(number, name) for number, name in ((11, "FedAvg"), (2, "StoCFL"), (10, "StoCFL"))]
     for trial in trials:
         trial.status = "PENDING"

@@ -16,9 +16,9 @@ from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round, notices
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.points import parse_points
-from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.space_file import parse_space
-from lit_cfl.tune.spaces import as_word, corners, in_words
+from lit_cfl.tune.spaces import as_word, corners, format_values
 from lit_cfl.tune.study import Limits, Study
 
 
@@ -80,7 +80,7 @@ def test_each_distribution_is_read():
         ({"a": {"choice": []}}, "is no list of different values"),
         ({"a": {"choice": [1, 1]}}, "is no list of different values"),
         ({"a": {"grid": [1]}, "b": {"uniform": [0, 1]}}, r"cannot try all values of b; write b: \{grid"),
-        ({"a": {"grid": [1]}, "b": {"choice": [0, 1]}}, "b is a choice beside a grid"),
+        ({"a": {"grid": [1]}, "b": {"choice": [0, 1]}}, "b is a choice next to a grid"),
         (
             {"algorithm": {"choice": ["FedAvg", {"class_path": "IFCA", "space": {"num_clusters": {"grid": [1]}}}]}},
             "one study per algorithm",
@@ -192,7 +192,7 @@ def test_conditions_within_an_algorithm_go_by_its_own_names():
 
 def test_optuna_is_asked_for_what_matters_alone():
     study = Study(base(algorithm=STOCFL), CONDITIONAL, searcher="TPESampler")
-    drawn = [searcher(replace(study, search_seed=k), study.searched()).ask(0) or {} for k in range(8)]
+    drawn = [make_searcher(replace(study, search_seed=k), study.searched()).ask(0) or {} for k in range(8)]
     assert {point["algorithm.psi"] for point in drawn} == {"gradient", "update"}
     for point in drawn:
         assert ("algorithm.psi_budget" in point) == (point["algorithm.psi"] == "update")
@@ -201,7 +201,7 @@ def test_optuna_is_asked_for_what_matters_alone():
 @pytest.mark.parametrize("name", ["RandomSampler", "TPESampler"])
 def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
     study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
-    chosen = searcher(study, study.searched())
+    chosen = make_searcher(study, study.searched())
     values = [(chosen.ask(number) or {})["batch"] for number in range(10)]  # TPE draws its first ten at random
     assert {type(value) for value in values} == {int}
     assert 1 <= min(values) <= max(values) <= 1024
@@ -227,7 +227,7 @@ def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
 def test_values_of_a_step_are_decimal_so_that_the_bases_own_is_none_of_them_twice():
     space = {"algorithm.eta_g": {"uniform": [0.1, 0.8], "step": 0.05}}
     study = Study(base(), space, limits=Limits(trials=64))
-    drawn = {(searcher(study, study.searched()).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
+    drawn = {(make_searcher(study, study.searched()).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
     assert drawn == {0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8}
     (point,) = parse_points(replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]), study.searched())
     assert point == {"algorithm.eta_g": 0.3}
@@ -284,8 +284,8 @@ def test_a_value_comes_back_exactly_from_its_word(value: object):
 
 
 def test_values_are_said_in_few_words():
-    assert in_words({"eta_g": 1 / 3, "layers": '["fc*"]', "k": 4}) == 'eta_g = 0.3333, layers = ["fc*"], k = 4'
-    assert in_words({}) == ""
+    assert format_values({"eta_g": 1 / 3, "layers": '["fc*"]', "k": 4}) == 'eta_g = 0.3333, layers = ["fc*"], k = 4'
+    assert format_values({}) == ""
 
 
 def test_every_choice_is_a_corner_even_where_there_are_many():

@@ -21,7 +21,7 @@ from studies import SLOW, base, study_file, tune_command
 
 from lit_cfl.cli.main import main
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("plain_studies")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_figures")]
 SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
 SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
 
@@ -259,7 +259,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("cluster", "drawn_studies")
+@pytest.mark.usefixtures("cluster", "figures")
 def test_a_study_over_several_algorithms_and_a_common_option_ends_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

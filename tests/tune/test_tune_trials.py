@@ -67,7 +67,7 @@ def test_a_setting_that_is_being_trained_is_answered_when_it_ends(tmp_path: Path
     assert second is not None
     assert second.values == {"x": 2}
     assert heard(trials) == []
-    trials.ended(first.number, told(0.5))
+    trials.end(first.number, told(0.5))
     assert heard(trials) == [(0, "finished"), (1, "finished")]
 
 
@@ -95,7 +95,7 @@ def test_no_more_run_at_once_than_the_study_says(tmp_path: Path):
     assert second is not None
     assert trials.next() is None
     assert not trials.over
-    trials.ended(second.number, told(0.1))
+    trials.end(second.number, told(0.1))
     assert trials.next() is not None
 
 
@@ -103,11 +103,11 @@ def test_how_a_trial_ended_is_read_from_what_it_told(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1, 2, 3), 4)
     for _ in range(4):
         trials.next()
-    trials.ended(0, told(0.1))
-    trials.ended(1, told(0.1, finished=False))
-    trials.ended(2, told(0.1, finished=False, error="too warm"))
-    trials.told(3, told(0.2, rounds=2, finished=False))
-    trials.ended(3, {}, died=True)
+    trials.end(0, told(0.1))
+    trials.end(1, told(0.1, finished=False))
+    trials.end(2, told(0.1, finished=False, error="too warm"))
+    trials.report(3, told(0.2, rounds=2, finished=False))
+    trials.end(3, {}, died=True)
     assert [record.status for record in trials.records.values()] == ["finished", "stopped", "failed", "failed"]
     assert trials.records[3].told["error"] == "its worker died"
     assert trials.records[3].told["rounds"] == 2
@@ -118,7 +118,7 @@ def test_a_resumed_study_goes_on_with_what_was_running_and_trains_nothing_again(
     trials = new_trials(tmp_path, xs(1, 1, 2, 3), 4)
     for number in (0, 1):
         trials.next()
-        trials.ended(number, told(0.1 * number))
+        trials.end(number, told(0.1 * number))
     running = trials.next()
     assert running is not None
     assert running.values == {"x": 2}
@@ -142,7 +142,7 @@ def test_a_study_is_extended(tmp_path: Path):
 def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1), 2)
     trials.next()
-    trials.told(0, told(0.3, rounds=2, finished=False))
+    trials.report(0, told(0.3, rounds=2, finished=False))
     trials.close()
     again = new_trials(tmp_path, xs(1), 2)
     again.load()
@@ -155,8 +155,8 @@ def test_a_trial_that_took_too_long_goes_on_once_it_has_more_time(minutes: float
     trials = new_trials(tmp_path, xs(1), 2)
     for _ in range(2):
         trials.next()
-    trials.ended(0, told(0.5))
-    trials.ended(1, told(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
+    trials.end(0, told(0.5))
+    trials.end(1, told(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
     (tmp_path / "0001" / "too_long.txt").write_text("0.5 minutes were over:\n  File ...\n")
     resumed = new_trials(tmp_path, xs(1), 2)
     resumed.load(minutes)
@@ -170,7 +170,7 @@ def test_a_trial_whose_result_came_when_the_study_ended_is_finished(tmp_path: Pa
     trials = new_trials(tmp_path, xs(1), 2)
     for number, last in ((0, told(0.3)), (1, told(0.2, error="too warm", finished=False))):
         trials.next()
-        trials.told(number, last)
+        trials.report(number, last)
     trials.close()
     assert [record.status for record in trials.records.values()] == ["finished", "failed"]
     again = new_trials(tmp_path, xs(1), 2)
@@ -188,7 +188,7 @@ def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str,
         path = tmp_path / "0000" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text('{"val/weighted_accuracy": 0.5}')
-    trials.ended(0, told(0.5))
+    trials.end(0, told(0.5))
     new_trials(tmp_path, xs(1), 2).load()
     path = tmp_path / "0000" / file
     if damage == "edit":
@@ -212,8 +212,8 @@ def unfinished(folder: Path) -> Trials:
         trials.next()
         write_config(folder / f"{number:04d}", {"rounds": 4}, "0123abcd")
         (folder / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
-        trials.told(number, told(0.5, rounds=1, finished=False))
-    trials.ended(0, told(0.5, rounds=1, finished=False))
+        trials.report(number, told(0.5, rounds=1, finished=False))
+    trials.end(0, told(0.5, rounds=1, finished=False))
     trials.close()
     return trials
 
@@ -244,7 +244,7 @@ def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_
         trials.next()
         (tmp_path / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
     with locked(tmp_path / "0001"):
-        trials.ended(1, told(0.5, rounds=1, finished=False))
+        trials.end(1, told(0.5, rounds=1, finished=False))
         trials.seal_ended()
     assert trials.records[1].digests == {}  # its process may still write
     trials.seal_ended()
@@ -289,7 +289,7 @@ def test_a_record_of_another_study_is_refused(tmp_path: Path):
     for study_id in ("0a", "0b"):
         run_all(new_trials(tmp_path / study_id, xs(1, 2), 2, study_id=study_id), FIGURES)
     shutil.copy(tmp_path / "0b" / "0001" / "trial.json", tmp_path / "0a" / "0001")
-    with pytest.raises(InputError, match=r"0001/trial.json and .*study.yaml are of two studies"):
+    with pytest.raises(InputError, match=r"0001/trial.json and .*study.yaml belong to two studies"):
         new_trials(tmp_path / "0a", xs(1, 2), 2, study_id="0a").load()
 
 
