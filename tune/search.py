@@ -99,7 +99,8 @@ def describe_progress(trials: Trials, rounds: int) -> str:
     at = {number: int(told.get(ROUNDS, 0)) for number, told in sorted(live.items())}
     running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
     waiting = f"; {len(at) - len(running)} before round 1" if len(running) < len(at) else ""
-    return f"{trials.num_over} of {trials.limit} trials have finished; running: {', '.join(running) or 'none yet'}{waiting}"
+    shown = f"{', '.join(running) or 'none yet'}{waiting}"
+    return f"{trials.num_over} of {trials.limit} trials have finished; running: {shown}"
 
 
 def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
