@@ -104,7 +104,7 @@ class LineParser(argparse.ArgumentParser):
         if choice is not None:
             message += suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
         if message.startswith("unrecognized arguments: --"):
-            message += suggest(message.split()[2], self._option_string_actions)
+            message += suggest(message.split()[2], re.findall(r"--[\w-]+", self.format_help()))
         raise InputError(f"{message}; see {self.prog} --help")
 
 
