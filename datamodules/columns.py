@@ -151,7 +151,7 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
     for name in names:
         seen = " ".join(normalize("NFKC", name).split())
         if not seen:
-            _note(f"{what} holds the name {name!r}, which is one of its own; drop such rows if it stands for a blank")
+            _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if it means none")
         elif seen in plain:
             _note(
                 f"{what} holds {plain[seen]!a} and {name!a}, which count as two; make them one if they are the same "

@@ -130,7 +130,7 @@ class FederatedDataModule(LightningDataModule, ABC):
     def _union(self, split: Split, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
         if not hasattr(self, "data"):
             raise InputError(f"{type(self).__name__} is not set up: call setup() before you ask for its loaders")
-        held = self.data.split(split).select(self.data.population)  # newcomers are no part of a centralised baseline
+        held = self.data.split(split).select(self.data.population)  # a centralised baseline does not train on newcomers
         inputs, labels = self.data.examples.batch(held.entries.unique())
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
 

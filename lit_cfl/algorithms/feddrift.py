@@ -1,4 +1,4 @@
-"""FedDrift: a client whose loss jumps under every model starts a new one; models that turn out alike merge.
+"""FedDrift: a client whose loss jumps under every model starts a new one; models that prove similar merge.
 
 arXiv:2206.00799, Algorithms 1 (FedDrift-Eager) and 2 (FedDrift), and the published code.
 
@@ -150,8 +150,8 @@ class FedDrift(Algorithm):
         state = replace(state, losses=seen.index_copy(0, able, least), new=torch.zeros_like(state.new))
         state, labels = self._start_models(state, alive[nearest], drifts)
         state = _record_choices(state, able, labels, work)
-        told = drifts | (labels != before)
-        rows = torch.stack([able, before, labels], dim=1)[told & (before >= 0)].tolist()
+        changed = drifts | (labels != before)
+        rows = torch.stack([able, before, labels], dim=1)[changed & (before >= 0)].tolist()
         if not self.eager:
             stays = labels == alive[nearest]
             state = self._merge(state, losses[stays], nearest[stays], alive, work.num_examples[able[stays]])

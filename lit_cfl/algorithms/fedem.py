@@ -34,7 +34,7 @@ class FedEMState:
 
 @dataclass(frozen=True)
 class FedEM(Algorithm):
-    """Federated EM: a client uses a mixture of M models, with weights of its own.
+    """Federated EM: a client uses a mixture of M models, with individual weights.
 
     Args:
         num_clusters: M, the number of models, 1 or more; 1 is FedAvg.

@@ -1,7 +1,7 @@
 """The public test kit: tests an algorithm without nets, data or an engine.
 
-`QuadraticWork` gives clients with closed-form answers; `check_algorithm` runs the contract that every algorithm of ours
-keeps. In a test of yours:
+`QuadraticWork` gives clients with closed-form answers; `check_algorithm` checks the contract that all our algorithms
+keep. In your own test:
 
     from lit_cfl.testing import check_algorithm
     from my_file import MyAlgorithm

@@ -204,7 +204,7 @@ def _serves(algorithm: Algorithm) -> None:
             in_order = _difference(alone, served.index[some]) == 0
         assert in_order, _message(
             algorithm,
-            f"serve gives the clients {some.tolist()} the models {alone.tolist()} where they alone are asked for, and "
+            f"serve gives the clients {some.tolist()} the models {alone.tolist()} if only they are asked for, and "
             f"{served.index[some].tolist()} among all: give each client its model, in their order, and number models "
             "alike in every call",
         )

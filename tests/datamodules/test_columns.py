@@ -236,7 +236,7 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
         (["s0", "s1", "s0 "], "'s0' and 's0 ', which count as two"),
         (["caf\u00e9", "cafe\u0301"], r"'caf\\xe9' and 'cafe\\u0301'|'cafe\\u0301' and 'caf\\xe9'"),
         (["a b", "a  b"], "'a  b' and 'a b'"),
-        (["", "a"], "holds the name '', which is one of its own"),
+        (["", "a"], "holds the name '', which counts like any other"),
         (["  ", "a"], "holds the name '  '"),
     ],
     ids=["a blank", "Unicode", "blanks within", "empty", "blanks alone"],
