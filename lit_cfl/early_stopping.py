@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores
 
@@ -88,8 +87,7 @@ def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
     _refuse_test(metric)
     choosable = choosable_columns(scores)
     if metric not in choosable:
-        close = get_close_matches(metric, choosable, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = suggest(metric, choosable, 0.6)
         raise InputError(f"cannot choose by {metric!r}{hint}. Metrics: {', '.join(choosable)}")
 
 

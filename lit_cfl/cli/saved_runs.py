@@ -75,7 +75,7 @@ def _other_data(saved: SavedRun, options: Sequence[str], unlabelled: bool) -> Fe
     """Builds the data given by these options on top of the run's own; all their clients count as newcomers."""
     wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
     if wrong:
-        raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")
+        raise InputError(f"{wrong[0]} is not an option here; only --data and --data.<option> are")
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     data = request.experiment.data.federated(saved.experiment.seeds[0])

@@ -103,7 +103,9 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     folders = content.get("code") or []
     for folder in folders if isinstance(folders, list) else [folders]:
         if not isinstance(folder, str) or not Path(folder).is_absolute():
-            raise InputError(f"{file}: code names {folder!r}, which is no absolute folder; give a whole path, or none")
+            raise InputError(
+                f"{file}: code names {folder!r}, which is not an absolute folder; give a full path, or none"
+            )
     return list(folders)
 
 
@@ -153,9 +155,9 @@ def read_config(file: str | Path) -> dict[str, Any]:
         _require_plain_nodes(file, node)
         content = parse_yaml(text)
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is no UTF-8 text: {error}") from error
+        raise InputError(f"{file} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
-        raise InputError(f"{file} is no YAML file: {' '.join(str(error).split())}") from error
+        raise InputError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
         raise InputError(f"{file} holds {held}, no options; write one per line, such as rounds: 10")

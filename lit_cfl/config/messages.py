@@ -57,15 +57,15 @@ def describe_unknown_class(path: str, name: str) -> str:
     key, last = path.rpartition(".")[2], name.rpartition(".")[2]
     if key in ("optimizer", "server"):
         known = [one for one, found in vars(torch.optim).items() if inspect.isclass(found) and one != "Optimizer"]
-        return f"{path}: {name!r} is no optimizer{suggest(last, known)}. Write for example torch.optim.SGD"
+        return f"{path}: {name!r} is not an optimizer{suggest(last, known)}. Write for example torch.optim.SGD"
     if key == "lr_schedule":
         known = [one for one, found in vars(lr_scheduler).items() if inspect.isclass(found) and one.endswith("LR")]
-        return f"{path}: {name!r} is no scheduler{suggest(last, known)}. Write for example CosineAnnealingLR"
+        return f"{path}: {name!r} is not a scheduler{suggest(last, known)}. Write for example CosineAnnealingLR"
     if key == "loggers":
         known = [one for one in lightning.pytorch.loggers.__all__ if one.endswith("Logger")]
-        return f"{path}: {name!r} is no logger{suggest(name, known)}. There are: {', '.join(known)}"
+        return f"{path}: {name!r} is not a logger{suggest(name, known)}. There are: {', '.join(known)}"
     kind = KIND_OF_KEY.get(key)
-    return unknown_class(key, name, kind) if kind else f"{path}: there is no class {name!r}; write its whole path"
+    return unknown_class(key, name, kind) if kind else f"{path}: there is no class {name!r}; write its full path"
 
 
 def describe_other_class(path: str, name: str, base: type) -> str:
@@ -74,7 +74,7 @@ def describe_other_class(path: str, name: str, base: type) -> str:
         return describe_unknown_class(path, name)
     place = next((one for one in _PUBLIC if base.__name__ in vars(import_module(one))), base.__module__)
     whole = f"{place}.{base.__name__}"
-    return f"{path}: {name!r} is no {base.__name__}; derive it from {whole}, or name another class"
+    return f"{path}: {name!r} is not a subclass of {base.__name__}; derive it from {whole}, or name another class"
 
 
 def describe_failed_import(module: str, error: Exception) -> str:

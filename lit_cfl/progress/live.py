@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 from threading import Event, Thread
 from time import monotonic
 from typing import IO, Self
@@ -17,6 +16,7 @@ from lit_cfl.activity import Activity
 from lit_cfl.metric_names import Row, main_score
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY
+from lit_cfl.storage.atomic_writes import blank_not_finite
 
 _STARTING = Activity("starting")  # before a run reports an activity
 _BAR = 20  # characters of a bar
@@ -322,8 +322,5 @@ class JsonLines:
             self.summary(finished.baseline)
 
     def _write(self, content: Row) -> None:
-        finite = {
-            key: None if isinstance(value, float) and not isfinite(value) else value for key, value in content.items()
-        }
-        self.file.write(json.dumps(finite, allow_nan=False) + "\n")
+        self.file.write(json.dumps(blank_not_finite(content), allow_nan=False) + "\n")
         self.file.flush()

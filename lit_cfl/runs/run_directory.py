@@ -127,8 +127,6 @@ class RunDirectory:
         if saved is not None:
             self._keep_earlier_header()
             self._require_unchanged(saved)
-        else:
-            self._require_own_config()
         for name in _AT_THE_END:  # the run has not finished
             with name_write_errors(self.path / name):
                 (self.path / name).unlink(missing_ok=True)
@@ -167,19 +165,6 @@ class RunDirectory:
                     f"{self.path / name} was changed, damaged or lost; put a copy back, "
                     "or remove checkpoint.pt to start again at round 1"
                 )
-
-    def _require_own_config(self) -> None:
-        """Raises InputError if config.yaml and environment.json belong to different runs; only without a checkpoint."""
-        file = self.path / "environment.json"
-        try:
-            found = json.loads(file.read_text("utf-8"))["run_id"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # it is written again
-        if found != self.run_id:
-            raise InputError(
-                f"{file} is of run {found}, {self.path / 'config.yaml'} of run {self.run_id}: "
-                "one of them comes from another directory; put the original back"
-            )
 
     def _restore(self, saved: Mapping[str, Any], data: FederatedData) -> None:
         self.digests = dict(saved["digests"])

@@ -66,10 +66,11 @@ def remove_unfinished(folder: Path) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file; non-finite numbers become null."""
-    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(blank_not_finite(content), indent=2, allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def blank_not_finite(value: Any) -> Any:
+    """Replaces numbers that are not finite by None, also in mappings."""
     if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: blank_not_finite(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value

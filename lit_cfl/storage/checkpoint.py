@@ -161,7 +161,7 @@ class Checkpoint:
     def _load(self) -> dict[str, Any]:
         content = self._read()
         if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
-            raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")
+            raise InputError(f"{self.path} is not a checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
         for field, saved in content["rows"].items():
             places = _one_row_a_file(saved) if content["format"] == ONE_ROW_A_FILE else saved
@@ -189,7 +189,9 @@ class Checkpoint:
 
     def _load_file(self, name: str, digest: str) -> Tensor:
         if not _ROWS.fullmatch(name):
-            raise InputError(f"{self.path} names {name!r}, which is no file of rows/: it is no checkpoint of Lit-CFL")
+            raise InputError(
+                f"{self.path} names {name!r}, which is not a file of rows/: it is not a checkpoint of Lit-CFL"
+            )
         path, found = self.rows / name, None
         with suppress(OSError):
             found = digest_of(path)

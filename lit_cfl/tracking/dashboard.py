@@ -31,7 +31,6 @@ def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
     }
 
 
-SECTIONS = sections(CLASSIFIER)
 _OPEN = ("Accuracy", "Scores", "Clusters")
 _PROJECT = "lit-cfl"  # the default of tracking.project
 
@@ -62,7 +61,7 @@ def _scores_of(path: Path) -> Scores:
     try:
         return read_scores(json.loads((path / "summary.json").read_text("utf-8")))
     except (OSError, ValueError) as error:
-        raise InputError(f"--run {path} is no finished run: its summary.json cannot be read ({error})") from error
+        raise InputError(f"--run {path} is not a finished run: its summary.json cannot be read ({error})") from error
 
 
 def workspace(project: str, entity: str, name: str, scores: Scores = CLASSIFIER) -> Any:

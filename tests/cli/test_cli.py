@@ -172,7 +172,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--baseline", "FedAvgg"), "baseline: 'FedAvgg' is not known (did you mean FedAvg?)"),
         ((*QUICK, "--data", "Digit"), "data: 'Digit' is not known (did you mean Digits?)"),
         ((*QUICK, "--task.net", "MPL"), "net: 'MPL' is not known (did you mean MLP?)"),
-        ((*QUICK, "--task.optimizer", "torch.optim.SDG"), "'torch.optim.SDG' is no optimizer (did you mean SGD?)"),
+        ((*QUICK, "--task.optimizer", "torch.optim.SDG"), "'torch.optim.SDG' is not an optimizer (did you mean SGD?)"),
         ((*QUICK, "--algorithm.num_cluster", "3"), "FedGroup has no option 'num_cluster' (did you mean num_clusters?)"),
         ((*QUICK, "--task.optimizer.lrr", "3"), "SGD has no option 'lrr' (did you mean lr?)"),
         ((*QUICK, "--evaluation.evry", "3"), "evaluation has no option 'evry' (did you mean every?)"),

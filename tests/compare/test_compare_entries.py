@@ -117,5 +117,5 @@ def test_mistakes_are_said_before_anything_runs(capsys: pytest.CaptureFixture[st
 
 def test_an_unreadable_entry_is_quoted():
     Path("bad.yaml").write_text("a: [1")
-    with pytest.raises(InputError, match=r"bad\.yaml is no YAML file"):
+    with pytest.raises(InputError, match=r"bad\.yaml is not a YAML file"):
         read_entries(["bad.yaml"], None)

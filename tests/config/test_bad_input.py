@@ -79,7 +79,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
     ("words", "expected"),
     [
         (RUN + "--task.optimizer.lr -1", "task.optimizer cannot be made: Invalid learning rate: -1.0"),
-        (RUN + "--task.optimizer torch.optim.SDG", "'torch.optim.SDG' is no optimizer (did you mean SGD?)"),
+        (RUN + "--task.optimizer torch.optim.SDG", "'torch.optim.SDG' is not an optimizer (did you mean SGD?)"),
         (RUN + "--task.net MLP --task.net.hidden -4", "MLP.hidden is -4; it must be 1 or more"),
         (RUN + "--algorithm wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
         (RUN + "--data wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
@@ -87,10 +87,22 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         (RUN + "--algorithm wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
         (RUN + "--task wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
         (RUN + "--task.net wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
-        (RUN + "--algorithm wrong_class.Mine", "algorithm: 'wrong_class.Mine' is no Algorithm; derive it from "),
-        (RUN + "--data wrong_class.Mine", "data: 'wrong_class.Mine' is no FederatedDataModule; derive it from "),
-        (RUN + "--task wrong_class.Mine", "task: 'wrong_class.Mine' is no LightningModule; derive it from "),
-        (RUN + "--task.net wrong_class.Mine", "task.net: 'wrong_class.Mine' is no Module; derive it from torch.nn"),
+        (
+            RUN + "--algorithm wrong_class.Mine",
+            "algorithm: 'wrong_class.Mine' is not a subclass of Algorithm; derive it from ",
+        ),
+        (
+            RUN + "--data wrong_class.Mine",
+            "data: 'wrong_class.Mine' is not a subclass of FederatedDataModule; derive it from ",
+        ),
+        (
+            RUN + "--task wrong_class.Mine",
+            "task: 'wrong_class.Mine' is not a subclass of LightningModule; derive it from ",
+        ),
+        (
+            RUN + "--task.net wrong_class.Mine",
+            "task.net: 'wrong_class.Mine' is not a subclass of Module; derive it from torch.nn",
+        ),
         (RUN + "--algorithm wrong_class.Mien", "wrong_class has no class 'Mien' (did you mean Mine?)"),
         (RUN + "--task.net wrong_net.Net", "Net raised ZeroDivisionError: division by zero (in "),
         (RUN + "--seed 1 --seeds [2,3]", "seed gives one seed, seeds several; leave one of the two out"),
@@ -108,8 +120,8 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("run --config list.yaml", "list.yaml holds a list, no options; write one per line, such as rounds: 10"),
         ("run --config empty.yaml", "empty.yaml holds nothing, no options"),
         ("run --config word.yaml", "word.yaml holds only 'rounds', no options"),
-        ("run --config open.yaml", "open.yaml is no YAML file: "),
-        ("run --config latin.yaml", "latin.yaml is no UTF-8 text: "),
+        ("run --config open.yaml", "open.yaml is not a YAML file: "),
+        ("run --config latin.yaml", "latin.yaml is not UTF-8 text: "),
         (
             "run --config octal.yaml",
             "octal.yaml, line 2: 010 is 8 in YAML, which reads it to the base of 8; write 10 or 8",

@@ -144,13 +144,13 @@ def test_a_tiny_run_has_the_views_of_its_drift_once():
     [
         (
             ("CosineAnneaingLR",),
-            "local.lr_schedule: 'CosineAnneaingLR' is no scheduler (did you mean CosineAnnealingLR?)",
+            "local.lr_schedule: 'CosineAnneaingLR' is not a scheduler (did you mean CosineAnnealingLR?)",
         ),
         (
             ("torch.optim.SGD",),
-            "local.lr_schedule: 'torch.optim.SGD' is no scheduler. Write for example CosineAnnealingLR",
+            "local.lr_schedule: 'torch.optim.SGD' is not a scheduler. Write for example CosineAnnealingLR",
         ),
-        (("0.9",), "local.lr_schedule: '0.9' is no scheduler. Write for example CosineAnnealingLR"),
+        (("0.9",), "local.lr_schedule: '0.9' is not a scheduler. Write for example CosineAnnealingLR"),
         (("CosineAnnealingLR",), "torch.optim.lr_scheduler.CosineAnnealingLR needs T_max; give it under init_args"),
         (
             ("CosineAnnealingLR", "--local.lr_schedule.T_mx", "4"),

@@ -84,9 +84,12 @@ def own(**more: Any) -> dict[str, Any]:
         ({"changed": f"{__name__}.Changed"}, f"{__name__}.Changed needs strength; give it under init_args"),
         ({"net": "MLP"}, None),
         ({"net": {"class_path": "MLP", "init_args": {"hidden": "wide"}}}, "net.hidden: 'wide' is not a whole number"),
-        ({"net": "torch.nn.Linear"}, "net: 'torch.nn.Linear' is no Net; derive it from lit_cfl.nets.base.Net, or name"),
+        (
+            {"net": "torch.nn.Linear"},
+            "net: 'torch.nn.Linear' is not a subclass of Net; derive it from lit_cfl.nets.base.Net, or name",
+        ),
         ({"optimizer": "torch.optim.SGD"}, None),  # what it optimizes is given later
-        ({"optimizer": 3}, "optimizer: '3' is no optimizer. Write for example torch.optim.SGD"),
+        ({"optimizer": 3}, "optimizer: '3' is not an optimizer. Write for example torch.optim.SGD"),
         ({"names": ["a", None]}, "names is null; give a text, or leave it out"),
         ({"names": "a"}, "names: 'a' is not a list such as [0, 1]"),
         ({"sizes": [1, "b"]}, "sizes: 'b' is not a whole number"),

@@ -271,7 +271,7 @@ def test_texts_of_another_vocabulary_are_refused(path: Path):
     [
         (("assign", "RUN"), "say which clients are new"),
         (("assign", "--data.num_clients", "8", "RUN"), "give the run first: lit-cfl assign RUN_DIR --data.num_clients"),
-        (("assign", "RUN", "--rounds", "3"), "--rounds is no option here"),
+        (("assign", "RUN", "--rounds", "3"), "--rounds is not an option here"),
         (("evaluate", "nowhere"), "nowhere holds no run"),
         (("evaluate", "RUN", "--data.num_client", "3"), "did you mean num_clients?"),
     ],

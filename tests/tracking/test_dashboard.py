@@ -8,8 +8,10 @@ import pytest
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
+from lit_cfl.scores import CLASSIFIER
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking.dashboard import SECTIONS, dashboard, workspace
+from lit_cfl.tracking.dashboard import dashboard, workspace
+from lit_cfl.tracking.dashboard import sections as sections_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 RUNS = {
@@ -27,7 +29,7 @@ def on_panels() -> list[str]:
     """The metrics of the workspace's panels, read from what would be sent to W&B."""
     pytest.importorskip("wandb_workspaces", reason="needs the extra dashboard")
     sections = workspace("project", "entity", "name")._to_model().spec.section.panel_bank_config.sections
-    assert [section.name for section in sections] == list(SECTIONS)
+    assert [section.name for section in sections] == list(sections_of(CLASSIFIER))
     configs = [panel.config for section in sections for panel in section.panels]
     assert {config.x_axis for config in configs} == {"round"}
     return [metric for config in configs for metric in config.metrics]
@@ -68,7 +70,7 @@ def test_panels_are_of_the_scores_of_a_run(tmp_path: Path, capsys: pytest.Captur
     assert shown.startswith("Scores: val/weighted_mae, val/mean_mae, val/std_mae, val/worst10_mae, val/weighted_r, ")
     assert "test/worst10_tuned_r\nLoss: val/loss, test/loss, train/loss, train/discrepancy, train/lr\n" in shown
     assert "/weighted_accuracy" not in shown
-    with pytest.raises(InputError, match=r"nowhere is no finished run: its summary\.json cannot be read"):
+    with pytest.raises(InputError, match=r"nowhere is not a finished run: its summary\.json cannot be read"):
         dashboard(["--list", "--run", "nowhere"])
 
 

@@ -159,7 +159,7 @@ def test_the_job_is_told_what_to_do(project: Path):
         (["--config", "study.yaml", "--limits.trials", "0"], "limits.trials is 0"),
         (["--config", "study.yaml", "--quiet"], "there is no option 'quiet'"),
         (["--config", "wrong.yaml"], "eta_g"),
-        (["--config", "broken.yaml"], "broken.yaml is no YAML file"),
+        (["--config", "broken.yaml"], "broken.yaml is not a YAML file"),
     ],
 )
 def test_what_the_command_would_refuse_is_refused_before_anything_is_sent(
