@@ -74,7 +74,10 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": own(group=3)}, "own.group: '3' cannot be used; give its options one by one (own.group.<option>)"),
         ({"own": own(wdth=2)}, "Own has no option 'wdth' (did you mean width?). Its options: width, group, ratio,"),
         ({"own": f"{__name__}.Own"}, f"{__name__}.Own needs width; give it under init_args"),
-        ({"own": f"{__name__}.Group"}, f"own: '{__name__}.Group' is no Own; derive it from {__name__}.Own, or"),
+        (
+            {"own": f"{__name__}.Group"},
+            f"own: '{__name__}.Group' is not a subclass of Own; derive it from {__name__}.Own, or",
+        ),
         (
             {"own": f"{__name__}.Onw"},
             f"'{__name__}.Onw' is not there: {__name__} has no class 'Onw' (did you mean Own?)",
