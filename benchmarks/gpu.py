@@ -205,8 +205,8 @@ class Bench:
         self, name: str, case: Case, way: str, precision: str = "32-true", clients: int = 0, captured: bool = True
     ) -> Row:
         engine, clients = case.engine(way, self.device, precision), clients or case.clients
-        if not captured and isinstance(engine.loop, StackLoop):
-            engine.loop._captured = None
+        if not captured and isinstance(engine.way, StackLoop):
+            engine.way._captured = None
         seconds = self.seconds(self.fit(case, engine, clients))
         what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients, {case.epochs} epoch(s)"
         return row(name, what, 1e6 * seconds / (clients * case.steps), "us per client-step")
@@ -226,7 +226,7 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
             self.fit(case, engine, case.clients)()
             each = (torch.cuda.max_memory_allocated() - before) / case.clients
-            estimate = StackLoop.cost(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH).num_bytes
+            estimate = StackLoop.client_bytes(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH)
             note = f"{each / estimate:.2f} times the estimate"
             yield row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
 
@@ -256,7 +256,7 @@ class Bench:
             fit = self.fit(case, engine, case.clients)
             fit()
             yield row("MCLR", f"draws, {epochs} epoch(s)", self.draws(case, engine), "us per client")
-            engine.loop._captured = lambda lanes, work: None  # steps that do nothing
+            engine.way._captured = lambda lanes, work: None  # steps that do nothing
             each = 1e6 * self.seconds(fit) / case.clients
             yield row("MCLR", f"{epochs} epoch(s)", each, "us per client")
 

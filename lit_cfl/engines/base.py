@@ -73,7 +73,7 @@ class Engine:
         way = get_way(plan.engine)
         masked, on_gpu = bool(key_names(self.template)), plan.device != "cpu"
         self._describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
-        self._loop: ClientLoop | None = None
+        self._way: ClientLoop | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # True if the net cannot train on one example; None = unknown
         self._was_short = False  # True once memory ran out
@@ -129,12 +129,12 @@ class Engine:
         return build_module(self._task, self.seed, number, self.device)
 
     @property
-    def loop(self) -> ClientLoop:
+    def way(self) -> ClientLoop:
         """The plan's way of training clients, built when it is first needed."""
-        if self._loop is None:
+        if self._way is None:
             here = replace(self.plan, device=self.device, workers=0)
-            self._loop = get_way(here.engine)(self.template, self.layout, here, self.local)
-        return self._loop
+            self._way = get_way(here.engine)(self.template, self.layout, here, self.local)
+        return self._way
 
     def module(self, row: Tensor) -> LightningModule:
         """Builds a LightningModule that holds this row, on this process's device and in the plan's dtype.
@@ -208,7 +208,7 @@ class Engine:
         """
         self.report(Activity("evaluating"))
         with self.own_stream("evaluation"):
-            return self._scorer.of_each(models, which, index, self.examples(data), named)
+            return self._scorer.score_each(models, which, index, self.examples(data), named)
 
     def outcomes_of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
@@ -223,7 +223,7 @@ class Engine:
         """
         self.report(Activity("evaluating"))
         with self.own_stream("evaluation"):
-            return self._scorer.of_mixtures(models, weights, which, index, self.examples(data))
+            return self._scorer.score_mixtures(models, weights, which, index, self.examples(data))
 
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seeds the global generators for random numbers that a module draws, and restores them afterwards."""
@@ -235,7 +235,7 @@ class Engine:
 
     @cached_property
     def _scorer(self) -> Scorer:
-        return self.loop.scorer(partial(seed_global_generators, self.seed, "evaluation"))
+        return self.way.scorer(partial(seed_global_generators, self.seed, "evaluation"))
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRows]:
         """Yields gradients of mean training losses, a group of clients at a time; see `LocalWork`.
@@ -290,10 +290,10 @@ class Engine:
             report(count)
 
         with (
-            note_client(round, lambda: own[through:].tolist(), self.loop.is_collective),
+            note_client(round, lambda: own[through:].tolist(), self.way.is_collective),
             explain_missing_gradients(round),
         ):
-            found = self.loop.gradients(model.to(device, dtype), work, ended)
+            found = self.way.gradients(model.to(device, dtype), work, ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, send(held, device), found)
 
     def statistics(
@@ -382,13 +382,13 @@ class Engine:
     ) -> Iterator[Chunk]:
         """Trains a fit chunk by chunk, and yields the chunks. A GPU's next clients are prepared meanwhile."""
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
-        parts = [list(self._training(request, chunk, data)) for chunk in chunks]
-        describe = partial(self._described, request, round, data, away)
+        parts = [list(self._split_training(request, chunk, data)) for chunk in chunks]
+        describe = partial(self._describe, request, round, data, away)
         works = (map if self.device == "cpu" else prepare_ahead)(describe, chain.from_iterable(parts))
         for chunk, own in zip(chunks, parts, strict=True):
             yield self._fit_chunk(request, chunk, islice(works, len(own)), round, data)
 
-    def _training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
+    def _split_training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
         """Yields the positions of a chunk's clients that train at the same time."""
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
@@ -401,7 +401,7 @@ class Engine:
         each = self.plan.dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
         return float(_PART_MIB[torch.device(self.device).type] * 2**20 // each)
 
-    def _described(
+    def _describe(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
     ) -> Prepared:
         """Prepares the training of the clients at these positions, as far as a thread can; see `prepare_ahead`.
@@ -422,7 +422,7 @@ class Engine:
         if gathered is None:
             entries, compute = data.train.select(work.clients).entries, self.plan.compute_dtype
             examples = self.examples(data)
-            as_bytes = self.loop.reads_bytes and device == "cpu" and examples.augment is None
+            as_bytes = self.way.reads_bytes and device == "cpu" and examples.augment is None
             if as_bytes and (gathered := examples.stored(entries, compute)):
                 decode = partial(examples.decode, dtype=compute)
             gathered = gathered or examples.batch(entries, compute, device)
@@ -450,10 +450,10 @@ class Engine:
         for positions, described, gathered in works:
             work = self._on_device(described, gathered, data)
             rows, found = self._train(work, request, round, before)
-            finite = _finite(rows) & (found.isfinite() | (found.isnan() & (not self.loop.reports_every_loss)))
+            finite = _finite(rows) & (found.isfinite() | (found.isnan() & (not self.way.reports_every_loss)))
             if not finite.all() and self.local.on_divergence == "stop":
                 first = int((~finite).nonzero()[0])
-                raise self._diverged(work, first, float(found[first]), round, data)
+                raise self._explain_divergence(work, first, float(found[first]), round, data)
             own, before = positions - chunk.start, before + len(positions)
             if len(own) == len(losses) and finite.all():
                 models = rows
@@ -465,7 +465,9 @@ class Engine:
         models = self._starts_of(request, chunk) if models is None else models
         return Chunk(chunk.start, models, losses, trained)
 
-    def _diverged(self, work: CohortFit, position: int, loss: float, round: int, data: FederatedData) -> DivergedError:
+    def _explain_divergence(
+        self, work: CohortFit, position: int, loss: float, round: int, data: FederatedData
+    ) -> DivergedError:
         client = int(work.clients[position])
         mine, start = data.train[client], work.models[work.start[position]]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
@@ -488,9 +490,9 @@ class Engine:
             self.between_clients()
 
         self.between_clients()
-        with note_client(round, lambda: work.clients[through:].tolist(), self.loop.is_collective):
+        with note_client(round, lambda: work.clients[through:].tolist(), self.way.is_collective):
             try:
-                return self.loop.fit(work, ended)
+                return self.way.fit(work, ended)
             except InputError:
                 raise
             except ValueError as error:
@@ -529,7 +531,7 @@ class Engine:
 
     def switch_plan(self, plan: Plan) -> None:
         """Switches to another plan with different lanes or chunks."""
-        self.plan, self._loop = plan, None
+        self.plan, self._way = plan, None
         self.__dict__.pop("_scorer", None)
 
     def close(self) -> None:

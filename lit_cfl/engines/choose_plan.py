@@ -105,7 +105,7 @@ def _lanes(
     if not way.is_collective or workload.task is None:
         return 1
     task, cohort = workload.task, ceil(workload.cohort / workers)
-    each = way.cost(task, precision, task.batch_size(workload.local)).num_bytes
+    each = way.client_bytes(task, precision, task.batch_size(workload.local))
     if device == "cpu":
         return max(1, min(cohort, _STACK_ON_CPU // each))
     on_one = ceil(workers / gpus) if gpus else 1  # workers on one GPU

@@ -16,7 +16,7 @@ from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.mini_batches import MiniBatches
-from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.plan import Plan, Precision, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
 from lit_cfl.engines.workload import TaskTraits
@@ -111,19 +111,6 @@ class CohortFit:
         return counts[ends] - counts[ends - self.steps]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Cost of training one client.
-
-    Args:
-        multiply_adds: Multiply-adds of the losses of one mini-batch, in products and convolutions.
-        num_bytes: Device memory that a client takes while it trains, bytes.
-    """
-
-    multiply_adds: float
-    num_bytes: int
-
-
 class ClientLoop(ABC):
     """A way to train clients locally.
 
@@ -158,13 +145,13 @@ class ClientLoop(ABC):
         """Explains in one line why clients cannot, or should not, train in this way; None if they can."""
 
     @classmethod
-    def cost(cls, task: TaskTraits, precision: Precision, batch_size: int) -> Cost:
-        """Computes the cost of one client.
+    def client_bytes(cls, task: TaskTraits, precision: Precision, batch_size: int) -> int:
+        """Estimates the device memory that a client takes while it trains, in bytes.
 
         Args:
             batch_size: Number of examples in a mini-batch.
         """
-        return Cost(task.multiply_adds * batch_size, task.model_bytes(precision))
+        return task.layout.num_columns * row_dtype(precision).itemsize
 
     @abstractmethod
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:

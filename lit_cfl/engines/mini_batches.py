@@ -134,4 +134,4 @@ def draw_batches(
     ends_epoch = (numbers % of_epoch == of_epoch - 1) & (last != "drop")
     begins = ((epochs * sizes).cumsum(0) - epochs * sizes)[owners] + numbers // of_epoch * size + first
     counts = torch.where(ends_epoch, size - first, full)
-    return MiniBatches(Permutations(seeds, sizes, epochs, together).drawn, begins, counts)
+    return MiniBatches(Permutations(seeds, sizes, epochs, together).draw_all, begins, counts)

@@ -8,7 +8,6 @@ length are drawn one by one, and so are all if this PyTorch shuffles in another 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -18,19 +17,6 @@ from lit_cfl.devices import send
 
 _TOGETHER = 64  # permutations: a step's calls for fewer take longer than drawing these one by one
 _ANY_64_BITS = -(2**63)
-
-
-@dataclass(frozen=True, eq=False)
-class _Shuffle:
-    """Permutations of similar lengths, before they are shuffled.
-
-    Args:
-        clients: Clients of the permutations, int64 `[k]`.
-        bits: Random bits, client by client: two 32-bit numbers in each int64; each client begins a new int64.
-    """
-
-    clients: Tensor
-    bits: Tensor
 
 
 class Permutations:
@@ -48,14 +34,14 @@ class Permutations:
         ends = (sizes * counts).cumsum(0)
         self._starts, total = ends - sizes * counts, int(ends[-1]) if len(ends) else 0
         self._drawn = torch.empty(total + 1, dtype=torch.int64)  # one more place, for discarded values
-        self._shuffles: list[_Shuffle] = []
+        self._shuffles: list[tuple[Tensor, Tensor]] = []  # clients, and their random bits
         rng = torch.Generator()
         if not (together and _shuffles_as_expected()):
             self._draw_each(seeds, torch.arange(len(sizes)), rng)
             return
-        for clients in _alike(sizes, counts):
+        for clients in _group_by_size(sizes, counts):
             if int(counts[clients].sum()) >= _TOGETHER:
-                self._shuffles.append(_Shuffle(clients, self._bits(seeds, clients, rng)))
+                self._shuffles.append((clients, self._bits(seeds, clients, rng)))
             else:
                 self._draw_each(seeds, clients, rng)
 
@@ -67,7 +53,10 @@ class Permutations:
                 torch.randperm(size, generator=rng, out=self._drawn[place : place + size])
 
     def _bits(self, seeds: Sequence[int], clients: Tensor, rng: torch.Generator) -> Tensor:
-        """Draws two 32-bit numbers into each int64, the first one in the upper half."""
+        """Draws random bits, client by client: two 32-bit numbers in each int64, the first in the upper half.
+
+        Each client begins a new int64.
+        """
         numbers = self._pairs(clients)
         bits = torch.empty(int(numbers.sum()), dtype=torch.int64)
         for client, own in zip(clients.tolist(), bits.split(numbers.tolist()), strict=True):
@@ -78,22 +67,22 @@ class Permutations:
     def _pairs(self, clients: Tensor) -> Tensor:
         return (self._counts[clients] * (self._sizes[clients] - 1) + 1) // 2
 
-    def drawn(self, device: torch.device | str) -> Tensor:
+    def draw_all(self, device: torch.device | str) -> Tensor:
         """Returns the permutations of the clients, concatenated, int64 `[sum]`."""
         drawn = send(self._drawn, device)
-        for one in self._shuffles:
-            sizes, counts = self._sizes[one.clients], self._counts[one.clients]
-            rows = torch.arange(len(one.clients)).repeat_interleave(counts)  # client of each permutation
+        for clients, bits in self._shuffles:
+            sizes, counts = self._sizes[clients], self._counts[clients]
+            rows = torch.arange(len(clients)).repeat_interleave(counts)  # client of each permutation
             numbers = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
-            pairs = self._pairs(one.clients)
+            pairs = self._pairs(clients)
             firsts = 2 * (pairs.cumsum(0) - pairs)[rows] + numbers * (sizes[rows] - 1)
-            places = self._starts[one.clients][rows] + numbers * sizes[rows]
+            places = self._starts[clients][rows] + numbers * sizes[rows]
             each, firsts, places = send(torch.stack([sizes[rows], firsts, places]), device)
-            _shuffle(send(one.bits, device), int(sizes.max()), each, firsts, places, drawn)
+            _shuffle(send(bits, device), int(sizes.max()), each, firsts, places, drawn)
         return drawn[:-1]
 
 
-def _alike(sizes: Tensor, counts: Tensor) -> Iterator[Tensor]:
+def _group_by_size(sizes: Tensor, counts: Tensor) -> Iterator[Tensor]:
     """Yields clients whose sizes have the same power of two, int64 `[k]`; clients with one example separately."""
     exponents = torch.frexp((sizes - 1).double()).exponent
     for exponent in exponents.unique().tolist():
@@ -104,7 +93,7 @@ def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: 
     """Shuffles permutations and writes them to the result.
 
     Args:
-        bits: see `_Shuffle`.
+        bits: see `Permutations._bits`.
         longest: Maximum of the sizes.
         sizes: Length of each permutation, int64 `[p]`.
         firsts: Position of each permutation's first 32-bit number.

@@ -13,7 +13,7 @@ from lit_cfl.devices import is_out_of_memory, send
 from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of, penalty_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.scores import Scores, per_example, scores_of
+from lit_cfl.scores import per_example, scores_of
 
 EVALUATION_BATCH = 1024  # fixed, as sums of float32 losses must not depend on the machine; larger ones exceed caches
 ModelName = Callable[[int], str]
@@ -34,13 +34,6 @@ class Outcomes:
     values: Tensor
     weights: Tensor
     outputs: Tensor | None = None
-
-    @classmethod
-    def of_rows(cls, rows: Tensor, scores: Scores) -> "Outcomes":
-        """Splits the result `[..., n]` of `outcomes_of` into its parts."""
-        last = 1 + 2 * len(per_example(scores))
-        outputs = rows[last:].T if len(rows) > last else None
-        return cls(rows[0], rows[1:last:2], rows[2:last:2], outputs)
 
 
 class Scorer:
@@ -68,8 +61,8 @@ class Scorer:
         """Computes the loss of each model on these examples, which are read once for all models; see `Engine`."""
         models = send(models, self._device)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
-        for own in _reads(len(index)):
-            losses[:, own] = _in_halves(lambda positions: self._losses(models, index[positions], examples), own)
+        for read in split_reads(len(index)):
+            losses[:, read] = _in_halves(lambda own: self._losses(models, index[own], examples), read)
         return losses.cpu()
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
@@ -78,30 +71,29 @@ class Scorer:
         return torch.stack([self._outcomes(row, batch, int(index[0]))[0] for row in models])
 
     @torch.no_grad()
-    def of_each(
+    def score_each(
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
         """Computes losses and scores of each example under its assigned model: `[n]`, see `Engine`."""
 
-        def score(positions: Tensor) -> Tensor:
-            return self._scored(models, which[positions], index[positions], examples, named)
+        def score(read: slice) -> Tensor:
+            return self._score(models, which[read], index[read], examples, named)
 
-        reads = [torch.arange(read.start, read.stop) for read in reads_by_model(which)]
-        return self._joined([_in_halves(score, read) for read in reads], index % len(examples))
+        return self._join([_in_halves(score, read) for read in split_reads_by_model(which)], index % len(examples))
 
     @torch.no_grad()
-    def of_mixtures(
+    def score_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, examples: Examples
     ) -> Outcomes:
         """Computes losses and scores of each example under a mixture of the models: `[n]`, see `Engine`."""
         models = send(models, self._device)
 
-        def score(positions: Tensor) -> Tensor:
-            batch = examples.batch(index[positions], self._dtype, self._device)
-            own = send(weights[which[positions]], self._device)
-            return self._mixed_outcomes(models, own, batch, int(index[positions[0]]))
+        def score(read: slice) -> Tensor:
+            batch = examples.batch(index[read], self._dtype, self._device)
+            own = send(weights[which[read]], self._device)
+            return self._mixed_outcomes(models, own, batch, int(index[read.start]))
 
-        return self._joined([_in_halves(score, read) for read in _reads(len(index))], index % len(examples))
+        return self._join([_in_halves(score, read) for read in split_reads(len(index))], index % len(examples))
 
     def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
         self._seed(first)
@@ -109,7 +101,7 @@ class Scorer:
             self._module, batch, [partial(self._layout.write, m, self._module) for m in models], weights
         )
 
-    def _scored(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName) -> Tensor:
+    def _score(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName) -> Tensor:
         """Computes the outcomes of a batch with examples of several models."""
         inputs, labels = examples.batch(index, self._dtype, self._device)
         numbers, counts = which.unique_consecutive(return_counts=True)
@@ -126,14 +118,15 @@ class Scorer:
         self._seed(first)
         return outcomes_of(self._module, batch)
 
-    def _joined(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
+    def _join(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
         """Joins and checks the outcomes of parts `[..., n]` of the examples with these numbers."""
-        scores = scores_of(self._module)
-        nobody = torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)
+        last = 1 + 2 * len(per_example(scores_of(self._module)))  # rows before the outputs, see `outcomes_of`
+        nobody = torch.empty(last, 0, dtype=torch.float64)
         rows = torch.cat([*parts], dim=1).cpu() if parts else nobody  # at the end: a GPU need not wait in between
-        return self._checked(Outcomes.of_rows(rows, scores), numbers)
+        outputs = rows[last:].T if len(rows) > last else None
+        return self._check(Outcomes(rows[0], rows[1:last:2], rows[2:last:2], outputs), numbers)
 
-    def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
+    def _check(self, found: Outcomes, numbers: Tensor) -> Outcomes:
         """Checks and returns the outcomes; a value of weight 0 is replaced by 0.
 
         Raises:
@@ -168,22 +161,25 @@ def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
 
 
-def _reads(count: int) -> Sequence[Tensor]:
-    """Splits the positions of examples into batches."""
-    return torch.arange(count).split(EVALUATION_BATCH) if count else ()
-
-
-def _in_halves(compute: Callable[[Tensor], Tensor], positions: Tensor) -> Tensor:
-    """Computes results `[..., n]` at these positions; if memory runs out, half by half, which changes the rounding."""
+def _in_halves(compute: Callable[[slice], Tensor], read: slice) -> Tensor:
+    """Computes the results `[..., n]` of a read; if memory runs out, half by half, which changes the rounding."""
     try:
-        return compute(positions)
+        return compute(read)
     except RuntimeError as error:
-        if not is_out_of_memory(error) or len(positions) < 2:
+        if not is_out_of_memory(error) or read.stop - read.start < 2:
             raise
-    return torch.cat([_in_halves(compute, half) for half in positions.tensor_split(2)], dim=-1)
+    middle = (read.start + read.stop + 1) // 2
+    halves = slice(read.start, middle), slice(middle, read.stop)
+    return torch.cat([_in_halves(compute, half) for half in halves], dim=-1)
 
 
-def reads_by_model(which: Tensor) -> list[slice]:
+def split_reads(count: int) -> list[slice]:
+    """Splits examples into reads of at most one batch."""
+    starts = range(0, count, EVALUATION_BATCH)
+    return [slice(start, min(start + EVALUATION_BATCH, count)) for start in starts]
+
+
+def split_reads_by_model(which: Tensor) -> list[slice]:
     """Splits examples into reads of at most one batch: a batch of one model each, or small batches of several models.
 
     Args:
@@ -192,8 +188,8 @@ def reads_by_model(which: Tensor) -> list[slice]:
     reads: list[slice] = []
     begin = 0
     for count in which.unique_consecutive(return_counts=True)[1].tolist():
-        for start in range(begin, begin + count, EVALUATION_BATCH):
-            stop = min(start + EVALUATION_BATCH, begin + count)
+        for read in split_reads(count):
+            start, stop = begin + read.start, begin + read.stop
             if reads and stop - reads[-1].start <= EVALUATION_BATCH:
                 reads[-1] = slice(reads[-1].start, stop)
             else:

@@ -14,7 +14,6 @@ from lit_cfl.engines.initial_models import build_module
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.needs_trainer import reasons_for_trainer
-from lit_cfl.engines.plan import Precision, row_dtype
 from lit_cfl.engines.stacked.stackable import reasons_for_no_stack
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.local_work import per_client
@@ -65,10 +64,6 @@ class TaskTraits:
     def batch_size(self, local: LocalTraining) -> int:
         """Returns the mini-batch size of a client of mean size."""
         return self.mean_size if local.batch_size == "full" else min(local.batch_size, self.mean_size)
-
-    def model_bytes(self, precision: Precision) -> int:
-        """Computes the bytes of one model."""
-        return self.layout.num_columns * row_dtype(precision).itemsize
 
     def copied(self) -> LightningModule:
         """Copies the module; the copy may be changed, except for frozen parameters."""

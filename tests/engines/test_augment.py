@@ -103,7 +103,7 @@ def work_of(
     """The work as ways of training receive it."""
     clients = ids(*range(len(SIZES))) if clients is None else clients
     clients, seen = clients[data.num_examples[clients] > 0], []
-    loop = engine.loop
+    loop = engine.way
     fit = loop.fit
     loop.fit = lambda work, ended: seen.append(work) or fit(work, ended)  # type: ignore[method-assign,func-returns-value]
     engine.at(round, data).fit(engine.initial(0)[None], clients, weights=weights).rows  # noqa: B018
@@ -204,8 +204,8 @@ def test_parts_are_cut_by_the_examples_of_all_mini_batches():
     engine, data = engine_of(local=LocalTraining(3, 10)), augmented_data()
     engine._examples_at_once = lambda data: 80.0  # type: ignore[method-assign]
     sizes = []
-    fit = engine.loop.fit
-    engine.loop.fit = lambda work, ended: sizes.append(len(work.inputs)) or fit(work, ended)  # type: ignore[method-assign,func-returns-value]
+    fit = engine.way.fit
+    engine.way.fit = lambda work, ended: sizes.append(len(work.inputs)) or fit(work, ended)  # type: ignore[method-assign,func-returns-value]
     engine.at(2, data).fit(engine.initial(0)[None], ids(1, 2, 4, 5)).rows  # noqa: B018
     assert sizes == [3 * (3 + 17), 3 * 9, 3 * 20]
     assert engine.at(2, data).costs.steps == 0

@@ -259,7 +259,7 @@ def test_scores_are_those_of_the_module(name: str):
     exact = copy.deepcopy(module).double().eval()
     scorers = (ChainScorer(module, exact, layout, torch.float64), Scorer(copy.deepcopy(exact), layout, torch.float64))
     index, which = torch.arange(1499, -1, -1), torch.arange(1500) // 500
-    found, expected = (scorer.of_each(models, which, index, examples) for scorer in scorers)
+    found, expected = (scorer.score_each(models, which, index, examples) for scorer in scorers)
     for part in ("losses", "values", "weights"):
         assert_close(getattr(found, part), getattr(expected, part), rtol=0, atol=1e-12)
     found, expected = (scorer.losses_of_all(models, index, examples) for scorer in scorers)

@@ -54,7 +54,7 @@ def engine_of(plan: Plan, captured: bool = True) -> Engine:
     """An engine whose stacks are captured as the fixture has it, or not."""
     engine = build_engine(task(mlp, ADAM), plan, 5, LocalTraining(1, 10))
     if not captured:
-        engine.loop._captured = None
+        engine.way._captured = None
     return engine
 
 
@@ -118,7 +118,7 @@ def test_larger_pool_drops_the_graphs_that_read_the_old_one():
     for sizes in (SIZES, (0, 3, 90, 40)):
         data, clients = ragged_data(sizes), torch.arange(len(sizes))
         assert torch.equal(engine.at(1, data).fit(models, clients).rows, plain.at(1, data).fit(models, clients).rows)
-    assert len(engine.loop._captured._captured) == 1  # that of the old pool is gone
+    assert len(engine.way._captured._captured) == 1  # that of the old pool is gone
 
 
 @pytest.mark.usefixtures("devices", "captures")
@@ -189,17 +189,17 @@ def test_running_out_of_memory_halves_the_lanes_and_says_so_once(lanes: int, mon
 def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(monkeypatch: pytest.MonkeyPatch):
     engine, narrower = engine_of(WIDE), engine_of(replace(WIDE, lanes=2), captured=False)
     fit(engine, 1)
-    old, replay = engine.loop, Graph.replay
+    old, replay = engine.way, Graph.replay
 
     def without_memory(graph: Graph) -> None:
-        if engine.loop is old:
+        if engine.way is old:
             raise torch.OutOfMemoryError("CUDA out of memory")
         replay(graph)
 
     monkeypatch.setattr(Graph, "replay", without_memory)
     with pytest.warns(Notice, match="out of memory"):
         rows = fit(engine, 2)
-    assert engine.loop.plan.lanes == 2
+    assert engine.way.plan.lanes == 2
     assert torch.equal(rows, fit(narrower, 2))
 
 

@@ -188,9 +188,9 @@ def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
 ):
     engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
     work, model = engine.at(2, ragged_data()), engine.initial(0)
-    clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine.loop._steps.gradients
+    clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine.way._steps.gradients
     monkeypatch.setattr(gradients, "STACK_EXAMPLES", examples)
-    monkeypatch.setattr(engine.loop._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    monkeypatch.setattr(engine.way._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
     rows = work.gradients(model, clients)
     assert seen == calls
     order = torch.tensor([4, 2, 0, 1, 3])
@@ -206,8 +206,8 @@ def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatc
     work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
     expected = work.gradients(model, clients)
     monkeypatch.setattr(gradients, "LARGEST", 18)  # clients 3 and 5 have more
-    seen, whole = [], engine.loop._steps.gradients
-    monkeypatch.setattr(engine.loop._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    seen, whole = [], engine.way._steps.gradients
+    monkeypatch.setattr(engine.way._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
     assert_close(work.gradients(model, clients), expected, rtol=0, atol=1e-12)
     assert seen == [3]
 

@@ -67,7 +67,7 @@ def test_adapters_train_in_a_stack_as_with_a_trainer(plan: str):
 
 def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_frozen():
     _, engine = fitted(task(ViT), Plan("stack", lanes=4), local=LocalTraining(1, 10))
-    stack = engine.loop
+    stack = engine.way
     assert isinstance(stack, StackLoop)
     adapters = 2 * RANK * WIDTH * ((1 + 3) + (1 + 1) + (1 + 2) + (2 + 1))  # of two blocks
     assert engine.layout.num_columns == adapters + (WIDTH + 1) * 10  # and the head

@@ -157,7 +157,7 @@ def test_full_batches_have_few_lanes(net: str, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(stack, "STACK_EXAMPLES", most)
         engine = engine_of(net, GPU_PLAN, "full")
         assert_close(trained(engine), expected, rtol=0, atol=1e-5)
-        assert engine.loop._held.index.shape[1:] == (lanes, room)
+        assert engine.way._held.index.shape[1:] == (lanes, room)
 
 
 @pytest.mark.usefixtures("gpu")

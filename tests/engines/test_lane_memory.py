@@ -25,7 +25,7 @@ PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # of the linear net, numbers
 
 def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
     traits = TaskTraits.of(replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))()), ragged_data())
-    return StackLoop.cost(traits, precision, batch_size).num_bytes
+    return StackLoop.client_bytes(traits, precision, batch_size)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_double_precision_takes_twice_the_memory():
 @pytest.mark.parametrize(("net", "optimizer"), [(net, (SGD, Adam)[k % 2]) for k, net in enumerate(NETS)])
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
     """Records six lanes, where the estimate takes two."""
-    loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).loop
+    loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
     assert isinstance(loop, StackLoop)
     slots, width = loop.layout.slots, 6
     rows = tuple(torch.rand(width, *slot.shape) for slot in slots)
@@ -75,4 +75,4 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
 def test_what_fake_tensors_cannot_take_counts_as_its_model(monkeypatch: pytest.MonkeyPatch):
     traits = TaskTraits.of(task(NETS["linear"])(), ragged_data())
     monkeypatch.setattr(stack, "lane_bytes", lambda *_: 1 / 0)
-    assert StackLoop.cost(traits, "64-true", 10).num_bytes == 8 * PARAMETERS
+    assert StackLoop.client_bytes(traits, "64-true", 10) == 8 * PARAMETERS

@@ -27,7 +27,7 @@ def test_permutations_shuffled_together_are_those_of_each_clients_generator():
     assert permutations._shuffles_as_expected()  # so that the together below is one
     for clients, largest, most in ((300, 60, 4), (70, 1, 2), (70, 2, 3), (120, 700, 2), (3, 9, 40), (1, 5, 0)):
         seeds, sizes, counts = cohort(clients, largest, most)
-        found = Permutations(seeds, sizes, counts, together=True).drawn("cpu")
+        found = Permutations(seeds, sizes, counts, together=True).draw_all("cpu")
         assert torch.equal(found, one_by_one(seeds, sizes, counts))
 
 
@@ -36,7 +36,7 @@ def test_few_of_a_length_are_drawn_one_by_one_beside_many_of_another():
     seeds, counts = [derive(5, "train", client) for client in range(82)], torch.full((82,), 2)
     made = Permutations(seeds, sizes, counts, together=True)
     assert [len(one.clients) for one in made._shuffles] == [80]
-    assert torch.equal(made.drawn("cpu"), one_by_one(seeds, sizes, counts))
+    assert torch.equal(made.draw_all("cpu"), one_by_one(seeds, sizes, counts))
 
 
 def test_where_pytorch_shuffled_in_another_way_all_are_drawn_one_by_one(monkeypatch):
@@ -44,4 +44,4 @@ def test_where_pytorch_shuffled_in_another_way_all_are_drawn_one_by_one(monkeypa
     seeds, sizes, counts = cohort(300, 60, 4)
     made = Permutations(seeds, sizes, counts, together=True)
     assert not made._shuffles
-    assert torch.equal(made.drawn("cpu"), one_by_one(seeds, sizes, counts))
+    assert torch.equal(made.draw_all("cpu"), one_by_one(seeds, sizes, counts))

@@ -474,6 +474,6 @@ def test_an_error_of_ours_in_gradients_is_not_blamed_on_the_module(monkeypatch: 
         raise KeyError("ours")
 
     broken.__code__ = broken.__code__.replace(co_filename=step_dependence.__file__)
-    monkeypatch.setattr(type(engine.loop), "_gradient", broken)
+    monkeypatch.setattr(type(engine.way), "_gradient", broken)
     with pytest.raises(KeyError):
         engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([2]))

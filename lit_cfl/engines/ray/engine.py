@@ -32,7 +32,7 @@ from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
 from lit_cfl.engines.ray.shares import HeldClients, Share, share_of_clients, share_of_examples, split_evenly
 from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.engines.ray.worker import EngineSpec, to_arrays
-from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, reads_by_model
+from lit_cfl.engines.scorer import ModelName, Outcomes, split_reads, split_reads_by_model
 from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
@@ -146,14 +146,14 @@ class RayEngine(Engine):
         if not self._pays(len(index)):
             return super().outcomes_of_each(models, which, index, data, named)
         self.report(Activity("evaluating"))
-        parts = self._parts(reads_by_model(which))
+        parts = self._parts(split_reads_by_model(which))
         shares, tables = [], []
         for part in parts:
             numbers, rows = which[part].unique(return_inverse=True)
             compute = partial(work.compute_scores, index[part], rows, numbers, named)
             shares.append(share_of_examples(compute, index[part]))
             tables.append(models[numbers])
-        return self._joined(shares, tables, parts, data)
+        return self._join(shares, tables, parts, data)
 
     def outcomes_of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
@@ -161,16 +161,15 @@ class RayEngine(Engine):
         if not self._pays(len(models) * len(index)):
             return super().outcomes_of_mixtures(models, weights, which, index, data)
         self.report(Activity("evaluating"))
-        starts = range(0, len(index), EVALUATION_BATCH)
-        parts = self._parts([slice(start, min(start + EVALUATION_BATCH, len(index))) for start in starts])
+        parts = self._parts(split_reads(len(index)))
         shares = []
         for part in parts:
             numbers, rows = which[part].unique(return_inverse=True)
             compute = partial(work.compute_mixtures, index[part], rows, weights[numbers])
             shares.append(share_of_examples(compute, index[part]))
-        return self._joined(shares, [models], parts, data)
+        return self._join(shares, [models], parts, data)
 
-    def _joined(
+    def _join(
         self, shares: Sequence[Share], tables: Sequence[Tensor], parts: Sequence[slice], data: FederatedData
     ) -> Outcomes:
         """Lets actors score these parts of the examples `[n]`, and joins the outcomes."""
@@ -186,8 +185,7 @@ class RayEngine(Engine):
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
         if not self._pays(len(models) * len(index)):
             return super().losses_of_all(models, index, data)
-        starts = range(0, len(index), EVALUATION_BATCH)
-        parts = self._parts([slice(start, min(start + EVALUATION_BATCH, len(index))) for start in starts])
+        parts = self._parts(split_reads(len(index)))
         losses = torch.empty(len(models), len(index), dtype=torch.float64)
         shares = [share_of_examples(partial(work.compute_losses, index[part]), index[part]) for part in parts]
         for number, found in self._done(shares, [models], data):
@@ -200,7 +198,7 @@ class RayEngine(Engine):
         sizes = data.num_examples[clients]
         if not self._pays(int(sizes.sum()) - _GRADIENT_ROW * len(clients)):
             return super().gradient_rows(model, clients, round, data, report)
-        units = self.loop.gradient_units(sizes, clients)
+        units = self.way.gradient_units(sizes, clients)
         runs = split_evenly([int(sizes[unit].sum()) + 1 for unit in units], self.plan.workers)
         parts = [torch.cat(units[run]) for run in runs]
         shares = []

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 
 import torch
 
@@ -16,13 +15,8 @@ class CapturingError(RuntimeError):
     """The steps run, but cannot be captured, e.g. because a user's loss makes a tensor from a number."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Captured:
-    """A graph with its input and output tensors, which must live as long as the graph."""
-
-    graph: torch.cuda.CUDAGraph
-    lanes: Lanes
-    work: LaneWork
+# A graph with its input and output tensors, which must live as long as the graph
+_Captured = tuple[torch.cuda.CUDAGraph, Lanes, LaneWork]
 
 
 class CapturedSteps:
@@ -61,7 +55,7 @@ class CapturedSteps:
                 if not is_out_of_memory(error):
                     raise
                 raise torch.OutOfMemoryError(f"no memory for a CUDA graph: {error}") from error
-        return self._captured[key].graph
+        return self._captured[key][0]
 
     def _capture(self, lanes: Lanes, work: LaneWork) -> _Captured:
         """Captures the step as PyTorch's CUDA graph notes advise: fixed tensors, and warm-ups on a side stream."""
@@ -78,7 +72,7 @@ class CapturedSteps:
                 work.at.copy_(before[-1])  # keeps the losses of earlier steps
                 with _refuse_waits() if number else nullcontext():
                     self._steps(lanes, work)
-            shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
+            shared = next((graph.pool() for graph, *_ in self._captured.values()), None)  # they never run at once
             work.at.copy_(before[-1])
             # Meanwhile another thread may pin memory for the next examples (`prepare_ahead`).
             try:
@@ -91,7 +85,7 @@ class CapturedSteps:
             for tensor, held in zip(changed, before, strict=True):
                 tensor.copy_(held)
         torch.cuda.current_stream().wait_stream(stream)
-        return _Captured(graph, lanes, work)
+        return graph, lanes, work
 
 
 @contextmanager

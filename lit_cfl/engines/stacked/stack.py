@@ -9,7 +9,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import send
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Cost, Ended
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision, compute_dtype
@@ -54,16 +54,16 @@ class StackLoop(ClientLoop):
         return "; ".join(task.trainer_reasons or task.stack_reasons) or None
 
     @classmethod
-    def cost(cls, task: TaskTraits, precision: Precision, batch_size: int) -> Cost:
-        multiply_adds, dtype = task.multiply_adds * batch_size, compute_dtype(precision)
+    def client_bytes(cls, task: TaskTraits, precision: Precision, batch_size: int) -> int:
+        dtype = compute_dtype(precision)
         module = task.copied().to(dtype)
         try:
             update, steps, _ = _steps_of(module, task.layout, LocalTraining())
             inputs, labels = task.batch
             example = inputs.to(dtype) if inputs.is_floating_point() else inputs, labels
-            return Cost(multiply_adds, lane_bytes(steps, task.layout, update, precision, example, batch_size))
+            return lane_bytes(steps, task.layout, update, precision, example, batch_size)
         except Exception:  # such as a user's operation that fake tensors do not support
-            return super().cost(task, precision, batch_size)
+            return super().client_bytes(task, precision, batch_size)
 
     @torch.no_grad()
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class StackLoop(ClientLoop):
         widths = widths_of(lanes, ceil(lanes / 27)) if on_gpu else [lanes]
         call_cost = _CALL_PARAMETERS / self.layout.num_parameters if on_gpu else float("inf")
         tables = make_tables(work, widths, call_cost, width)
-        held = self._filled(work, tables)
+        held = self._fill_tables(work, tables)
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         self._run(work, tables, widths, held, rows, ended)
         sums = tables.sum_losses(held.losses[: tables.num_steps].double().cpu())
@@ -134,11 +134,11 @@ class StackLoop(ClientLoop):
         for slot, tensor in zip(self.layout.slots, tensors, strict=True):
             tensor.index_copy_(0, where, table[:, slot.start : slot.stop].reshape(-1, *slot.shape))
 
-    def _filled(self, work: CohortFit, tables: LaneTables) -> LaneWork:
+    def _fill_tables(self, work: CohortFit, tables: LaneTables) -> LaneWork:
         """Copies a fit's inputs into tensors that are reused from fit to fit, and returns these."""
         steps, held = tables.num_steps, self._held
         if held is None or not _has_room(held, work, tables):
-            held = self._held = self._with_room(work, tables)
+            held = self._held = self._allocate(work, tables)
         held.inputs[: len(work.inputs)] = work.inputs
         held.labels[: len(work.labels)] = work.labels
         corrections = self._optimizer.corrections(tables.numbers).transpose(0, 1).contiguous()
@@ -157,7 +157,7 @@ class StackLoop(ClientLoop):
             held.weights[: len(work.weights)] = work.weights
         return held if work.prox else replace(held, prox=None, centers=None)
 
-    def _with_room(self, work: CohortFit, tables: LaneTables) -> LaneWork:
+    def _allocate(self, work: CohortFit, tables: LaneTables) -> LaneWork:
         """Allocates lanes and tensors with reserves for larger fits, so that they seldom change."""
         plan, device, (steps, lanes, width) = self.plan, self.plan.device, tables.index.shape
         rows = tuple(
