@@ -33,7 +33,7 @@ def rejects_single_example(module: LightningModule, examples: Examples) -> bool:
     try:
         with torch.no_grad():
             losses_of(copied, examples.batch(torch.zeros(1, dtype=torch.int64), torch.float64, "cpu"))
-    except Exception as error:  # any other reason is found by what trains or scores the module
+    except Exception as error:  # training or scoring reports any other reason
         return "more than 1 value per channel" in str(error)
     return False
 
@@ -42,8 +42,8 @@ def find_single_batches(sizes: Tensor, steps: Tensor, batch_size: BatchSize, las
     """Returns which clients have a mini-batch of a single example among their first steps, bool `[n]`.
 
     Args:
-        sizes: examples of each client, int64 `[n]`.
-        steps: mini-batches that each trains on, int64 `[n]`.
+        sizes: Number of examples of each client, int64 `[n]`.
+        steps: Number of mini-batches that each client trains on, int64 `[n]`.
         batch_size, last: see `steps_of_epoch`.
     """
     full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)

@@ -1,8 +1,8 @@
 """Learning rates over rounds: a PyTorch scheduler that takes one step per round.
 
-Clients make their optimizers again in every round, so that a scheduler in the module starts again, too. The rates of a
-round are therefore computed here, from the schedule, the optimizer's rates and the number of the round alone: they are
-the same in every engine and after a resume.
+Clients build new optimizers in every round, so a scheduler in the module would start again. The rates of a round are
+therefore computed here, only from the schedule, the optimizer's rates and the number of the round: they are the same in
+every way of training and after a resume.
 """
 
 import warnings
@@ -20,16 +20,16 @@ from lit_cfl.errors import InputError, short_error
 
 __all__ = ["ChainedSchedule", "SequentialSchedule"]
 
-_LENGTHS = ("T_max", "total_iters", "total_steps")  # PyTorch's names of the number of steps after which it ends
+_LENGTHS = ("T_max", "total_iters", "total_steps")  # PyTorch's names for the number of steps of a schedule
 
 
 class SequentialSchedule(SequentialLR):
     """Schedulers in sequence, such as a warm-up and a cosine: PyTorch's `SequentialLR` for a configuration.
 
     Args:
-        optimizer: given by the run.
+        optimizer: The run's optimizer.
         schedulers: Schedulers in order, each by class_path and init_args.
-        milestones: numbers of rounds after which the next one takes over, one fewer than schedulers.
+        milestones: Numbers of rounds after which the next scheduler starts, one fewer than schedulers.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ChainedSchedule(ChainedScheduler):
     """Simultaneous schedulers, whose factors multiply: PyTorch's `ChainedScheduler` for a configuration.
 
     Args:
-        optimizer: given by the run.
-        schedulers: each by class_path and init_args.
+        optimizer: The run's optimizer.
+        schedulers: Schedulers, each by class_path and init_args.
     """
 
     def __init__(self, optimizer: Optimizer, schedulers: list[Callable[[Optimizer], LRScheduler]]) -> None:
@@ -54,11 +54,11 @@ class RoundRates:
     """The learning rates of each round.
 
     Args:
-        schedule: makes a scheduler.
-        module: configures the optimizer whose rates the schedule starts from. It is not trained.
+        schedule: Builds a scheduler.
+        module: Configures the optimizer whose rates the schedule starts from. It is not trained.
 
     Raises:
-        InputError: the module configures something else than one optimizer, or the scheduler cannot be made.
+        InputError: the module does not configure exactly one optimizer, or the scheduler cannot be built.
     """
 
     def __init__(self, schedule: Callable[[Optimizer], LRScheduler], module: LightningModule) -> None:
@@ -66,7 +66,7 @@ class RoundRates:
         self._fixed = [_other_options(group) for group in self._optimizer.param_groups]
         try:
             self._scheduler = schedule(self._optimizer)
-        except Exception as error:  # whatever a scheduler raises, perhaps the user's own
+        except Exception as error:  # whatever a scheduler raises, perhaps a user's
             raise InputError(f"local.lr_schedule cannot be made: {short_error(error)}; change its init_args") from error
         if isinstance(self._scheduler, ReduceLROnPlateau):
             raise InputError(
@@ -88,7 +88,7 @@ class RoundRates:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that the optimizer takes no step
                     self._scheduler.step()
-            except Exception as error:  # whatever a scheduler raises, perhaps the user's own
+            except Exception as error:  # whatever a scheduler raises, perhaps a user's
                 raise InputError(
                     f"local.lr_schedule: {self._name} gives no rate for round {len(self._found) + 1}: "
                     f"{short_error(error)}; change its init_args, or run fewer rounds"
@@ -126,7 +126,7 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
         configured = module.configure_optimizers()
     except InputError:
         raise
-    except Exception as error:  # such as a read of self.trainer, which is not there
+    except Exception as error:  # such as a read of self.trainer, which does not exist
         raise InputError(
             f"local.lr_schedule needs the optimizer's learning rates, but configure_optimizers of {name} raises "
             f"{short_error(error)} without a Trainer; make the optimizer from the module alone"

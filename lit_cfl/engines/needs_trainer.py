@@ -62,7 +62,7 @@ def find_unsupported(module: LightningModule) -> list[str]:
     names = [name for name in dir(LightningModule) if _is_training_hook(name)]
     reasons = [f"hook {name}" for name in names if getattr(type(module), name) is not getattr(LightningModule, name)]
     if not module.automatic_optimization:
-        reasons.append("optimisation by hand")
+        reasons.append("manual optimization")
     try:
         configured = module.configure_optimizers()
     except ValueError as error:

@@ -1,6 +1,6 @@
 """The way `trainer`: trains each client by one `lightning.Trainer.fit` of a LightningModule.
 
-The plain reference for the other ways, and the one that takes any LightningModule.
+It is the plain reference for the other ways, and trains any LightningModule.
 """
 
 import copy
@@ -36,7 +36,7 @@ class TrainerLoop(ClientLoop):
     """Trains one client after the other with `lightning.Trainer`, each in a new module."""
 
     name, seeds_global_generators, reports_every_loss = "trainer", True, False
-    _reasons: list[str] | None = None  # against weighted examples, once they are known
+    _reasons: list[str] | None = None  # reasons against weighted examples, once they are known
 
     @classmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
@@ -82,14 +82,14 @@ class TrainerLoop(ClientLoop):
         return self.layout.read(module, self.plan.dtype, self.plan.device), callback.mean
 
     def _require_losses(self, work: CohortFit) -> None:
-        """Raises InputError if a training step depends on more than a mini-batch of weighted examples."""
+        """Raises InputError if a training step needs more than a mini-batch of weighted examples."""
         if self._reasons is None:
             some = work.inputs[:_CHECKED].float().cpu() if work.inputs.is_floating_point() else work.inputs[:_CHECKED]
             batch = some.cpu(), work.labels[:_CHECKED].cpu()
             self._reasons = reasons_for_trainer(self._template, self.layout, batch)
         if self._reasons:
             raise InputError(
-                f"the algorithm weighs examples, which takes a task that trains by the mean of its `losses` and one "
+                f"the algorithm weighs examples, which needs a task that trains by the mean of its `losses` and one "
                 f"plain optimizer, but: {'; '.join(self._reasons)}; choose another task or algorithm"
             )
 
@@ -119,7 +119,7 @@ class TrainerLoop(ClientLoop):
             "enable_checkpointing": False,
             "enable_progress_bar": False,
             "enable_model_summary": False,
-            "plugins": LightningEnvironment(),  # a fit is ours alone, inside a SLURM job, too
+            "plugins": LightningEnvironment(),  # a fit runs in one process, also inside a SLURM job
         }
 
 
@@ -136,8 +136,8 @@ class _Epochs:
     """Mini-batches of a client, epoch by epoch; the last epoch may end early.
 
     Args:
-        batches: all of them.
-        epoch_steps: mini-batches of an epoch.
+        batches: All mini-batches.
+        epoch_steps: Number of mini-batches in an epoch.
     """
 
     def __init__(self, batches: list[Tensor], epoch_steps: int) -> None:
@@ -163,7 +163,7 @@ class _Epochs:
 
 
 class _ClientFit(Callback):
-    """Adds to a Trainer's fit what a client's local training has besides, and records its mean loss per example.
+    """Adds dropout keys, rates and the proximal term to a Trainer's fit, and records the mean loss per example.
 
     Args:
         keys: Keys of the dropout masks, one per step; None = no keyed dropout.

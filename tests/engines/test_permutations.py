@@ -35,7 +35,7 @@ def test_few_of_a_length_are_drawn_one_by_one_beside_many_of_another():
     sizes = torch.cat([torch.full((80,), 12), torch.tensor([3000, 5])])
     seeds, counts = [derive(5, "train", client) for client in range(82)], torch.full((82,), 2)
     made = Permutations(seeds, sizes, counts, together=True)
-    assert [len(one.clients) for one in made._shuffles] == [80]
+    assert [len(clients) for clients, _ in made._shuffles] == [80]
     assert torch.equal(made.draw_all("cpu"), one_by_one(seeds, sizes, counts))
 
 

@@ -15,33 +15,32 @@ LARGEST = 2048  # examples of a client whose gradient is taken at once
 STACK_EXAMPLES = 4 * LARGEST  # examples of a stack, including padding
 
 
-def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Returns the positions of clients computed alone, and of the others in stacking order.
+def find_large(sizes: Tensor, lanes: int, module: nn.Module) -> Tensor:
+    """Finds the clients whose gradients are computed alone, bool `[n]`.
 
-    The others are sorted by size and id, so that the order of the request does not change the stacks.
+    Args:
+        sizes: Number of examples of each client, int64 `[n]`.
+        lanes: Lanes of a stack; 1 = no stacking.
+        module: The LightningModule as the user's task builds it; with BatchNorm large clients are split into batches.
+    """
+    return sizes > (-1 if lanes == 1 else EVALUATION_BATCH if has_batch_norm(module) else LARGEST)
+
+
+def split_into_stacks(sizes: Tensor, clients: Tensor, most: int) -> list[Tensor]:
+    """Groups positions of clients in stacks, by size and id: the order of the request does not change the stacks.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.
         clients: ids, int64 `[n]`.
-        lanes: Lanes of a stack; 1 = no stacking.
-        module: The LightningModule as the user's task builds it; with BatchNorm large clients are split into batches.
-    """
-    normalised = has_batch_norm(module)
-    alone = sizes > (-1 if lanes == 1 else EVALUATION_BATCH if normalised else LARGEST)
-    large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
-    others = others[clients[others].argsort(stable=True)]
-    return large, others[sizes[others].argsort(descending=True, stable=True)]
-
-
-def next_stack(sizes: Tensor, start: int, most: int) -> slice:
-    """Selects the clients from `start` on that form the next stack; the largest one sets its width.
-
-    Args:
-        sizes: Number of examples of each client, int64 `[n]`, the largest first.
-        start: 0 to n - 1.
         most: Maximum number of clients in a stack, 1 or more.
     """
-    return slice(start, min(len(sizes), start + max(1, min(most, STACK_EXAMPLES // max(1, int(sizes[start]))))))
+    order = clients.argsort(stable=True)
+    order, stacks, start = order[sizes[order].argsort(descending=True, stable=True)], list[Tensor](), 0
+    while start < len(order):
+        width = max(1, int(sizes[order[start]]))  # the largest client sets the width of its stack
+        stacks.append(order[start : start + max(1, min(most, STACK_EXAMPLES // width))])
+        start += len(stacks[-1])
+    return stacks
 
 
 def compute_stacked_gradients(

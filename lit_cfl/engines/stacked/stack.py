@@ -14,7 +14,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision, compute_dtype
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
-from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, compute_stacked_gradients, next_stack, order_for_stacks
+from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, compute_stacked_gradients, find_large, split_into_stacks
 from lit_cfl.engines.stacked.lane_memory import lane_bytes
 from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
@@ -181,26 +181,23 @@ class StackLoop(ClientLoop):
         )
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
-        large, others = order_for_stacks(sizes, clients, self.plan.lanes, self._template)
-        units, start = [large[k : k + 1] for k in range(len(large))], 0
-        while start < len(others):
-            part = next_stack(sizes[others], start, self.plan.lanes)
-            units.append(others[part])
-            start = part.stop
-        return units
+        large = find_large(sizes, self.plan.lanes, self._template)
+        small = (~large).nonzero().flatten()
+        stacks = split_into_stacks(sizes[small], clients[small], self.plan.lanes)
+        return [*large.nonzero(), *(small[own] for own in stacks)]
 
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
         """Computes gradients of small clients in stacks, and of large clients one after the other."""
-        large, _ = order_for_stacks(work.sizes, work.clients, self.plan.lanes, self._template)
-        units = self.gradient_units(work.sizes, work.clients)[len(large) :]
         rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
-        if len(large):
-            rows[send(large, rows.device)] = super().gradients(model, work.select(large), ended)
-        through = len(large)
-        for own in units:
-            found = compute_stacked_gradients(self._steps, self.layout, self.plan, model, work.select(own))
-            rows[send(own, rows.device), : self.layout.num_parameters] = found
-            through += len(own)
+        large, through = find_large(work.sizes, self.plan.lanes, self._template), 0
+        for unit in self.gradient_units(work.sizes, work.clients):
+            own, where = work.select(unit), send(unit, rows.device)
+            if large[unit[0]]:
+                rows[where] = super().gradients(model, own, lambda count: None)
+            else:
+                found = compute_stacked_gradients(self._steps, self.layout, self.plan, model, own)
+                rows[where, : self.layout.num_parameters] = found
+            through += len(unit)
             ended(through)
         return rows
 
