@@ -357,6 +357,10 @@ def test_workers_mix_as_one_process_does(monkeypatch: pytest.MonkeyPatch):
     found = scored(NETS["with a score of sets"], replace(WAYS["chain"], workers=2), data)
     assert torch.equal(found.loss, expected.loss)
     assert torch.equal(found.sums, expected.sums)
-    monkeypatch.setattr(ray_engine, "EVALUATION_BATCH", 20)  # so that the workers have other clients each
+
+    def split_in_twenties(count: int) -> list[slice]:
+        return [slice(start, min(start + 20, count)) for start in range(0, count, 20)]
+
+    monkeypatch.setattr(ray_engine, "split_reads", split_in_twenties)  # so that the workers have other clients each
     found = scored(NETS["linear"], replace(WAYS["loop"], workers=2), data)
     assert_close(found.loss, scored(NETS["linear"], WAYS["loop"], data).loss, rtol=1e-12, atol=0)
