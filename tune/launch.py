@@ -59,12 +59,14 @@ def _parser() -> LineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s --config FILE --address http://HOST:8265 [...]",
     )
-    parser.add_argument("--address", help="of the cluster's dashboard, http://HOST:8265 (or RAY_API_SERVER_ADDRESS)")
-    parser.add_argument("--run_dir", help="where a run's results come to (default: runs/<job>)")
-    parser.add_argument("--study_dir", help="the same, of a study")
-    parser.add_argument("--remote_dir", default="~/lit-cfl", help="where jobs write on the cluster (%(default)s)")
+    parser.add_argument("--address", help="address of the dashboard, http://HOST:8265 (or RAY_API_SERVER_ADDRESS)")
+    parser.add_argument("--run_dir", help="folder of a run's results (default: runs/<job>)")
+    parser.add_argument("--study_dir", help="folder of a study's results (default: runs/<job>)")
+    parser.add_argument("--remote_dir", default="~/lit-cfl", help="folder of the jobs on the cluster (%(default)s)")
     parser.add_argument("--include", nargs="+", default=[], metavar="PATH", help="further files to send")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set for the job")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="environment variable of the job"
+    )
     parser.add_argument("--pip", metavar="FILE", help="requirements that the cluster installs for the job")
     parser.add_argument("--cpus", type=float, default=0.0, help="cores of the job itself (default: none reserved)")
     parser.add_argument("--gpus", type=float, default=0.0, help="GPUs of the job itself")
