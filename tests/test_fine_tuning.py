@@ -50,6 +50,7 @@ def test_tuned_scores_are_those_of_clients_that_trained_their_own_model_on(algor
     row = read_table(run(experiment, tmp_path).path / "metrics.csv")[-1]
     assert row[TUNED[0]] == pytest.approx(weighted)
     assert row[TUNED[1]] == pytest.approx(worst / max(1, len(accuracies) // 10))
+    assert row["test/mean_tuned_accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
     assert row["test/tuned_accuracy"] != row["test/weighted_accuracy"]
 
 
