@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lanes import thinned
 from quadratic import ids, rng
 from torch import Tensor
 
@@ -29,8 +30,7 @@ def after(algorithm: Algorithm, work: QuadraticWork) -> tuple[Tensor, object]:
     return algorithm.serve(state, work.population).models, state
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(("number", "algorithm"), thinned([1, 3], ALL))
 def test_as_many_models_as_clients_have_centres(algorithm: Algorithm, number: int):
     assert len(after(replace(algorithm, num_clusters="auto"), corners(number))[0]) == number
 

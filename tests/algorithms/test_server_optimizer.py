@@ -9,6 +9,7 @@ import pytest
 import torch
 from averaging import AVERAGING, COHORTS, states
 from digits_experiment import digits
+from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam
@@ -107,7 +108,7 @@ def test_rate_one_without_momentum_is_the_plain_mean_to_the_bit(kind: type[Algor
         assert torch.equal(plain.models, served.models)
 
 
-@pytest.mark.parametrize("kind", AVERAGING)
+@pytest.mark.parametrize("kind", thinned(AVERAGING))
 def test_algorithms_with_a_server_optimizer_keep_the_contract_and_it_changes_them(kind: type[Algorithm]):
     served = with_server(kind(), MOMENTUM)
     check_algorithm(served)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from lanes import thinned
 from processes import (
     contents,
     in_child,
@@ -87,33 +88,58 @@ def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda p: (p / "checkpoint.pt").write_bytes((p / "checkpoint.pt").read_bytes()[:900]), "truncated"),
-        (lambda p: (p / "checkpoint.pt").write_bytes(b""), "truncated"),
-        (lambda p: torch.save({"weights": torch.ones(3)}, p / "checkpoint.pt"), "is not a checkpoint of Lit-CFL"),
-        (
+        pytest.param(
+            lambda p: (p / "checkpoint.pt").write_bytes((p / "checkpoint.pt").read_bytes()[:900]),
+            "truncated",
+            id="truncated",
+        ),
+        pytest.param(lambda p: (p / "checkpoint.pt").write_bytes(b""), "truncated", id="empty", marks=pytest.mark.full),
+        pytest.param(
+            lambda p: torch.save({"weights": torch.ones(3)}, p / "checkpoint.pt"),
+            "is not a checkpoint of Lit-CFL",
+            id="foreign",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
             lambda p: edit_checkpoint(p, format=99, version="7.0"),
             "of a run of a later version, whose files this version does not read (its format is 4)",
+            id="format",
         ),
-        (lambda p: edit_config_in_checkpoint(p, epochs=9), "local.epochs: 9 -> 3"),
-        (lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."), "metrics.csv was changed since its checkpoint"),
-        (lambda p: (p / "metrics.csv").unlink(), "metrics.csv was changed since its checkpoint"),
-        (lambda p: replace_text(p / "config.yaml", "epochs: 3", "epochs: 4"), "config.yaml was changed or damaged"),
-        (lambda p: replace_in_config(p, "epochs: 3", "epochs: 4"), "local.epochs: 3 -> 4"),
-        (lambda p: (p / "config.yaml").write_text("a: [1"), "config.yaml does not end with its digest"),
-        (lambda p: on_another_machine(p), "which this machine cannot run"),
-    ],
-    ids=[
-        "truncated",
-        "empty",
-        "foreign",
-        "format",
-        "other run's",
-        "metrics",
-        "no metrics",
-        "edited",
-        "other config",
-        "yaml",
-        "plan",
+        pytest.param(
+            lambda p: edit_config_in_checkpoint(p, epochs=9),
+            "local.epochs: 9 -> 3",
+            id="other run's",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."),
+            "metrics.csv was changed since its checkpoint",
+            id="metrics",
+        ),
+        pytest.param(
+            lambda p: (p / "metrics.csv").unlink(),
+            "metrics.csv was changed since its checkpoint",
+            id="no metrics",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            lambda p: replace_text(p / "config.yaml", "epochs: 3", "epochs: 4"),
+            "config.yaml was changed or damaged",
+            id="edited",
+        ),
+        pytest.param(
+            lambda p: replace_in_config(p, "epochs: 3", "epochs: 4"),
+            "local.epochs: 3 -> 4",
+            id="other config",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            lambda p: (p / "config.yaml").write_text("a: [1"),
+            "config.yaml does not end with its digest",
+            id="yaml",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(lambda p: on_another_machine(p), "which this machine cannot run", id="plan"),
     ],
 )
 def test_damage_is_named_and_nothing_is_lost(damage, expected: str, whole: Path, tmp_path: Path, capsys):
@@ -200,9 +226,12 @@ def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
-    "names", [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")]
+    ("names", "damage"),
+    thinned(
+        [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")],
+        ["flip", "delete", "empty"],
+    ),
 )
-@pytest.mark.parametrize("damage", ["flip", "delete", "empty"])
 def test_damaged_files_of_a_run_that_is_over_are_made_again(
     names: tuple[str, ...], damage: str, whole: Path, tmp_path: Path
 ):

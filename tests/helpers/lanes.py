@@ -1,0 +1,28 @@
+"""Shares the cells of a parametrised test between the default lane and the full one."""
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]:
+    """All combinations of the values of some arguments; two thirds of them run in the full lane only.
+
+    The default lane has a diagonal, on which every value of every argument is met. A single argument has every third
+    value there.
+
+    Args:
+        axes: Values of each argument, in the order of the arguments' names.
+        ids: Name of each value of a single argument; None = pytest's.
+    """
+    values = [list(axis) for axis in axes]
+    step = min([3, *map(len, values)]) if len(values) > 1 else 3
+    names = list(ids) if ids is not None else [None] * len(values[0])
+    cells = []
+    for places in product(*(range(len(axis)) for axis in values)):
+        cell = [axis[place] for axis, place in zip(values, places, strict=True)]
+        marks = [pytest.mark.full] if sum(places) % step else []
+        cells.append(pytest.param(*cell, marks=marks, id=names[places[0]]))
+    return cells

@@ -1,0 +1,15 @@
+"""Cells that only the full lane runs leave every value of every argument to the default one."""
+
+import pytest
+from lanes import thinned
+
+
+@pytest.mark.parametrize("lengths", [(7,), (2, 2), (2, 3), (3, 5), (5, 5), (4, 2)])
+def test_the_default_lane_meets_every_value_of_several_arguments(lengths: tuple[int, ...]):
+    cells = thinned(*map(range, lengths))
+    kept = [cell.values for cell in cells if not cell.marks]
+    assert len(kept) < len(cells)
+    if len(lengths) == 1:
+        assert kept == [(0,), (3,), (6,)]
+    else:
+        assert [{values[axis] for values in kept} for axis in range(len(lengths))] == [set(range(n)) for n in lengths]
