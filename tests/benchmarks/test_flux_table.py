@@ -44,3 +44,10 @@ def test_the_tables_mean_over_shifts_and_whole_folds(flux_table, tmp_path):
             row = {"shift": shift, "level": 8, "fold": fold, "system": "IFCA", "net": "MLP"}
             writer.writerow(row | {"accuracy": accuracy, "ari": 0.5, "clusters": 2})
     assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in flux_table.tables(path)
+
+
+def test_the_page_has_the_tables_of_the_recorded_rows(flux_table):
+    page = (FOLDER.parent / "docs" / "flux_table.md").read_text()
+    lines = [line for line in flux_table.tables(FOLDER / "results" / "flux_table.csv").splitlines() if line[:1] == "|"]
+    assert lines
+    assert [line for line in lines if line not in page] == []
