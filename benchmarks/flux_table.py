@@ -6,7 +6,7 @@
 ANDA is a checkout of github.com/alfredoLimo/ANDA (at 05d0dfb), which needs torchvision, SciPy and Matplotlib. A row is
 a run; rows that are in the file are not run again. `--tables` prints the tables of the rows.
 
-Protocol, written before anything was run:
+Protocol, written before any run of the table:
 
 * Setting of FLUX (public/config.py and run.sh of github.com/dariofenoglio98/FLUX at 43aadbe): MNIST divided among 10
   clients, a fifth of whose training part is set aside; all take part in 10 rounds of 2 epochs of batches of 64; SGD at
