@@ -74,7 +74,7 @@ def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
     phases = [text for text, _ in groupby(one if isinstance(one, str) else one.what for one in told)]
     begin = ["loading the data", "dividing 1,797 examples among clients", "checking that the clients can be trained"]
     rounds = ["training", "evaluating", "training", "evaluating"]
-    tracking = "starting what tracks the run"
+    tracking = "starting the trackers"
     first = told.index("FedGroup")
     assert told[0] == Activity("loading the data")
     assert [one.what for one in told[:3]] == begin  # type: ignore[union-attr]
