@@ -1,21 +1,20 @@
-"""Every YAML in configs/: parsed, built, and (the short ones) run."""
+"""Every YAML in configs/: parsed, built and run with `--tiny`, most of them in the full lane."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hub import skipped_without_data
+from lanes import thinned
 
 from lit_cfl.config import catalogue, tiny
 from lit_cfl.config.parser import parse_run
 from lit_cfl.runs.run import run
 
 CONFIGS = catalogue.configs()
-RUNS = [  # test_tune_study.py looks at the studies; of the papers' files most load a whole image set
-    pytest.param(name, marks=[] if name.endswith(("digits", "quickstart")) else pytest.mark.full)
-    for name in CONFIGS
-    if not name.startswith("tune/")
-]
+RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py looks at the studies
+SHORT = [name for name in RUNS if name.endswith(("digits", "quickstart"))]
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in RUNS if name not in SHORT]  # most load whole image sets
 
 
 def test_every_file_of_the_folder_is_found():
@@ -40,7 +39,7 @@ def mnist_by_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("mnist_by_writer")
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*thinned(SHORT), *LONG])
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     request = parse_run(["--config", name])
     with skipped_without_data():

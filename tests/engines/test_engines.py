@@ -7,6 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from lanes import thinned
 from ragged import LOCAL, PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -70,14 +71,12 @@ def same_as_trainer(net: str, optimizer: str, plan: Plan, precision: str, tolera
     assert found.trained.tolist() == trained.tolist() == [size > 0 for size in SIZES]
 
 
-@pytest.mark.parametrize("plan", STACKS)
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(("net", "plan"), thinned(NETS, STACKS))
 def test_every_plan_gives_the_trainers_result(net: str, plan: str):
     same_as_trainer(net, "sgd", PLANS[plan], "64-true", 1e-12)
 
 
-@pytest.mark.parametrize("plan", ["plain loop", "2 lanes"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "plan"), thinned(OPTIMIZERS, ["plain loop", "2 lanes"]))
 def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
     local = LocalTraining(3, 10, gradient_clip=0.5)
     same_as_trainer("mlp", optimizer, PLANS[plan], "64-true", 1e-12, prox=0.3, local=local)
@@ -110,8 +109,7 @@ def test_convolutions_in_single_precision_stay_close_for_a_step_and_in_the_loss(
     assert_close(found.losses, losses, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
-@pytest.mark.parametrize("plan", STACKS)
-@pytest.mark.parametrize("net", ["linear", "mlp with dropout", "cnn with dropout"])
+@pytest.mark.parametrize(("net", "plan"), thinned(["linear", "mlp with dropout", "cnn with dropout"], STACKS))
 def test_order_and_company_of_clients_change_no_bit(net: str, plan: str):
     make = task(NETS[net])
     whole = rows_of(fitted(make, PLANS[plan])[0])
