@@ -167,7 +167,7 @@ class Protocol:
         first, chosen = self.first_choice(data, system, ledger), self.search(data, system, ledger).chosen
         usable = first if first and self._choosable(system, first) else None
         best = chosen or usable
-        found = [(BEST, best, {})] if best else []
+        found: list[tuple[str, Options, Options]] = [(BEST, best, {})] if best else []
         if first and first != best:
             found.append((FIRST, first, {}))
         if base := usable or chosen:

@@ -97,7 +97,7 @@ def test_help_names_every_option_with_its_meaning(capsys: pytest.CaptureFixture[
     out = " ".join(capsys.readouterr().out.split())
     for text in (
         "--cohort_size",
-        "K, clients a round",
+        "Clients per round K",
         "--local.epochs",
         "full passes over the client",
         "--tiny",
@@ -115,7 +115,7 @@ def test_help_of_an_algorithm_lists_no_subclasses_of_tensor(algorithm: str, caps
     assert main(["run", "--algorithm.help", algorithm]) == 0
     out = capsys.readouterr().out
     assert "Tensor" not in out
-    assert "number of epochs or steps, 1 or more" in " ".join(out.split())
+    assert "Number of epochs or steps, 1 or more" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

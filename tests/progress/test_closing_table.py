@@ -70,11 +70,11 @@ def test_without_true_clusters_their_sizes_and_the_silhouette_are_told(tmp_path:
 @pytest.mark.parametrize(
     ("score", "baseline", "gain", "advice"),
     [
-        (ACCURACY, (0.25, 0.5, 0.75, 0.75, 0.5), "+0.050 on average; 40% of clients lose.", "does not pay here"),
+        (ACCURACY, (0.25, 0.5, 0.75, 0.75, 0.5), "+0.050 on average; 40% of clients lose.", "does not pay off here"),
         (ACCURACY, (0.25, 0.5, 0.5, 0.875, 0.0), "+0.175 on average; 20% of clients lose.", "Try other numbers"),
-        (ACCURACY, (0.5, 1.0, 0.5, 0.75, 0.25), "+0.000 on average; 0% of clients lose.", "does not pay here"),
+        (ACCURACY, (0.5, 1.0, 0.5, 0.75, 0.25), "+0.000 on average; 0% of clients lose.", "does not pay off here"),
         (MAE, (0.75, 1.5, 0.25, 0.75, 0.5), "+0.150 on average; 20% of clients lose.", "Try other numbers"),
-        (MAE, (0.25, 0.5, 0.5, 0.875, 0.0), "-0.175 on average; 60% of clients lose.", "does not pay here"),
+        (MAE, (0.25, 0.5, 0.5, 0.875, 0.0), "-0.175 on average; 60% of clients lose.", "does not pay off here"),
     ],
 )
 def test_the_gain_is_a_mean_over_clients_and_better_is_above_0(
