@@ -137,7 +137,8 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
             gain = f"FedAvg has {base.accuracy:.1f} %"
         of_data = {system for name, system in protocol.cells() if name == data}
         missing = len(of_data - {entry.system for entry in group})
-        yield f"* **{data}**: {told}; {gain}." + (f" {missing} systems have not run." if missing else "")
+        left = f" {missing} {'system has' if missing == 1 else 'systems have'} not run." if missing else ""
+        yield f"* **{data}**: {told}; {gain}.{left}"
 
 
 def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Entry]) -> Iterator[str]:
