@@ -46,7 +46,7 @@ COLUMNS = ("model", "workers", "round s", "training s", "hand-over s", "speedup"
 
 
 def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows: Tensor) -> list[np.ndarray]:
-    """Waits in place of training the share of a fit, and leaves the models as they are."""
+    """Sleeps instead of training a share of a fit, and returns the models unchanged."""
     request, _, held = share.compute.args
     held.data(examples)
     models = rows[request.start].numpy()
@@ -55,7 +55,7 @@ def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows:
 
 
 class WaitingEngine(RayEngine):
-    """Hands over rounds to workers that wait in place of training.
+    """Hands over rounds to workers that sleep instead of training.
 
     Args:
         model: of the rounds.

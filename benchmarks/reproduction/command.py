@@ -59,7 +59,7 @@ class TableOfRuns:
         write: Writes the pages from the ledger; returns how much is done.
         summary: Returns lines for the end of the command.
         curves: Whether curves of runs are kept.
-        every_run: Whether the pages are written after every run, or only after the last one.
+        every_run: True writes the pages after every run, False after the last one.
     """
 
     name: str

@@ -13,14 +13,14 @@ _TICKS = (1, 2, 5, 10, 20, 50, 100)  # of the colours, on both sides of 0
 def heat_table(
     texts: np.ndarray, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], label: str, linear: float
 ) -> Figure:
-    """Draws numbers on the colours of other ones, which are white at 0, orange above and purple below.
+    """Draws a table of numbers whose cells are coloured by other values: white at 0, orange above, purple below.
 
     Args:
-        texts: numbers to print, with one digit, `[rows, columns]`.
-        values: that give the colours, `[rows, columns]`; nan leaves a place blank.
-        rows, columns: their names; columns' words go below each other.
-        label: of the colours.
-        linear: size up to which a colour is proportional to its value; beyond, to the logarithm.
+        texts: Numbers to print, with one digit, `[rows, columns]`.
+        values: Values that set the colours, `[rows, columns]`; a cell with nan stays blank.
+        rows, columns: Names of the rows and columns; each word of a column's name has a line of its own.
+        label: Label of the colour bar.
+        linear: Absolute value up to which the colour scale is linear; beyond it is logarithmic.
     """
     figure = Figure((1.9 + 0.85 * len(columns), 1.1 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()

@@ -15,13 +15,13 @@ _ONE_MODEL = (BASELINE, "FedProx", "FedAvg + FT")  # one cluster by design
 
 @dataclass(frozen=True)
 class Entry:
-    """What one variant of a system came to on a data set.
+    """Results of one variant of a system on a data set.
 
     Args:
-        data, system, variant: which one.
-        options: chosen on validation data.
-        completed: Whether the system's search on this data set has run all stages of the second edition.
-        rows: of its runs, by seed.
+        data, system, variant: Names of the data set, the system and the variant.
+        options: Options chosen on validation data.
+        completed: True if the system's search on this data set has run all stages of the second edition.
+        rows: Rows of its runs, by seed.
     """
 
     data: str

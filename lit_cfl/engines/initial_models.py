@@ -20,7 +20,7 @@ def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "c
 
 
 class InitialModels:
-    """Compares initial models as they are built, and warns once if two with different numbers are equal."""
+    """Warns once if two initial models with different numbers are equal."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}  # number of the first model with this digest

@@ -54,8 +54,8 @@ def ledger_of(accuracy: dict[str, list[float]], validation: dict[str, list[float
     """Records all runs of the small protocol.
 
     Args:
-        accuracy: of each system, on both data sets, under both seeds.
-        validation: of each system's first trials; later ones have 0.
+        accuracy: Accuracies of each system on both data sets, under both seeds.
+        validation: Validation accuracies of each system's first trials; later trials have 0.
     """
     ledger = Ledger(Path("nowhere"), {})
     for data, system in SMALL.cells():
