@@ -386,7 +386,7 @@ class Engine:
         describe = partial(self._describe, request, round, data, away)
         works = (map if self.device == "cpu" else prepare_ahead)(describe, chain.from_iterable(parts))
         for chunk, own in zip(chunks, parts, strict=True):
-            yield self._fit_chunk(request, chunk, islice(works, len(own)), round, data)
+            yield self._fit_chunk(request, chunk, own, islice(works, len(own)), round, data)
 
     def _split_training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
         """Yields the positions of a chunk's clients that train at the same time."""
@@ -442,8 +442,15 @@ class Engine:
         return replace(work, centers=centers, center=center)
 
     def _fit_chunk(
-        self, request: FitRequest, chunk: slice, works: Iterable[Prepared], round: int, data: FederatedData
+        self,
+        request: FitRequest,
+        chunk: slice,
+        parts: Sequence[Tensor],
+        works: Iterable[Prepared],
+        round: int,
+        data: FederatedData,
     ) -> Chunk:
+        """Trains a chunk's clients at these positions, part by part."""
         losses = torch.full((chunk.stop - chunk.start,), float("nan"), dtype=torch.float64)
         trained, models, before = torch.zeros(len(losses), dtype=torch.bool), None, chunk.start
         self.report_fit(request, round, before)
@@ -451,16 +458,24 @@ class Engine:
             work = self._on_device(described, gathered, data)
             rows, found = self._train(work, request, round, before)
             finite = _finite(rows) & (found.isfinite() | (found.isnan() & (not self.way.reports_every_loss)))
-            if not finite.all() and self.local.on_divergence == "stop":
-                first = int((~finite).nonzero()[0])
-                raise self._explain_divergence(work, first, float(found[first]), round, data)
+            if not finite.all():
+                if self.local.on_divergence == "stop":
+                    first = int((~finite).nonzero()[0])
+                    raise self._explain_divergence(work, first, float(found[first]), round, data)
+                diverged = send((~finite).nonzero().flatten(), rows.device)
+                rows[diverged] = work.models[send(work.start, rows.device)[diverged]]
             own, before = positions - chunk.start, before + len(positions)
-            if len(own) == len(losses) and finite.all():
+            if len(own) == len(losses):
                 models = rows
             else:
-                models = self._starts_of(request, chunk) if models is None else models
-                kept = send(finite.nonzero().flatten(), models.device)
-                models.index_copy_(0, send(own[finite], models.device), rows.index_select(0, kept))
+                if models is None:
+                    everyone = sum(map(len, parts)) == len(losses)
+                    models = rows.new_empty(len(losses), rows.shape[1]) if everyone else self._starts_of(request, chunk)
+                span = slice(int(own[0]), int(own[-1]) + 1)
+                if span.stop - span.start == len(own):  # twice as fast
+                    models[span] = rows
+                else:
+                    models.index_copy_(0, send(own, models.device), rows)
             losses[own], trained[own] = found.where(finite, float("nan")), finite
         models = self._starts_of(request, chunk) if models is None else models
         return Chunk(chunk.start, models, losses, trained)
