@@ -171,13 +171,10 @@ def started(case: str, way: str, against: Path | None, threads: int) -> "subproc
 
 
 def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor"
-    )
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    widest = next((name for name in ("avx512f", "avx2") if name in flags), "neither AVX2 nor AVX-512")
-    return f"{model} ({widest}), {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    from lit_cfl.runs.run_directory import processor_name  # not at the top: a served checkout may be an earlier one
+
+    widest = torch.backends.cpu.get_cpu_capability()
+    return f"{processor_name()} ({widest}), {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
 
 
 def shown(row: Row) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The scheduler of a study, which stops bad trials early: ASHA, median stopping, or none. All count rounds."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -25,19 +26,39 @@ def stops_early(study: Study) -> bool:
     return _class(study)[0] is not FIFOScheduler
 
 
-def make_scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "SchedulerPerAlgorithm":
+@dataclass(frozen=True, eq=False)
+class EarlierTrial:
+    """A trial from before the study was resumed; it stands for one of Ray's trials.
+
+    Args:
+        trial_id: Name of the trial.
+        config: Number and values of the trial.
+        results: Results that it reported to the scheduler, in order.
+        ended: False if the resumed study continues it.
+    """
+
+    trial_id: str
+    config: Mapping[str, Any]
+    results: Sequence[dict[str, Any]]
+    ended: bool
+
+
+def make_scheduler(
+    study: Study, space: Space, rounds: int, first_clustering_round: int, earlier: Sequence[EarlierTrial] = ()
+) -> "SchedulerPerAlgorithm":
     """Makes the scheduler: a separate one per algorithm, since algorithms learn at different speeds.
 
     Args:
         rounds: T of the base.
         first_clustering_round: The latest of the algorithms; no trial is stopped before it has ended.
+        earlier: Trials of a resumed study, with which the new ones are compared.
 
     Raises:
         InputError: a scheduler that a study cannot use, an option that it does not take, or a first decision that
             would come too early.
     """
     names = list(space.algorithms) or [""]
-    return SchedulerPerAlgorithm({name: _one(study, rounds, first_clustering_round) for name in names})
+    return SchedulerPerAlgorithm({name: _one(study, rounds, first_clustering_round) for name in names}, earlier)
 
 
 def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialScheduler:
@@ -67,19 +88,24 @@ class SchedulerPerAlgorithm(TrialScheduler):
 
     Args:
         of_algorithm: The schedulers by the algorithm's name in a trial's setting; empty with only one algorithm.
+        earlier: Trials of a resumed study. The results of those that have ended are repeated to the schedulers at the
+            start, those of the others when Ray adds them again.
     """
 
-    def __init__(self, of_algorithm: Mapping[str, TrialScheduler]) -> None:
+    def __init__(self, of_algorithm: Mapping[str, TrialScheduler], earlier: Sequence[EarlierTrial] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Ray's
         self.of_algorithm = dict(of_algorithm)
         self._free = FIFOScheduler()  # type: ignore[no-untyped-call]  # Ray's
         self._judged_by: str | None = None
+        self._ended = [trial for trial in earlier if trial.ended]
+        self._continued = {trial.config[NUMBER]: trial for trial in earlier if not trial.ended and trial.results}
+        self._repeated: dict[int, tuple[int, str]] = {}  # by number: last repeated round, and the decision on it
 
     @property
     def _all(self) -> list[TrialScheduler]:
         return [self._free, *self.of_algorithm.values()]
 
-    def of(self, trial: Trial) -> TrialScheduler:
+    def of(self, trial: Trial | EarlierTrial) -> TrialScheduler:
         """Returns the scheduler of a trial."""
         return self.of_algorithm[str(trial.config.get("algorithm", ""))] if trial.config[NUMBER] else self._free
 
@@ -98,15 +124,37 @@ class SchedulerPerAlgorithm(TrialScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         self._judged_by = metric
         done = [one.set_search_properties(metric, mode, **spec) for one in self._all]
+        for trial in self._ended:
+            self.of(trial).on_trial_add(_NoTrials(), trial)
+            self._repeat(trial, trial.results)
+            for last in trial.results[-1:]:
+                self.of(trial).on_trial_complete(_NoTrials(), trial, last)
         return all(done)
+
+    def _repeat(self, trial: Any, results: Sequence[dict[str, Any]]) -> None:
+        """Repeats results on which the scheduler has decided before."""
+        one = self.of(trial)
+        # median stopping takes no result after a decision to stop; `on_trial_complete` only adds one
+        repeat = one.on_trial_complete if isinstance(one, MedianStoppingRule) else one.on_trial_result
+        for result in results:
+            repeat(_NoTrials(), trial, result)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         self._ask(tune_controller, trial, "on_trial_add")
+        before = self._continued.pop(trial.config[NUMBER], None)
+        if before is not None:  # the study may have been killed before the decision on the last result
+            self._repeat(trial, before.results[:-1])
+            last = before.results[-1]
+            decision = self.of(trial).on_trial_result(_NoTrials(), trial, last)
+            self._repeated[before.config[NUMBER]] = last[ROUNDS], str(decision)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         self._ask(tune_controller, trial, "on_trial_error")
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        repeated, decision = self._repeated.get(trial.config[NUMBER], (0, self.CONTINUE))
+        if decision == self.STOP or result[ROUNDS] <= repeated:  # rounds after the last checkpoint are trained again
+            return decision
         return str(self._ask(tune_controller, trial, "on_trial_result", result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
@@ -123,6 +171,13 @@ class SchedulerPerAlgorithm(TrialScheduler):
 
     def debug_string(self) -> str:
         return "\n".join(one.debug_string() for one in self._all)
+
+
+class _NoTrials:
+    """Ray's controller for results that are repeated: no other trial waits, so that none is paused."""
+
+    def get_live_trials(self) -> set[Trial]:
+        return set()
 
 
 class _OwnTrials:

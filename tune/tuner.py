@@ -7,11 +7,12 @@ from typing import Any
 from ray import tune as ray_tune
 from ray.tune.search import Searcher
 
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study, name_of
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
-from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, SECONDS
-from lit_cfl.tune.schedulers import make_scheduler
+from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, RUNNING, SECONDS, TrialRecord
+from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler
 from lit_cfl.tune.trials import Trials
 
 _KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
@@ -62,6 +63,35 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key in _KEPT or key.startswith(_KEPT_GROUPS)}
 
 
+def earlier_trials(prepared: PreparedStudy, trials: Trials) -> list[EarlierTrial]:
+    """Reads what the trials of a resumed study reported to its scheduler, from their records and `metrics.csv`."""
+    if not prepared.job.watched:
+        return []
+    trained = [record for record in trials.records.values() if record.repeats is None]
+    return [
+        EarlierTrial(
+            record.trial_id,
+            {NUMBER: record.number, **record.values},
+            _results(prepared, record, trials.folder / record.trial_id),
+            ended=record.status != RUNNING,
+        )
+        for record in trained
+    ]
+
+
+def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[dict[str, Any]]:
+    job, told, metric = prepared.job, dict(record.told), prepared.job.objective.metric
+    file = (path if len(job.seeds) == 1 else path / f"seed-{job.seeds[0]}") / "metrics.csv"
+    rows = read_table(file, file.read_bytes().rfind(b"\n") + 1) if file.exists() else []  # a kill may leave half a row
+    end = prepared.rounds if record.status == RUNNING else told.get(ROUNDS, 0)  # the last result is in the record
+    results = [
+        {ROUNDS: row["round"], metric: row[metric]}
+        for row in rows
+        if row["round"] < end and row.get(metric) is not None
+    ]
+    return results if record.status == RUNNING or not {ROUNDS, metric} <= told.keys() else [*results, told]
+
+
 _WORKER_DEATHS = 3  # worker deaths that one trial survives
 _NO_LIMIT = -1  # for Ray: as many trials as the source gives
 
@@ -94,7 +124,9 @@ def new_tuner(
             mode=objective.mode,
             num_samples=_NO_LIMIT,
             search_alg=TrialSource(trials),
-            scheduler=make_scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
+            scheduler=make_scheduler(
+                study, space, prepared.rounds, prepared.first_clustering_round, earlier_trials(prepared, trials)
+            ),
             time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
             reuse_actors=True,
             trial_dirname_creator=name_of,

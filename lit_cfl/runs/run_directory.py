@@ -285,7 +285,7 @@ class RunDirectory:
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """Returns the name of the processor, since another one may round sums differently."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
@@ -307,7 +307,7 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "system": platform.system(),
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "gpus": gpus,
         "packages": found,
     }

@@ -1,5 +1,6 @@
 """Every kind of searcher and scheduler in real Ray, on a trainable that takes no time; and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,20 @@ import pytest
 import ray
 from studies import ALGORITHMS, base, study_file
 from synthetic import synthetic
+from tune_trials import new_trials
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
+from lit_cfl.tune.check import prepare
 from lit_cfl.tune.cluster import connected
+from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER, ROUNDS
-from lit_cfl.tune.schedulers import make_scheduler, stops_early
+from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler, stops_early
 from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources, Study
 from lit_cfl.tune.trials import GivenSetting, Trials
-from lit_cfl.tune.tuner import TrialSource
+from lit_cfl.tune.tuner import TrialSource, earlier_trials
 
 METRIC = "val/weighted_accuracy"
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
@@ -234,3 +238,61 @@ def test_the_next_trial_is_the_one_with_the_lowest_number_whatever_its_algorithm
     for trial in trials:
         trial.status = "PENDING"
     assert controller.groups.choose_trial_to_run(controller) is trials[1]
+
+
+EARLIER = {1: (0.5, True), 2: (0.6, True), 3: (0.7, True), 4: (0.8, False)}  # figure in each round, and whether ended
+
+
+def earlier(number: int, rounds: int) -> EarlierTrial:
+    figure, ended = EARLIER[number]
+    results = [{ROUNDS: done, METRIC: figure} for done in range(1, rounds + 1)]
+    return EarlierTrial(f"{number:04}", {NUMBER: number, "algorithm": "FedAvg"}, results, ended)
+
+
+@pytest.mark.parametrize("kind", ["ASHAScheduler", "MedianStoppingRule"])
+def test_a_trial_after_a_resume_is_stopped_in_the_round_of_the_undisturbed_study(kind: str):
+    """Three trials have ended and a fourth is in round 6; a trial of 0.4 falls behind them in round 4 of 16."""
+    asked = study(TWO, scheduler=kind)
+    whole = Controller(make_scheduler(asked, parse_space(TWO), 16, 0))
+    for number, (figure, ended) in EARLIER.items():
+        trial = whole.add(number, "FedAvg")
+        assert [whole.reports(trial, done, figure) for done in range(1, 16 if ended else 7)][-1] == "CONTINUE"
+        if ended:
+            whole.groups.on_trial_complete(whole, trial, {ROUNDS: 15, METRIC: figure})
+    before = [earlier(number, 15 if ended else 6) for number, (_, ended) in EARLIER.items()]
+    resumed = Controller(make_scheduler(asked, parse_space(TWO), 16, 0, before))
+    begun_again = Controller(make_scheduler(asked, parse_space(TWO), 16, 0))
+    last = resumed.add(4, "FedAvg")
+    assert [resumed.reports(last, done, 0.8) for done in range(5, 9)] == ["CONTINUE"] * 4  # from its checkpoint on
+    for controller, rounds in ((whole, 4), (resumed, 4), (begun_again, None)):
+        bad, other = controller.add(5, "FedAvg"), controller.add(6, "StoCFL")
+        assert next((done for done in range(1, 16) if controller.reports(bad, done, 0.4) == "STOP"), None) == rounds
+        assert controller.reports(other, 4, 0.1) == "CONTINUE"  # of another algorithm
+
+
+def test_a_trial_whose_last_round_was_not_yet_judged_is_stopped_when_it_reports_again():
+    before = [earlier(number, 15) for number in (1, 2, 3)] + [
+        EarlierTrial("0004", {NUMBER: 4, "algorithm": "FedAvg"}, [{ROUNDS: 4, METRIC: 0.4}], ended=False)
+    ]
+    resumed = Controller(make_scheduler(study(TWO), parse_space(TWO), 16, 0, before))
+    assert resumed.reports(resumed.add(4, "FedAvg"), 5, 0.9) == "STOP"
+
+
+def test_what_a_scheduler_was_told_is_read_from_the_files_of_a_study(tmp_path: Path):
+    asked = parse_study(["--config", str(study_file(tmp_path, seeds=[3, 4], limits={"trials": 3}))]).study
+    prepared = prepare(asked, tmp_path)
+    settings = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]
+    trials = new_trials(prepared.job.folder, settings, prepared.limit, first=prepared.first)
+    table = f"round,{METRIC}\n1,\n" + "".join(f"{done},0.{done}\n" for done in range(2, prepared.rounds + 1)) + "9,0"
+    for number in range(3):
+        assert trials.next() is not None
+        folder = prepared.job.folder / f"{number:04}" / "seed-3"
+        folder.mkdir()
+        (folder / "metrics.csv").write_text(table)  # its last row is half written
+    trials.end(1, {METRIC: 0.3, ROUNDS: 3})
+    found = earlier_trials(prepared, trials)
+    rounds = [[(result[ROUNDS], result[METRIC]) for result in trial.results] for trial in found]
+    alive = [(done, float(f"0.{done}")) for done in range(2, prepared.rounds)]  # its last result is of all seeds
+    assert rounds == [alive, [(2, 0.2), (3, 0.3)], alive]
+    assert [(trial.config[NUMBER], trial.ended) for trial in found] == [(0, False), (1, True), (2, False)]
+    assert earlier_trials(replace(prepared, job=replace(prepared.job, watched=False)), trials) == []
