@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lanes import thinned
 from quadratic import ids, rng
 from torch import Tensor
 from torch.testing import assert_close
@@ -290,14 +291,16 @@ def test_placing_everyone_at_the_start_sends_as_much():
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        FlexCFL(),
-        FlexCFL(num_clusters=2, pretrain_scale=2, eta_g=5.0, shift_metric="l1_counts"),
-        FlexCFL(num_clusters=2, pretrain_scale=2, shift_metric="sorted_counts", cold_start="random_once"),
-        FlexCFL(num_clusters=2, shift_metric="w1_label_axis", measure="madc", cold_start="random_each_round"),
-        FlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
-        FlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
-    ],
+    thinned(
+        [
+            FlexCFL(),
+            FlexCFL(num_clusters=2, pretrain_scale=2, eta_g=5.0, shift_metric="l1_counts"),
+            FlexCFL(num_clusters=2, pretrain_scale=2, shift_metric="sorted_counts", cold_start="random_once"),
+            FlexCFL(num_clusters=2, shift_metric="w1_label_axis", measure="madc", cold_start="random_each_round"),
+            FlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
+            FlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
+        ]
+    ),
     ids=repr,
 )
 def test_options_keep_the_contract(algorithm: FlexCFL):

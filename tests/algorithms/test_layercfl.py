@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from digits_experiment import digits
+from lanes import thinned
 from quadratic import ids, rng
 from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, opposite, rounds, work_of
 from torch import Tensor
@@ -233,11 +234,13 @@ def test_every_round_costs_two_models_a_client():
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        replace(ALWAYS, layers="auto", distance="l2", eps2_on="layer", warmup_rounds=1),
-        replace(ALWAYS, layers="auto", distance="cos", layer_score="gap"),
-        replace(ALWAYS, layers=["fc*"], distance="delta_l2"),
-    ],
+    thinned(
+        [
+            replace(ALWAYS, layers="auto", distance="l2", eps2_on="layer", warmup_rounds=1),
+            replace(ALWAYS, layers="auto", distance="cos", layer_score="gap"),
+            replace(ALWAYS, layers=["fc*"], distance="delta_l2"),
+        ]
+    ),
     ids=repr,
 )
 def test_options_keep_the_contract(algorithm: LayerCFL):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
@@ -57,12 +58,14 @@ def of_clients(name: str, subspace: str) -> Tensor:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        PACFL(angles="sum", subspace="each_label"),
-        PACFL(num_vectors=1, angles="vectors", linkage="weighted"),
-        PACFL(threshold=80, linkage="single", weights="equal"),
-        PACFL(linkage="complete", threshold=0),
-    ],
+    thinned(
+        [
+            PACFL(angles="sum", subspace="each_label"),
+            PACFL(num_vectors=1, angles="vectors", linkage="weighted"),
+            PACFL(threshold=80, linkage="single", weights="equal"),
+            PACFL(linkage="complete", threshold=0),
+        ]
+    ),
     ids=repr,
 )
 def test_options_keep_the_contract(algorithm: PACFL):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
@@ -56,12 +57,14 @@ def partition(state: StoCFLState) -> set[frozenset[int]]:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
-        StoCFL(global_update="sequential_by_draw", merged_model="average", tau=-1.0, lambda_=0.0),
-        StoCFL(global_update="sequential_by_id", representation="sampled"),
-        StoCFL(tau=1.0, weights="examples"),
-    ],
+    thinned(
+        [
+            StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
+            StoCFL(global_update="sequential_by_draw", merged_model="average", tau=-1.0, lambda_=0.0),
+            StoCFL(global_update="sequential_by_id", representation="sampled"),
+            StoCFL(tau=1.0, weights="examples"),
+        ]
+    ),
     ids=repr,
 )
 def test_options_keep_the_contract(algorithm: StoCFL):

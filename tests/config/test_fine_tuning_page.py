@@ -42,6 +42,7 @@ def lora_commands() -> list[str]:
     return [command for command in unpack("fine_tuning") if "hf" not in command]
 
 
+@pytest.mark.full
 def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(folder: Path):
     pretrain, train = lora_commands()
     run(pretrain)

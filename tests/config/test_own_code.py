@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from lanes import thinned
 from own_pages import DOCS, unpack
 
 from lit_cfl import load_run
@@ -35,7 +36,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", thinned(PAGES))
 def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str]):
     commands = [command for command in unpack(page) if not command.endswith(tuple(f"{name}.yaml" for name in OTHERS))]
     assert commands

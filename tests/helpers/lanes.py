@@ -26,3 +26,8 @@ def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]
         marks = [pytest.mark.full] if sum(places) % step else []
         cells.append(pytest.param(*cell, marks=marks, id=names[places[0]]))
     return cells
+
+
+def every_third(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Cases with a value for each argument, of which the default lane has every third."""
+    return [pytest.param(*case, marks=[pytest.mark.full] if number % 3 else []) for number, case in enumerate(cases)]

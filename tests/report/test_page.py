@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lanes import thinned
 from made_runs import add_own_tables, made_run
 from test_sources import page_of
 
@@ -109,7 +110,7 @@ def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp
     assert not [tag for tag, attributes in read(as_html(page)).attributes if "onerror" in attributes]
 
 
-@pytest.mark.parametrize("clients", [2000, 5000])
+@pytest.mark.parametrize("clients", thinned([2000, 5000]))
 def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
     run = made_run(tmp_path / "run", clients=clients, snapshots=0)
     shown = np.arange(0, clients, -(-clients // 2000))
@@ -126,6 +127,7 @@ def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
         assert f"{count} of {clients:,} clients" in captions[name]
 
 
+@pytest.mark.full
 def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tmp_path: Path):
     many, rng = made_run(tmp_path / "many", clients=500, snapshots=20, over=False), np.random.default_rng(0)
     for file in (many / "snapshots").iterdir():

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lanes import thinned
 from matplotlib.figure import Figure
 
 from benchmarks.reproduction.cells import Setting
@@ -195,7 +196,7 @@ def test_new_data_sets_run_first_and_oracle_only_where_there_are_true_clusters()
     }
 
 
-@pytest.mark.parametrize("data", FIRST_DATA)
+@pytest.mark.parametrize("data", thinned(FIRST_DATA))
 def test_committed_runs_are_those_of_todays_configurations(data: str):
     """Runs are found by their commands alone, for to build each experiment would take minutes."""
     first, *_ = PROTOCOL.settings(Ledger.read(COMMITTED), data, "FedAvg")
