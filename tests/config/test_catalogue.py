@@ -10,6 +10,7 @@ from abc import ABC
 from pathlib import Path
 
 import pytest
+from lanes import thinned
 from lightning import LightningModule
 
 from lit_cfl.algorithms import Algorithm
@@ -51,7 +52,7 @@ def classes(package: str, base: type) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("kind", PACKAGES)
+@pytest.mark.parametrize("kind", thinned(PACKAGES))
 def test_names_are_those_that_importing_gives(kind: str):
     package, base = PACKAGES[kind]
     assert catalogue.names(kind) == classes(package, base)
@@ -64,7 +65,7 @@ def test_every_class_can_be_imported_from_its_package(kind: str):
     assert catalogue.names(kind) == sorted(public)
 
 
-@pytest.mark.parametrize("kind", PACKAGES)
+@pytest.mark.parametrize("kind", thinned(PACKAGES))
 def test_paper_is_the_class_variable_that_importing_gives(kind: str):
     module = importlib.import_module(PACKAGES[kind][0])
     papers = {entry.name: entry.paper for entry in catalogue.entries(kind)}

@@ -52,6 +52,7 @@ def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str])
             assert score.better(last, first)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("config", "score"), OTHERS.items())
 def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, capsys: pytest.CaptureFixture[str]):
     (command,) = [command for command in unpack("own_model") if command.endswith(f" {config}.yaml")]

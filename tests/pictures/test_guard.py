@@ -64,7 +64,9 @@ def test_each_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
     for name, function in MAKERS.items():
         maker = fails if name == broken else empty
         monkeypatch.setattr(f"lit_cfl.pictures.folder.{function}", maker)
-    monkeypatch.setattr("lit_cfl.pictures.folder.write_figure", lambda figure, path, formats: [path])
+    monkeypatch.setattr(
+        "lit_cfl.pictures.folder.write_figure", lambda figure, path, formats: [path.with_suffix(".png")]
+    )
     folder, view = PictureFolder(tmp_path / "p", ["png"]), last_view(tmp_path)
     with pytest.warns(Notice) as said:
         first, again = folder.draw(view), folder.draw(view)

@@ -217,7 +217,7 @@ def test_every_engine_gives_the_trainers_result(name: str, algorithm: Algorithm)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("algorithm", [GROUPS, IFCA(2)], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("algorithm", thinned([GROUPS, IFCA(2)]), ids=lambda a: type(a).__name__)
 def test_workers_give_the_same_bits(cluster: None, algorithm: Algorithm):
     found = end_of(Plan("chain", workers=2), algorithm)
     expected = end_of(Plan("chain"), algorithm)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from hub import fresh_caches, write_images
+from lanes import thinned
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
@@ -122,7 +123,7 @@ def test_other_clients_are_scored_whatever_partition_the_run_had(monkeypatch: py
     assert seen == [9, 4, 6]
 
 
-@pytest.mark.parametrize("data", [MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}])
+@pytest.mark.parametrize("data", thinned([MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}]))
 def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_images(Path("pictures"), 60, 30)
     whole, half = run("whole", data=data), run("half", "--rounds", "1", data=data)
