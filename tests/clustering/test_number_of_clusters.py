@@ -63,3 +63,15 @@ def test_an_update_that_is_not_finite_is_refused():
     updates[3, 0] = torch.inf
     with pytest.raises(InputError, match="not finite"):
         found(updates)
+
+
+def test_a_number_is_given_up_once_its_mean_cannot_reach_the_threshold(monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
+        asked.append(k)
+        return 0.4 if k == 3 else 0.95
+
+    monkeypatch.setattr("lit_cfl.clustering.number_of_clusters.prediction_strength", strength)
+    assert found(bundles([12, 12, 12]), most=3) == 2
+    assert asked == [3, 3, *[2] * 10]  # 0.6 and 0.6 are missing, and a mean of 0.9 over ten may miss 1
