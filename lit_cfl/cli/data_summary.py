@@ -24,10 +24,6 @@ _AT_ONCE = 20_000  # clients whose labels are counted at the same time
 
 def show_data(arguments: Sequence[str]) -> int:
     """Shows how the data are divided among clients, before anything is trained: `lit-cfl data`."""
-    if "--check-hub" in arguments:
-        from lit_cfl.datamodules.hub import check_hub
-
-        return check_hub()
     given, console = parse_data(arguments), new_console()
     folder = Path("runs") / f"{given.name}-data" if given.out is None else resolve_directory(given.out, "--out")
     data = given.module.federated(given.seed)

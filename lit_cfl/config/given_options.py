@@ -9,7 +9,7 @@ import yaml
 
 from lit_cfl.storage.yaml_files import parse_yaml
 
-FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json", "check-hub")  # options without a value
+FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json")  # options without a value
 
 
 class Typed(str):

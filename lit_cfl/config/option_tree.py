@@ -29,7 +29,7 @@ COMMAND_ONLY = (
     "format",
 )  # options of the command, not of the experiment, as the parser names them
 OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as typed, and with the entries of recorded configurations
-OF_DATA = ("out", "check-hub", "check_hub")
+OF_DATA = ("out",)
 OF_TUNE = ("config", "study_dir", "resume", "ray", "dry-run", "dry_run")
 _OURS = ("lit_cfl.", "torch.", "lightning.")
 KIND_OF_KEY = {

@@ -190,7 +190,6 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     parser = _new_parser("lit-cfl data", ignored)
     parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
     parser.add_argument("--out", metavar="DIR", help="Folder for the files (default: runs/<name>-data).")
-    parser.add_argument("--check-hub", action="store_true", help="Check the data sets on the Hugging Face Hub.")
     append_to_path(arguments)
     read = _read(parser, arguments, ignored=ignored)
     foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
