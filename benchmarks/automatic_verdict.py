@@ -18,8 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 
-from cells import run_cells
-
+from benchmarks.cells import run_cells
 from benchmarks.reproduction.files import read_yaml
 from lit_cfl import load_experiment
 from lit_cfl.data import Examples

@@ -11,18 +11,23 @@ Where this differs from the paper:
 * a client without training data has no mixture weights; a round in which nobody trains leaves the models unchanged.
 * a newcomer takes `newcomer_steps` EM steps, from equal weights and with fixed models; the published code takes one
   step at each evaluation.
+* the paper gives M; `num_clusters: auto` is ours (docs/automatic_clusters.md).
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_positive
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, clients_with_data, require_clients, require_positive
+from lit_cfl.clustering.number_of_clusters import number_of_clusters
+from lit_cfl.clustering.number_of_components import number_of_components
 from lit_cfl.local_work import LocalWork
 
+_DECIDING = 1000  # clients that decide M at most: the products of more of them take too long
 _WORST = 1e30  # loss of an example under a diverged model: finite, so that the other models explain the example
 
 
@@ -33,11 +38,12 @@ class FedEMState:
 
 
 @dataclass(frozen=True)
-class FedEM(Algorithm):
+class FedEM(ClusterNumberOptions, Algorithm):
     """Federated EM: a client uses a mixture of M models, with individual weights.
 
     Args:
-        num_clusters: M, the number of models, 1 or more; 1 is FedAvg.
+        num_clusters: M, the number of models, 1 or more; 1 is FedAvg; or `auto`: decided before the first round, from
+            the clients' first updates.
         newcomer_steps: EM steps by which a newcomer estimates its weights, with fixed models, 1 or more.
     """
 
@@ -45,14 +51,15 @@ class FedEM(Algorithm):
         "Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of Distributions. "
         "NeurIPS 2021. arXiv:2108.10252"
     )
-    num_clusters: int = 3
+    num_clusters: NumClusters = 3
     newcomer_steps: int = 10
     state_type = FedEMState
     closeness = "weight of the cluster's model in the client's mixture"
     mixes_models = True
 
     def __post_init__(self) -> None:
-        require_positive(num_clusters=self.num_clusters, newcomer_steps=self.newcomer_steps)
+        ClusterNumberOptions.__post_init__(self)
+        require_positive(newcomer_steps=self.newcomer_steps)
 
     @property
     def reason_without_personal(self) -> str:
@@ -60,11 +67,38 @@ class FedEM(Algorithm):
 
     @property
     def models_per_client(self) -> int:
-        return self.num_clusters
+        return self.known_clusters
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedEMState, Info]:
-        models = torch.stack([work.initial(number) for number in range(self.num_clusters)])
-        return FedEMState(models, torch.zeros(len(work.num_examples), len(models), dtype=torch.float64)), Info()
+        decided, info = self.decide_number(work, rng)
+        models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
+        return FedEMState(models, torch.zeros(len(work.num_examples), len(models), dtype=torch.float64)), info
+
+    def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
+        """Decides M if it is `auto`: the larger one of the number of clusters and that of mixture components.
+
+        Clients in training with two or more examples, at most 1,000 drawn at random, train twice from w_0, on either
+        half of their examples.
+
+        Raises:
+            InputError: no client could train.
+        """
+        if not self.is_automatic:
+            return self, Info()
+        clients, w0 = clients_with_data(work), work.initial(0)
+        clients = clients[work.num_examples[clients] > 1]
+        clients = clients[torch.randperm(len(clients), generator=rng)[:_DECIDING].sort().values]
+        require_clients(1, len(clients))
+        first = torch.cat([torch.randperm(n, generator=rng) % 2 for n in work.num_examples[clients].tolist()]).double()
+        fitted = work.fit(w0[None], clients.repeat(2), weights=torch.cat([first, 1 - first]), purpose="count")
+        rows = (fitted.collect() - w0)[:, : work.layout.num_parameters]
+        both = fitted.trained.view(2, -1).all(0)
+        halves = rows[both.repeat(2)[fitted.trained]].view(2, int(both.sum()), -1)
+        require_clients(1, int(both.sum()))
+        components = number_of_components(halves, work.label_counts[clients[both]], self.max_clusters)
+        clusters = number_of_clusters(halves.sum(0), self.max_clusters, rng)
+        info = Info(2 * fitted.loss, len(clients), len(rows), int((~both).sum()))
+        return replace(self, num_clusters=max(components, clusters)), info
 
     def round(
         self, state: FedEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator

@@ -8,7 +8,7 @@ from lanes import thinned
 from quadratic import ids, rng
 from torch import Tensor
 
-from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedGroup, FedGrouProx, FeSEM, FlexCFL
+from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedEM, FedGroup, FedGrouProx, FeSEM, FlexCFL
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -35,7 +35,7 @@ def test_as_many_models_as_clients_have_centres(algorithm: Algorithm, number: in
     assert len(after(replace(algorithm, num_clusters="auto"), corners(number))[0]) == number
 
 
-@pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FLHC(0)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FLHC(0), FedEM()], ids=lambda one: type(one).__name__)
 def test_contract_is_kept(algorithm: Algorithm):
     check_algorithm(replace(algorithm, num_clusters="auto"))
 
@@ -49,6 +49,36 @@ def test_deciding_costs_a_model_each_way_for_each_client_with_data_and_its_steps
     _, info = replace(algorithm, num_clusters="auto").init(auto, rng())
     assert (info.down - expected.down, info.up - expected.up) == (35, 35)
     assert auto.costs.steps - fixed.costs.steps == 35 * 3
+
+
+def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_models_up():
+    work = corners(2)
+    work.num_examples = work.num_examples.index_copy(0, ids(5, 6), ids(0, 1))  # neither has two halves
+    fixed, auto = work.at(0), work.at(0)
+    _, expected = FedEM(2).init(fixed, rng())
+    _, info = FedEM("auto").init(auto, rng())
+    assert (info.down - expected.down, info.up - expected.up) == (34, 68)
+    assert auto.costs.steps - fixed.costs.steps == 68 * 3
+
+
+def test_fedem_counts_components_of_clients_that_form_no_clusters():
+    shares = torch.rand(60, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).square()
+    shares /= shares.sum(1, keepdim=True)
+    work = _NoisyHalves(90 * shares @ torch.eye(3, 40).double(), torch.full((60,), 20), 0.2, steps=3)
+    assert len(after(FedEM("auto"), work)[0]) == 3
+    assert len(after(IFCA("auto"), work)[0]) == 1
+
+
+class _NoisyHalves(QuadraticWork):
+    """Clients whose parts of the data differ from the whole by noise."""
+
+    def fit(self, models, clients, start=0, **options):
+        other = self.at(self.round)
+        noise = torch.randn(len(clients), self.centers.shape[1], generator=torch.Generator().manual_seed(7))
+        other.centers = self.centers[clients] + 9 * noise.double()
+        other.num_examples = self.num_examples[clients]
+        weights = options.pop("weights", None)
+        return QuadraticWork.fit(other, models, torch.arange(len(clients)), start, weights=weights, **options)
 
 
 def test_flhc_decides_from_the_updates_that_it_clusters_and_so_costs_nothing():
@@ -73,6 +103,8 @@ def test_a_number_is_left_alone_and_others_are_refused():
         FedGroup("many")
     with pytest.raises(InputError, match="max_clusters is 0; it must be 1 or more"):
         FLHC(max_clusters=0)
+    with pytest.raises(InputError, match="num_clusters is 'many'; give a number, or auto"):
+        FedEM("many")
     with pytest.raises(InputError, match="num_clusters is 0"):
         FeSEM(0)
     with pytest.raises(InputError, match="num_clusters is auto and threshold 2"):

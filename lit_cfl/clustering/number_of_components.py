@@ -1,0 +1,40 @@
+"""Estimates from how many distributions the data of clients are mixed, for FedEM.
+
+If the examples of client i come from M distributions with weights pi_i, its mean gradient is the mixture of M gradients
+with these weights. The means of all clients then lie in M - 1 dimensions around their common mean.
+docs/automatic_clusters.md says how the threshold was chosen, and where the rule fails.
+"""
+
+import torch
+from torch import Tensor
+
+MARGIN = 1.2  # a direction counts if its variance is this much above what noise alone gives
+_ROUNDING = 1e-6
+
+
+def number_of_components(halves: Tensor, labels: Tensor, most: int) -> int:
+    """Finds the number of mixture components: one more than the directions in which clients differ beyond noise.
+
+    A direction is one in which both halves of a client's data move a model alike. What the clients' shares of labels
+    explain linearly is left out: if all clients have the same inputs for a label, more models help nobody. Updates are
+    scaled to length 1, so that clients with many examples do not count as different; this bends the plane in which they
+    lie, and may add a component where there is hardly any noise.
+
+    Args:
+        halves: Updates of the clients from either half of their examples `[2, n, d]`.
+        labels: Number of examples of each label `[n, labels]`; without columns nothing is left out.
+        most: Maximum number of components, 1 or more.
+
+    Returns:
+        1 to `most`.
+    """
+    n = halves.shape[1]
+    rows = torch.nn.functional.normalize(halves.double(), dim=2)
+    shares = labels.double() / labels.sum(1, keepdim=True).clamp(min=1)
+    known = torch.cat([torch.ones(n, 1, dtype=torch.float64), shares], dim=1)
+    rows = rows - known @ (torch.linalg.pinv(known) @ rows)
+    small = torch.linalg.qr(rows.flatten(0, 1).T, mode="r").R.T  # the same products in at most 2 n columns
+    one, other = small[:n], small[n:]
+    common = torch.linalg.eigvalsh((one.T @ other + other.T @ one) / 2).flip(0)
+    noise = -common[-1]  # eigenvalues of noise lie as far below 0 as above
+    return 1 + int((common[: most - 1] > MARGIN * noise.clamp(min=0) + _ROUNDING * n).sum())
