@@ -10,7 +10,7 @@ NO_LABELS = torch.zeros(60, 0, dtype=torch.int64)
 
 
 def mixtures(components: int, clients: int = 60, noise: float = 0.1) -> Tensor:
-    """Makes updates [2, clients, 400] from halves of clients that mix orthogonal gradients in proportions of their own."""
+    """Makes updates [2, clients, 400] from halves of clients that mix orthogonal gradients in their own proportions."""
     rng = torch.Generator().manual_seed(components)
     draws = torch.rand(clients, components, generator=rng, dtype=torch.float64).square()
     proportions = draws / draws.sum(1, keepdim=True)
