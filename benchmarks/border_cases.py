@@ -32,7 +32,7 @@ class CaseOutcome(NamedTuple):
     Args:
         name: Name of the case's folder.
         code: exit code; None = it took too long.
-        seen: What a user sees.
+        seen: Output that a user sees.
     """
 
     name: str

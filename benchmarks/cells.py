@@ -18,8 +18,8 @@ def run_cells(
     """The rows of each wanted cell, from the file or else from running it.
 
     Args:
-        path: of the CSV, made where it is not there; None = nothing is kept.
-        key: columns that name a cell.
+        path: The CSV file, created if it does not exist; None = nothing is kept.
+        key: Columns that name a cell.
         columns: the others.
         wanted: cells, as values of `key`.
         run: makes the rows of a cell, without its key.

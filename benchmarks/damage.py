@@ -105,8 +105,8 @@ class Runs:
     """Run directories of one algorithm: killed in mid-run, before the first save, and finished.
 
     Args:
-        name: of the entry of `RUNS`.
-        folder: for all its directories.
+        name: Name of the entry of `RUNS`.
+        folder: Folder for all its directories.
     """
 
     def __init__(self, name: str, folder: Path) -> None:

@@ -58,8 +58,8 @@ class WaitingEngine(RayEngine):
     """Hands over rounds to workers that sleep instead of training.
 
     Args:
-        model: of the rounds.
-        workers: of the pool; `use` says how many of them are used.
+        model: Model of the rounds.
+        workers: Number of workers of the pool; `use` says how many of them are used.
     """
 
     def __init__(self, model: str, workers: int) -> None:

@@ -81,8 +81,8 @@ class Trials:
     """All kills of one command.
 
     Args:
-        words: of the command, `run` or `compare`, and its options.
-        folder: for the files of the trials.
+        words: The command, `run` or `compare`, and its options.
+        folder: Folder for the files of the trials.
     """
 
     def __init__(self, words: Sequence[str], folder: Path) -> None:

@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--out", type=Path, help="a CSV file to go on with")
+    parser.add_argument("--out", type=Path, help="a CSV file that keeps finished runs, for resuming")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| data | method | {' | '.join(SCORES)} |\n|{'---|' * (2 + len(SCORES))}")

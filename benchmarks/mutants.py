@@ -42,11 +42,11 @@ class Mutant:
 
     Args:
         name: `<subject>-<what>`.
-        bug: what it is, in words.
-        file: what it changes.
-        tests: files that should catch it.
+        bug: Description of the bug.
+        file: The source file that it changes.
+        tests: Test files that should catch it.
         old: text that occurs once in the file; its later lines are indented relative to the one in which it begins.
-        new: what it becomes.
+        new: Text that replaces `old`.
     """
 
     name: str

@@ -278,7 +278,7 @@ def deal_views(clusters: Tensor, num_views: int) -> Tensor:
 
 
 def apply_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
-    """Applies to each client's examples its view; its true cluster becomes the pair of cluster and view.
+    """Applies each client's view to its examples; the client's true cluster becomes the pair of cluster and view.
 
     Args:
         views: View of each client, int64 `[clients]`.

@@ -32,7 +32,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
     try:
         table = pandas.read_csv(path)
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}; give a table .csv") from error
+        near = suggest(path.name, (file.name for file in path.parent.glob("*.csv")), 0.7)
+        raise InputError(f"there is no file {path}{near}; give a table .csv") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
     except ValueError as error:  # base class of pandas' and of Unicode's errors

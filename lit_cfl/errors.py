@@ -38,7 +38,7 @@ def prefix_errors(subject: str) -> Iterator[None]:
 
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
-    """Adds a note about the place to an error, such as one of the user's module, except for an InputError.
+    """Adds to an exception, except an InputError, a note that says where it was raised.
 
     Args:
         what: Returns the words after "It was raised".

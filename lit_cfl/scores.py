@@ -148,7 +148,7 @@ def per_example(scores: Scores) -> Scores:
 
 
 def read_scores(summary: Mapping[str, Any]) -> Scores:
-    """Reads the scores of a run from its `summary.json`, the main one first: everything except transforms."""
+    """Reads the names and directions of a run's scores from its `summary.json`, the main score first."""
     return tuple(score for key in summary if (score := Score.of_best_column(key))) or CLASSIFIER
 
 

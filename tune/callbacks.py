@@ -65,7 +65,9 @@ def stoppable(path: Path) -> Iterator[None]:
 
 def _how_to_go_on(reason: str, path: Path) -> str:
     again = (
-        f"go on with: lit-cfl tune --resume {quote(str(path))}" if (path / STUDY).exists() else "give the command again"
+        f"resume with: lit-cfl tune --resume {quote(str(path))}"
+        if (path / STUDY).exists()
+        else "give the command again"
     )
     return f"{reason}; make room, then {again}"
 

@@ -96,7 +96,7 @@ def _search(request: StudyRequest) -> int:
     try:
         result = run_study(request.study, path, request.resume is not None, request.address, partial(_say, console))
     except Interrupted as stop:
-        _say(console, f"Interrupted. Go on with: lit-cfl tune --resume {quote(str(path))}")
+        _say(console, f"Interrupted. Resume with: lit-cfl tune --resume {quote(str(path))}")
         return 128 + stop.signum
     closing_table(console, request.study, result)
     return 1 if all(row["status"] == FAILED_STATUS for row in result.rows) else 0

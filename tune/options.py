@@ -97,7 +97,7 @@ def study_parser() -> ArgumentParser:
     )
     parser.add_argument("--study_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
     parser.add_argument(
-        "--resume", metavar="STUDY_DIR", help="Go on with a study; with --limits.trials N also beyond its end."
+        "--resume", metavar="STUDY_DIR", help="Resume a study; --limits.trials N extends a finished one."
     )
     parser.add_argument("--ray.address", type=str, help="auto or HOST:PORT of a Ray cluster (default: this machine).")
     parser.add_argument(

@@ -119,7 +119,7 @@ def require_unused(path: Path) -> None:
     """Raises InputError if a directory already contains a study, a run, or files that a study would write."""
     if (path / STUDY).exists():
         raise InputError(
-            f"{path} already holds a study; choose another --study_dir, or go on with --resume {quote(str(path))}"
+            f"{path} already holds a study; choose another --study_dir, or resume with --resume {quote(str(path))}"
         )
     if (path / "config.yaml").exists():
         raise InputError(f"{path} holds a run, not a study; choose another --study_dir")

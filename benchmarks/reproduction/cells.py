@@ -111,13 +111,13 @@ class PaperTable:
     """A table of a paper.
 
     Args:
-        name: of ours, such as `flexcfl-3`.
-        paper, number: of the paper, and of its table.
-        seeds: of our runs, fixed before the first of them.
-        populations: seeds of the runs of experiments that draw their population; see `verdicts`.
+        name: Our name of the table, such as `flexcfl-3`.
+        paper, number: The paper's key, and the number of its table.
+        seeds: Seeds of our runs, fixed before the first of them.
+        populations: Seeds of the runs of experiments that draw their population; see `verdicts`.
         experiments, methods: content of the file, by key.
-        cells: in the paper's order.
-        extras: what figures and claims need besides.
+        cells: Cells in the paper's order.
+        extras: Further experiments, for figures and claims.
     """
 
     name: str

@@ -28,8 +28,8 @@ class Part:
     """One number of a claim.
 
     Args:
-        of: what it is a number of.
-        value: as printed.
+        of: The quantity that the number measures.
+        value: The number as printed.
         unit: how it is computed from cells; see `claims.yaml`.
         plus, minus: patterns of ids.
         metric: a score of `runs.csv`; None = that of each cell.
@@ -52,11 +52,11 @@ class Claim:
     """A sentence of a paper that states numbers.
 
     Args:
-        id: of ours.
-        paper: its name.
-        claim: in our words.
-        parts: its numbers.
-        note: what to know about it.
+        id: Our name of the claim.
+        paper: Name of the paper.
+        claim: The claim in our words.
+        parts: Numbers of the claim.
+        note: Remarks for a reader.
     """
 
     id: str
@@ -71,16 +71,16 @@ class JudgedPart:
     """A number of a claim, and what the paper's cells and our runs say of it.
 
     Args:
-        part: of the claim.
-        recomputed: from the paper's own cells; None = they do not give it.
-        rows: of the tables that it is about.
+        part: The judged part of the claim.
+        recomputed: Value from the paper's own cells; None = they do not give it.
+        rows: Rows of the tables that it is about.
         rows_run: those of them that ran.
         compared_with: the paper's number, less what its cells say of the rows that did not run; where it does not
             follow from these cells, what they give (C35).
         ours: our number, under our defaults.
         published: the same under the published code's options, where a row has some that ran.
-        seeds: of the row that has fewest.
-        reason: why there is no number of ours.
+        seeds: Number of seeds of the row that has fewest.
+        reason: Reason why there is no number of ours.
     """
 
     part: Part

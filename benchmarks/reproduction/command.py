@@ -58,7 +58,7 @@ class TableOfRuns:
             to be complete before the next one starts. Further runs may follow.
         write: Writes the pages from the ledger; returns how much is done.
         summary: Returns lines for the end of the command.
-        curves: Whether curves of runs are kept.
+        curves: True if curves of runs are kept.
         every_run: True writes the pages after every run, False after the last one.
     """
 
@@ -206,7 +206,7 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
 def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
     """Refuses seeds that are not the table's."""
     if unknown := sorted(set(seeds or ()) - set(known)):
-        raise InputError(f"--seeds {unknown[0]} is none of this table's: {known}")
+        raise InputError(f"--seeds {unknown[0]} is not a seed of this table; its seeds: {known}")
 
 
 def _layer_figures(given: argparse.Namespace) -> int:

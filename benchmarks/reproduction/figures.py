@@ -61,13 +61,13 @@ class PaperFigure:
     """A figure of a paper, as the grid of panels that we draw in its place.
 
     Args:
-        name: of its file.
+        name: Name of its file.
         paper, title, shows: the paper's figure; what ours is about; what the paper's shows.
-        table: that has the experiments.
+        table: The table that has the experiments.
         rows: `shows` (accuracy, loss, discrepancy or traffic), `suffix` of the experiment's name, and `window`: an odd
             number of rounds for a running mean (default: 1).
         columns: `experiment`, `title` and `methods`.
-        same_scale: whether the panels of a row have one vertical axis.
+        same_scale: True if the panels of a row have one vertical axis.
     """
 
     name: str

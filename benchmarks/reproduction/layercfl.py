@@ -634,7 +634,7 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     told = ", ".join(f"{number} {verdict}" for verdict, number in found.most_common())
     return [
         f"{found.total()} verdicts on the paper's figures: {told}. They are about {len(papers)} statements, of which",
-        f"{sum(papers.values())} were written, or written anew, when the measurements were there.",
+        f"{sum(papers.values())} were written, or rewritten, when the measurements were there.",
         "",
     ]
 

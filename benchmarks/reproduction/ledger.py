@@ -25,8 +25,8 @@ class Ledger:
     """The runs that have ended, by key; see `result_key`.
 
     Args:
-        folder: that holds `runs.csv` and `curves/`, a file for each table.
-        rows: of `runs.csv`, by key.
+        folder: Folder with `runs.csv` and `curves/`, which has a file for each table.
+        rows: Rows of `runs.csv`, by key.
     """
 
     folder: Path
@@ -45,8 +45,8 @@ class Ledger:
         Rows that others have written into the file since it was read are kept.
 
         Args:
-            row: Of `runs.csv`.
-            table: In whose file of curves the curve is kept.
+                    row: Row of `runs.csv`.
+                    table: Table whose file of curves keeps the curve.
             curve: Rows with the columns `CURVE`; None = it is not kept.
         """
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> list[
     """Returns the lines of a table and an empty one below it.
 
     Args:
-        heads: of the columns.
-        rows: of cells, one for each column.
+        heads: Headings of the columns.
+        rows: Lists of cells, one for each column.
     """
     return [_line(heads), "|---" * len(heads) + "|", *map(_line, rows), ""]
 

@@ -14,13 +14,13 @@ class MeasuredFigure:
 
     Args:
         paper: whose figure it is.
-        name: of its file.
-        title, shows: what it is about, and what the paper's shows.
-        grid: its panels; empty without the measurements.
-        notes: below the picture.
-        styles: of what it shows.
-        measurements: their file or folder, beside the page.
-        command: that measures it.
+        name: Name of its file.
+        title, shows: Title of the figure, and the content of the paper's.
+        grid: Panels of the figure; empty without the measurements.
+        notes: Notes below the picture.
+        styles: Style of each curve.
+        measurements: File or folder of the measurements, next to the page.
+        command: Command that measures it.
     """
 
     paper: str

@@ -51,12 +51,12 @@ class Judged:
     """A cell, what our runs came to, and the verdict.
 
     Args:
-        cell: of the paper.
-        found: what the runs of each variant came to, by its name; variants without runs, and those equal to
+        cell: The paper's cell.
+        found: Result of the runs of each variant, by its name; variants without runs, and those equal to
             the default, are left out.
-        verdict: by the rules of `verdicts`.
-        reason: why it was not run; empty if it was.
-        stale: whether one of its runs is stale.
+        verdict: Verdict by the rules of `verdicts`.
+        reason: Reason why it was not run; empty if it was.
+        stale: True if one of its runs is stale.
     """
 
     cell: Cell

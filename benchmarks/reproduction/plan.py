@@ -21,10 +21,10 @@ class PlannedRun:
     """A setting under one seed.
 
     Args:
-        setting, seed: what runs.
+        setting, seed: The run's setting and seed.
         key: see `result_key`.
         algorithm: name of its class.
-        rounds: of the run.
+        rounds: Number of rounds of the run.
     """
 
     setting: Setting

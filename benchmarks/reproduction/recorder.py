@@ -24,7 +24,7 @@ class LedgerRecorder:
         ledger: Runs that have ended.
         work: Folder of the run directories.
         write: Called with the ledger after every run; writes what follows from it, and returns how much is done.
-        curves: Whether the curve of a run is kept, too.
+        curves: True if the curve of a run is kept, too.
     """
 
     table: str

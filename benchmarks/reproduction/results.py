@@ -18,9 +18,9 @@ class RecordedResults:
     """The tables, and the runs that have ended.
 
     Args:
-        tables: of the papers.
-        ledger: of the runs.
-        keys: of all runs that the tables need.
+        tables: Tables of the papers.
+        ledger: Ledger of the runs.
+        keys: Keys of all runs that the tables need.
     """
 
     tables: Sequence[PaperTable]

@@ -25,11 +25,11 @@ class Measured:
     """What the runs of one setting came to.
 
     Args:
-        values: of the cell's metric, one a seed; None = the run has no such value (85 % was never reached).
-        last: accuracies of the last round in percent, one a seed.
-        rounds: of every run.
-        seconds: of all runs together.
-        clusters: number of them after the last round, the mean over the seeds.
+        values: Value of the cell's metric per seed; None = the run has no such value (85 % was never reached).
+        last: Accuracy of the last round per seed, in percent.
+        rounds: Number of rounds of every run.
+        seconds: Total seconds of all runs.
+        clusters: Number of clusters after the last round, the mean over the seeds.
         ari: adjusted Rand index of the clusters with the true ones, the mean over the seeds; None = they have none.
     """
 
@@ -106,11 +106,11 @@ def verdict(
     """Judges a cell.
 
     Args:
-        cell: of the paper.
-        not_run: why it cannot be run; None = it can.
+        cell: The paper's cell.
+        not_run: Reason why it cannot be run; None = it can.
         default: our default's numbers.
         published: those under the published code's options, which the cell's data named before any run.
-        redraws: whether each run has a population of its own; then `POPULATIONS` of them are needed, and the rule is
+        redraws: True if each run has a separate population; then `POPULATIONS` of them are needed, and the rule is
             `agrees_with_populations`.
 
     Returns:

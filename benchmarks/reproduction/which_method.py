@@ -40,10 +40,10 @@ class Protocol:
     """What runs, and how the best setting is chosen; fixed in `which_method.yaml` before any run.
 
     Args:
-        search_seed: of the trials.
+        search_seed: Seed of the trials.
         trials: settings of the first edition that were tried of each system on each data set.
         draw: seed under which they were drawn.
-        seeds: of the runs that are reported.
+        seeds: Seeds of the reported runs.
         common: values of the options that all systems share, the default first.
         edges: Learning rates outside `common` that are tried while the best one is at the edge.
         renewed: Systems whose recorded runs of version 0.2 run again, by data set.

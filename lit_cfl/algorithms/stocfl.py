@@ -46,7 +46,7 @@ GlobalUpdate = Literal["parallel", "sequential_by_draw", "sequential_by_id"]
 
 @dataclass(frozen=True)
 class StoCFL(Algorithm):
-    """Any number of clusters, merged as clients are sampled; each has a model, which a global model attracts.
+    """Merges similar clusters as clients are sampled; each cluster trains a model that is pulled towards a global one.
 
     Args:
         tau: Cosine from which on the representations of two clusters merge them, -1 to 1; 1 = never.

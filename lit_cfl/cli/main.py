@@ -148,9 +148,10 @@ COMMANDS = {
 }
 
 
-MOVED = {
-    "reproduce": "the papers' tables are made from the root of a checkout: python -m benchmarks.reproduction TABLE "
-    "(docs/reproduction/README.md)",
+_HINTS = {
+    "reproduce": "there is no command 'reproduce' any more: the papers' tables are made from the root of a checkout: "
+    "python -m benchmarks.reproduction TABLE (docs/reproduction/README.md)",
+    "resume": "there is no command 'resume'; resume with lit-cfl run --resume DIR (or compare, tune --resume DIR)",
 }
 
 
@@ -236,10 +237,12 @@ def _one_line(
 
 
 def _command(name: str) -> Command:
-    if name in MOVED:
-        raise InputError(f"there is no command {name!r} any more: {MOVED[name]}")
+    if name in _HINTS:
+        raise InputError(_HINTS[name])
     if name not in COMMANDS:
-        raise InputError(f"there is no command {name!r}{suggest(name, COMMANDS)}. The commands: {', '.join(COMMANDS)}")
+        raise InputError(
+            f"there is no command {name!r}{suggest(name, COMMANDS, cutoff=0.6)}. The commands: {', '.join(COMMANDS)}"
+        )
     return COMMANDS[name]
 
 

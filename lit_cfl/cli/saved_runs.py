@@ -1,15 +1,19 @@
 """Implements the commands on a finished run: `lit-cfl evaluate` and `lit-cfl assign`."""
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
+from lit_cfl.config.option_tree import experiment_tree
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import InputError, LineParser
+from lit_cfl.errors import InputError, LineParser, suggest
 from lit_cfl.evaluation import NAMES, score_clients
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import assignment_table, score_table
 from lit_cfl.runs.load_run import SavedRun, load_run
+from lit_cfl.storage.config_file import require_config
 
 
 def evaluate_run(arguments: Sequence[str]) -> int:
@@ -68,14 +72,24 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
             help="use the inputs alone: the clients have no labels, or labels that only serve for scores "
             "(FLUX, and others whose rule needs no labels)",
         )
-    return parser.parse_known_args(arguments)
+    given, rest = parser.parse_known_args(arguments)
+    _require_options_of_data(parser, Path(given.run_dir), rest)
+    return given, rest
+
+
+def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]) -> None:
+    """Raises InputError for the first option that is not one of the data, with the probably intended one."""
+    wrong = [word.partition("=")[0] for word in words if word.startswith("--") and not word.startswith("--data")]
+    if not wrong:
+        return
+    meant = experiment_tree([require_config(run)], words).meant(wrong[0].removeprefix("--"))
+    near = f" (did you mean --{meant}?)" if meant is not None and meant.startswith("data") else ""
+    near = near or suggest(wrong[0], re.findall(r"--un\w+", parser.format_help()), cutoff=0.8)
+    raise InputError(f"{wrong[0]} is not an option here{near}; only --data and --data.<option> are")
 
 
 def _other_data(saved: SavedRun, options: Sequence[str], unlabelled: bool) -> FederatedData:
     """Builds the data given by these options on top of the run's own; all their clients count as newcomers."""
-    wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
-    if wrong:
-        raise InputError(f"{wrong[0]} is not an option here; only --data and --data.<option> are")
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     data = request.experiment.data.federated(saved.experiment.seeds[0])

@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--algorithms", nargs="+", metavar="WHAT", help="What to compare; differences are to the first.")
     add("--seeds", nargs="+", metavar="N", help="In place of the file's.")
     add("--compare_dir", metavar="DIR", help="Where the files go (default: runs/<name>-compare-<time>).")
-    add("--resume", metavar="DIR", help="Go on with a comparison as it was begun.")
+    add("--resume", metavar="DIR", help="Resume a comparison with its recorded options.")
     add(
         "--target",
         type=float,

@@ -39,7 +39,7 @@ def compare(arguments: Sequence[str]) -> int:
     try:
         results, trouble = run_comparison(comparison, path, given, screen)
     except Interrupted as stop:
-        screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {quote(str(path))}")
+        screen.say(f"Interrupted; finished runs stay. Resume with: lit-cfl compare --resume {quote(str(path))}")
         return 128 + stop.signum
     _show(screen, results, path)
     if trouble is not None:

@@ -99,7 +99,7 @@ def require_unused(path: Path) -> None:
     """Raises InputError if a directory already contains a comparison, a study or a run."""
     for file, what in ((RECORD, "a comparison"), ("study.yaml", "a study"), ("config.yaml", "a run")):
         if (path / file).exists():
-            more = f", or go on with --resume {quote(str(path))}" if file == RECORD else ""
+            more = f", or resume with --resume {quote(str(path))}" if file == RECORD else ""
             raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")
 
 

@@ -122,8 +122,12 @@ def _markdown(text: str) -> str:
 
 
 def as_latex(results: Results) -> str:
-    """Formats a `tabular` of the package booktabs; the notes are comments."""
-    first, *figures = cells(results)
+    """Formats a `tabular` of the package booktabs that fits a page; the notes are comments.
+
+    It leaves out the costs of a target, steps and time, validation scores, unknown columns, and the seeds if all rows
+    have the same number.
+    """
+    first, *figures = _columns_of_a_paper(results)
     headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]  # \\ takes these
     notes = ["% " + " ".join(note.split()) for note in results.notes]
@@ -133,7 +137,19 @@ def as_latex(results: Results) -> str:
         " & ".join(headings) + r" \\",
         r"\midrule",
     ]
-    return "\n".join(["% needs \\usepackage{booktabs}", *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    about = "% needs \\usepackage{booktabs}; results.md and results.csv have all columns"
+    return "\n".join([about, *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _columns_of_a_paper(results: Results) -> list[list[str]]:
+    lines = cells(results)
+    dropped = {f"val {results.score.title}", "local steps", "time s"}
+    if len({row["runs"] for row in results.rows}) == 1:
+        dropped.add("seeds")
+    dropped.update(heading for heading in lines[0] if heading.startswith(("rounds to ", "MiB to ", "local steps to ")))
+    known = [any(value not in ("", "-") for value in column) for column in zip(*lines[1:], strict=True)]
+    kept = [k for k, heading in enumerate(lines[0]) if known[k] and heading not in dropped]
+    return [[line[k] for k in kept] for line in lines]
 
 
 def latex(text: str) -> str:

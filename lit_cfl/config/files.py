@@ -41,6 +41,11 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     if given.config is None and not recorded.exists():
         if resumed.is_file() and (resumed.parent / recorded.name).exists():
             raise InputError(f"{given.resume} is a file of a run; give its directory: --resume {resumed.parent}")
+        for file, command in (("compare.yaml", "compare"), ("study.yaml", "tune")):
+            if (resumed / file).exists():
+                raise InputError(
+                    f"{given.resume} is not a run; resume it with lit-cfl {command} --resume {given.resume}"
+                )
         raise InputError(
             f"{given.resume} holds no run to resume; give its directory, or --config to start one there "
             f"({recorded} is missing)"

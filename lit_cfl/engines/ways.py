@@ -10,5 +10,5 @@ WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLo
 
 
 def get_way(name: str) -> type[ClientLoop]:
-    """Returns the way with this name."""
+    """Returns the way of training with this name."""
     return next(way for way in WAYS if way.name == name)

@@ -27,6 +27,11 @@ class MLP(Net):
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, int):
+            raise InputError(
+                f"MLP.hidden is {hidden!r}; give the width of the hidden layer, 1 or more, before the input's shape "
+                "and the number of labels, as in MLP(128, [1, 28, 28], 10)"
+            )
         if hidden < 1:
             raise InputError(f"MLP.hidden is {hidden}; it must be 1 or more")
         features, labels = sizes(input_shape, num_labels)

@@ -19,7 +19,7 @@ _MOST_NOTED = 500  # rows of a table of clients or trials
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """Contents of a table that a page shows.
 
     Args:
         title: Caption of the table.

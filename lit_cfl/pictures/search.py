@@ -50,7 +50,7 @@ class Search:
         return [row for row in self.rows if known(row.get(self.metric)) is not None]
 
     def of(self, status: str) -> list[Row]:
-        """The rows of a status with the metric."""
+        """Lists the trials with this status that reported the metric."""
         return [row for row in self.known if row["status"] == status]
 
     def points(self, name: str, rows: Sequence[Row], column: str, y: float | None = None) -> list[Points]:

@@ -18,7 +18,7 @@ FINISH_SECONDS = 60.0  # time for the last uploads
 
 @cache
 def read_wandb_mode() -> str:
-    """Reads the mode set by `wandb offline` or `wandb disabled` in W&B's settings, before ours are added."""
+    """Reads the mode that the user set with `wandb offline` or `wandb disabled`."""
     import wandb
 
     return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)

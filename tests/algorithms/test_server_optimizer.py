@@ -1,4 +1,4 @@
-"""Server optimizers inside clusters: hand arithmetic, PyTorch's own steps, and whose state a cluster goes on with."""
+"""Server optimizers inside clusters: hand arithmetic, PyTorch's own steps, and whose state a cluster continues with."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,7 +120,7 @@ def test_algorithms_with_a_server_optimizer_keep_the_contract_and_it_changes_the
     assert (type(served).__name__, with_server(served, None)) == (kind.__name__, kind())
 
 
-# Whose state a cluster goes on with
+# Whose state a cluster continues with
 
 
 def test_parts_of_a_split_go_on_with_the_momentum_of_the_whole():

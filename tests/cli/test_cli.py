@@ -160,6 +160,7 @@ QUICK = ("run", "--config", "quickstart")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (("resume", "runs/mine"), "there is no command 'resume'; resume with lit-cfl run --resume DIR"),
         (("runn",), "there is no command 'runn' (did you mean run?)"),
         (
             ("reproduce", "flexcfl-3"),

@@ -243,7 +243,9 @@ def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: py
     words = [*SMALL, "--algorithms", "FedAvg", "--compare_dir", "c"]
     assert main(words) == 0
     assert main(words) == 2
-    assert "already holds a comparison; choose another --compare_dir, or go on with --resume" in capsys.readouterr().err
+    assert (
+        "already holds a comparison; choose another --compare_dir, or resume with --resume" in capsys.readouterr().err
+    )
     Path("c/FedAvg/config.yaml").unlink()
     assert main(["compare", "--resume", "c"]) == 2
     assert "config.yaml is missing" in capsys.readouterr().err

@@ -88,13 +88,22 @@ def test_latex_prints_names_as_they_are():
         r"a\_b \& 50\% \#1 \{x\} \textasciitilde{}\textasciicircum{} \textbackslash{}y \$z "
         r"\textbar{}\textless{}\textgreater{}"
     )
-    text = as_latex(results("A_1", "[B]", rounds_with_all_clients=3))
-    assert r"A\_1 & 2 & 0.750 &  & -- & 0 of 2 runs & 0 of 2 runs & 0 of 2 runs & -- & -- & -- \\" in text
-    assert r"{}[B]$^\dagger$ & 2 & 0.750 $\pm$ 0.013 & +0.250 [$-$0.125, +0.500] & -- & 1 of 2 runs" in text
+    text = as_latex(results("A_1", "[B]", rounds_with_all_clients=3, mib=2.0))
+    assert r"A\_1 & 0.750 &  & -- \\" in text
+    assert r"{}[B]$^\dagger$ & 0.750 $\pm$ 0.013 & +0.250 [$-$0.125, +0.500] & 2.0 \\" in text
     assert "% 50 % of | them_" in text
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert {line.count(" & ") for line in body} == {10}
-    assert r"\begin{tabular}{lrrrrrrrrrr}" in text
+    assert {line.count(" & ") for line in body} == {3}
+    assert r"\begin{tabular}{lrrr}" in text
+
+
+def test_latex_fits_a_page():
+    """Costs of a target, steps, seconds and validation scores are in other tables; seeds are left out if equal."""
+    known = {"val_mean": 0.5, "tuned_mean": 0.5, "gap_closed": 1.0, "ari_mean": 1.0, "mib": 2.0}
+    all_known = as_latex(results("A", "B", local_steps=9, seconds=1.0, **known))
+    columns = r"algorithm & test accuracy & tuned accuracy & difference to A & gap closed & ARI & traffic MiB \\"
+    assert columns in all_known
+    assert r"algorithm & seeds & test accuracy & difference to A \\" in as_latex(results("A", "B", runs=1))
 
 
 def test_markdown_keeps_its_columns_whatever_names_hold():

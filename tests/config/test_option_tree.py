@@ -184,6 +184,7 @@ EARLY = [
     ("run --config odd.yaml", "data: 'Digit' is not known (did you mean Digits?)"),
     ("run --config patient.yaml", "there is no file 'patient.yaml' (did you mean patients.yaml?)"),
     ("run --resume nothere", "nothere holds no run to resume"),
+    ("run --resume compared", "compared is not a run; resume it with lit-cfl compare --resume compared"),
     ("evaluate nothere", "nothere holds no run (no config.yaml)"),
     ("assign nothere --data Digits", "nothere holds no run (no config.yaml)"),
     ("report nothere", "there is no directory nothere"),
@@ -209,6 +210,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("odd.yaml").write_text(yaml.safe_dump(QUICK | {"data": {"class_path": "Digit"}}))
     Path("study.yaml").write_text(yaml.safe_dump({"base": QUICK | {"lr": 1}, "space": {"rounds": {"choice": [1]}}}))
     Path("patients.yaml").write_text(yaml.safe_dump(QUICK))
+    Path("compared").mkdir()
+    Path("compared/compare.yaml").touch()
 
 
 IN_A_PROCESS = """

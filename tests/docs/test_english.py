@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path
-    for folder in ("lit_cfl", "tune", "datamodules")
+    for folder in ("lit_cfl", "tune", "datamodules", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
     if "web" not in path.parts
 )

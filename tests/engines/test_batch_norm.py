@@ -143,8 +143,16 @@ def test_single_examples_are_refused_in_gradients_and_by_the_check_before_a_run(
     ("sizes", "remedy"),
     [
         ((31, 40), "set local.last_batch to join, or set local.batch_size to 7, 8, 9, 11, 12, or take GroupNorm"),
-        ((1, 40), "leave out the 1 client with a single example (min_examples of Natural does), or take GroupNorm"),
-        ((1, 31), "the 1 client with a single example (min_examples of Natural does) and set local.last_batch to join"),
+        (
+            (1, 40),
+            "leave out the 1 client with a single example (such as by --data.partition Natural "
+            "--data.partition.min_examples 10), or take GroupNorm",
+        ),
+        (
+            (1, 31),
+            "the 1 client with a single example (such as by --data.partition Natural "
+            "--data.partition.min_examples 10) and set local.last_batch to join",
+        ),
     ],
 )
 def test_the_message_about_a_single_example_names_what_helps(sizes: tuple[int, ...], remedy: str):

@@ -249,6 +249,11 @@ def test_convolutional_net_refuses_what_is_no_image(net: type[Net]):
         net([60], 10)
 
 
+def test_mlp_without_the_width_of_its_hidden_layer_is_refused():
+    with pytest.raises(InputError, match=r"MLP.hidden is \[4\]; give the width of the hidden layer, 1 or more, before"):
+        MLP([4], 3)
+
+
 def test_mlp_may_normalise_its_hidden_layer():
     net = MLP(5, [1, 2, 2], 3, batch_norm=True)
     assert ParameterLayout.of(net).layers == ("fc1", "bn1", "fc2")

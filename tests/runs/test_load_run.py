@@ -272,6 +272,11 @@ def test_texts_of_another_vocabulary_are_refused(path: Path):
         (("assign", "RUN"), "say which clients are new"),
         (("assign", "--data.num_clients", "8", "RUN"), "give the run first: lit-cfl assign RUN_DIR --data.num_clients"),
         (("assign", "RUN", "--rounds", "3"), "--rounds is not an option here"),
+        (
+            ("evaluate", "RUN", "--num_clients", "3"),
+            "--num_clients is not an option here (did you mean --data.num_clients?)",
+        ),
+        (("assign", "RUN", "--unlabeled"), "--unlabeled is not an option here (did you mean --unlabelled?)"),
         (("evaluate", "nowhere"), "nowhere holds no run"),
         (("evaluate", "RUN", "--data.num_client", "3"), "did you mean num_clients?"),
     ],

@@ -148,7 +148,7 @@ def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("study.yaml", "already holds a study; choose another --study_dir, or go on with --resume"),
+        ("study.yaml", "already holds a study; choose another --study_dir, or resume with --resume"),
         ("config.yaml", "holds a run, not a study"),
         ("trials/mine/thesis.txt", "holds 'trials' that is no study's"),
         ("ray/data.bin", "holds 'ray' that is no study's"),

@@ -57,7 +57,7 @@ def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Pa
     assert said == f"the disk of {tmp_path} is full; make room, then give the command again"
     (tmp_path / "study.yaml").touch()
     said = ended_by(stop_if_requested, tmp_path)
-    assert said == f"the disk of {tmp_path} is full; make room, then go on with: lit-cfl tune --resume {tmp_path}"
+    assert said == f"the disk of {tmp_path} is full; make room, then resume with: lit-cfl tune --resume {tmp_path}"
     stop_if_requested()
 
 
@@ -77,7 +77,7 @@ def test_what_the_command_cannot_write_ends_the_study(
     for step in (lambda: source.suggest("another"), lambda: source.on_trial_complete("of Ray", told(0.5))):
         said = ended_by(step, tmp_path)
         assert "rows.bin" in said
-        assert f"go on with: lit-cfl tune --resume {tmp_path}" in said
+        assert f"resume with: lit-cfl tune --resume {tmp_path}" in said
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
@@ -140,7 +140,7 @@ def test_a_study_whose_disk_was_full_goes_on_with_the_trial_that_noticed_it(
     )
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 2
     said = capsys.readouterr()
-    assert f"No space left on device; make room, then go on with: lit-cfl tune --resume {path}" in said.err.replace(
+    assert f"No space left on device; make room, then resume with: lit-cfl tune --resume {path}" in said.err.replace(
         "[Errno 28] ", ""
     )
     assert "failed" not in said.out

@@ -97,11 +97,11 @@ class StackSteps:
     weights: Tensor | None = None
 
     def part(self, span: slice, lanes: int) -> "StackSteps":
-        """Returns some steps of the first clients."""
+        """Selects a range of steps, for the first `lanes` clients."""
         return self._selected(lanes, lambda part: part[span])
 
     def at(self, number: Tensor, lanes: int) -> "StackSteps":
-        """Returns one step of the first clients, by its number, int64 `[1]` on the device."""
+        """Selects one step, for the first `lanes` clients; its number is int64 `[1]` on the device."""
         return self._selected(lanes, lambda part: part.index_select(0, number))
 
     def _selected(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "StackSteps":

@@ -319,8 +319,8 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         ("layercfl --only labels-vgg16_full*", "give --device cuda, or --device cpu for about 9.0 core-hours"),
         ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
         ("flexcfl-1 --variants publish", "no variant fits publish; there are default, equal sizes"),
-        ("layercfl --seeds 7", "--seeds 7 is none of this table's: [0, 1, 2]"),
-        ("which-method --seeds 7", "--seeds 7 is none of this table's: (0, 1, 2, 3, 4, 5)"),
+        ("layercfl --seeds 7", "--seeds 7 is not a seed of this table; its seeds: [0, 1, 2]"),
+        ("which-method --seeds 7", "--seeds 7 is not a seed of this table; its seeds: (0, 1, 2, 3, 4, 5)"),
         ("which-method --pages --seeds 1", "which-method --pages takes no --seeds; leave it out"),
         (
             "layercfl --pages --only x",
@@ -410,7 +410,7 @@ def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
 @pytest.mark.usefixtures("tiny")
 def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["t", "--seeds", "7"]) == 2
-    assert "--seeds 7 is none of this table's: (1, 2)" in capsys.readouterr().err
+    assert "--seeds 7 is not a seed of this table; its seeds: (1, 2)" in capsys.readouterr().err
 
 
 @pytest.mark.full
