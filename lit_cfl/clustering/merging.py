@@ -131,7 +131,7 @@ def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
-    """Computes SciPy's linkage matrix `[n - 1, 4]` from distances `[n, n]`: the merges, in ascending order of distance."""
+    """Computes SciPy's linkage matrix `[n - 1, 4]` from distances `[n, n]`: merges by ascending distance."""
     from scipy.cluster.hierarchy import linkage as scipy_linkage
     from scipy.spatial.distance import squareform
 
