@@ -72,7 +72,7 @@ class Engine:
         self.layout = ParameterLayout.of(self.template)
         way = get_way(plan.engine)
         masked, on_gpu = bool(key_names(self.template)), plan.device != "cpu"
-        self._describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
+        self.describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
         self._way: ClientLoop | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # True if the net cannot train on one example; None = unknown
@@ -282,7 +282,7 @@ class Engine:
             return rows
         own, through = clients[held], 0
         inputs, labels = self.examples(data).batch(data.train.select(own).entries, dtype, device)
-        work = replace(self._describer.gradients(own, round, data), inputs=inputs, labels=labels)
+        work = replace(self.describer.gradients(own, round, data), inputs=inputs, labels=labels)
 
         def ended(count: int) -> None:
             nonlocal through
@@ -332,8 +332,8 @@ class Engine:
         """
         if self._refuses_single(data):
             sizes, last = data.num_examples[clients], self.local.last_batch
-            steps = self._describer.steps(budget, lengths, sizes)
-            require_no_single_batch(clients, steps, sizes, self._describer.batch_size(budget), last)
+            steps = self.describer.steps(budget, lengths, sizes)
+            require_no_single_batch(clients, steps, sizes, self.describer.batch_size(budget), last)
 
     def _refuses_single(self, data: FederatedData) -> bool:
         if self._single is None:
@@ -392,7 +392,7 @@ class Engine:
         """Yields the positions of a chunk's clients that train at the same time."""
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
-        held = sizes if data.examples.augment is None else self._describer.count_seen(request.budget, lengths, sizes)
+        held = sizes if data.examples.augment is None else self.describer.count_seen(request.budget, lengths, sizes)
         for part in split_clients(held[training], self._examples_at_once(data)):
             yield training[part] + chunk.start
 
@@ -409,7 +409,7 @@ class Engine:
         Args:
             gathers: Also collect the examples, since they are on the CPU and a GPU trains.
         """
-        work = self._describer.fit(request, positions, round, data)
+        work = self.describer.fit(request, positions, round, data)
         if not gathers:
             return positions, work, None
         entries = data.train.select(work.clients).entries

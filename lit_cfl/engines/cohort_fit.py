@@ -93,12 +93,12 @@ class CohortFit:
             seeds=None if self.seeds is None else [self.seeds[k] for k in clients.tolist()],
         )
 
-    @property
+    @cached_property
     def starts(self) -> list[int]:
         """Number of each client's first example in `inputs` `[n]`."""
         return (self.sizes.cumsum(0) - self.sizes).tolist()
 
-    @property
+    @cached_property
     def first_steps(self) -> list[int]:
         """Number of each client's first row in `batches` `[n]`."""
         return (self.steps.cumsum(0) - self.steps).tolist()

@@ -31,21 +31,16 @@ class FunctionalOptimizer:
     groups: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
-        """Reads an optimizer of these parameters, each of which is in one of its groups."""
+    def configured(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
+        """Reads the only optimizer that a module configures; each of these parameters is in one of its groups."""
+        optimizer = module.configure_optimizers()
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError("a module that only `trainer` can fit")
         number_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         kind = {SGD: "sgd", Adam: "adam", AdamW: "adamw"}[type(optimizer)]
         numbers = tuple(number_of[id(p)] for p in parameters)
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         return cls(kind, tuple(groups[number] for number in numbers), numbers)
-
-    @classmethod
-    def configured(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
-        """Reads the only optimizer that a module configures for these parameters."""
-        optimizer = module.configure_optimizers()
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError("a module that only `trainer` can fit")
-        return cls.of(optimizer, parameters)
 
     def with_rates(self, rates: Sequence[float | Tensor] | None) -> "FunctionalOptimizer":
         """Returns the optimizer with these learning rates of its groups; itself for None.

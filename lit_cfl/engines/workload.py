@@ -17,7 +17,7 @@ from lit_cfl.engines.needs_trainer import reasons_for_trainer
 from lit_cfl.engines.stacked.stackable import reasons_for_no_stack
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.local_work import per_client
-from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
+from lit_cfl.parameters import ParameterLayout
 
 _SOME = 8  # examples
 
@@ -64,10 +64,6 @@ class TaskTraits:
     def batch_size(self, local: LocalTraining) -> int:
         """Returns the mini-batch size of a client of mean size."""
         return self.mean_size if local.batch_size == "full" else min(local.batch_size, self.mean_size)
-
-    def copied(self) -> LightningModule:
-        """Copies the module; the copy may be changed, except for frozen parameters."""
-        return copy_sharing_frozen(self.module)
 
 
 def count_multiply_adds(module: LightningModule, batch: Batch) -> int:

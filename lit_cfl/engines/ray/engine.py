@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.activity import Activity
@@ -24,7 +23,6 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.cohort_fit import Ended
 from lit_cfl.engines.fit_request import FitRequest
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import shares as work
@@ -44,18 +42,9 @@ _GRADIENT_ROW = 20  # examples whose gradient takes as long as to hand over its 
 class RayEngine(Engine):
     """Works with `plan.workers` actors; `close` ends them."""
 
-    def __init__(
-        self,
-        task: TaskFactory,
-        plan: Plan,
-        seed: int,
-        local: LocalTraining = LocalTraining(),
-        template: LightningModule | None = None,
-    ) -> None:
-        super().__init__(task, plan, seed, local, template)
-        self._pool: WorkerPool | None = None
-        self._stored: tuple[Examples, Ref] | None = None
-        self._close_pool: Callable[[], object] = lambda: None
+    _pool: WorkerPool | None = None
+    _stored: tuple[Examples, Ref] | None = None
+    _close_pool: Callable[[], object] | None = None
 
     @property
     def device(self) -> str:
@@ -64,7 +53,8 @@ class RayEngine(Engine):
 
     def close(self) -> None:
         self._pool = self._stored = None
-        self._close_pool()
+        if self._close_pool is not None:
+            self._close_pool()  # a second call does nothing
 
     def switch_plan(self, plan: Plan) -> None:
         if plan.lanes != self.plan.lanes:
@@ -98,7 +88,7 @@ class RayEngine(Engine):
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:
         """Divides the positions that train among workers, longest first, each to the least loaded worker."""
         sizes = data.num_examples[request.clients[part]]
-        steps = self._describer.steps(request.budget, request.lengths[part], sizes)
+        steps = self.describer.steps(request.budget, request.lengths[part], sizes)
         training = steps.nonzero().flatten()
         held: list[list[int]] = [[] for _ in range(self.plan.workers)]
         for lane_slot in schedule_lanes(steps[training], self.plan.workers):
@@ -150,8 +140,9 @@ class RayEngine(Engine):
         shares, tables = [], []
         for part in parts:
             numbers, rows = which[part].unique(return_inverse=True)
-            compute = partial(work.compute_scores, index[part], rows, numbers, named)
-            shares.append(share_of_examples(compute, index[part]))
+            name = partial(work.name_of, named, numbers)
+            score = partial(Engine.outcomes_of_each, which=rows, index=index[part], named=name)
+            shares.append(share_of_examples(partial(work.compute_scores, score), index[part]))
             tables.append(models[numbers])
         return self._join(shares, tables, parts, data)
 
@@ -165,8 +156,8 @@ class RayEngine(Engine):
         shares = []
         for part in parts:
             numbers, rows = which[part].unique(return_inverse=True)
-            compute = partial(work.compute_mixtures, index[part], rows, weights[numbers])
-            shares.append(share_of_examples(compute, index[part]))
+            score = partial(Engine.outcomes_of_mixtures, weights=weights[numbers], which=rows, index=index[part])
+            shares.append(share_of_examples(partial(work.compute_scores, score), index[part]))
         return self._join(shares, [models], parts, data)
 
     def _join(

@@ -47,9 +47,13 @@ class HeldClients:
 
     @classmethod
     def of(cls, clients: Tensor, data: FederatedData) -> "HeldClients":
-        """Takes these clients, and the largest client of the run, whose size engines need."""
-        holders = torch.cat([clients, data.num_examples.argmax()[None]]).unique()
+        """Takes these clients."""
+        holders = clients.unique()
         return cls(data.num_clients, holders, data.train.select(holders).packed())
+
+    @classmethod
+    def nobody(cls) -> "HeldClients":
+        return cls(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0))
 
     def data(self, examples: Examples) -> FederatedData:
         """Returns all clients, with data for those held here only."""
@@ -95,42 +99,25 @@ def compute_statistics(
 
 def compute_losses(index: Tensor, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
     """Computes the losses of all models sent along on these examples `[K, n]`."""
-    return engine.losses_of_all(rows, index, _without_clients(examples)).numpy()
+    return engine.losses_of_all(rows, index, HeldClients.nobody().data(examples)).numpy()
 
 
 def compute_scores(
-    index: Tensor, which: Tensor, numbers: Tensor, named: ModelName, engine: Engine, examples: Examples, rows: Tensor
+    score: Callable[..., Outcomes], engine: Engine, examples: Examples, rows: Tensor
 ) -> Sequence[np.ndarray]:
-    """Scores examples, each with one of the models sent along. Returns the parts of `Outcomes`, each `[..., n]`.
+    """Scores examples with the models sent along. Returns the parts of `Outcomes`, each `[..., n]`.
 
     Args:
-        index: the examples, int64 `[n]`.
-        which: Row of each example's model, int64 `[n]`, ascending.
-        numbers: Number of each row's model in the driver, int64.
-        named: Name of the model of a number.
+        score: A method of `Engine` that returns outcomes, with all its arguments but engine, models and data.
     """
-
-    def name_of(row: int) -> str:
-        return named(int(numbers[row]))
-
-    return _as_arrays(engine.outcomes_of_each(rows, which, index, _without_clients(examples), name_of))
-
-
-def compute_mixtures(
-    index: Tensor, which: Tensor, weights: Tensor, engine: Engine, examples: Examples, rows: Tensor
-) -> Sequence[np.ndarray]:
-    """Scores examples, each under a mixture of all models sent along; see `compute_scores`.
-
-    Args:
-        which: the mixture of each example, int64 `[n]`, ascending.
-        weights: Weights of the models in each mixture `[mixtures, K]`.
-    """
-    return _as_arrays(engine.outcomes_of_mixtures(rows, weights, which, index, _without_clients(examples)))
-
-
-def _as_arrays(found: Outcomes) -> Sequence[np.ndarray]:
+    found = score(engine, rows, data=HeldClients.nobody().data(examples))
     outputs = [] if found.outputs is None else [found.outputs.T]
     return [part.numpy() for part in (found.losses, found.values, found.weights, *outputs)]
+
+
+def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
+    """Names the model in a row sent along, by its number in the driver."""
+    return named(int(numbers[row]))
 
 
 def split_evenly(sizes: Sequence[int], parts: int) -> list[slice]:
@@ -144,10 +131,6 @@ def split_evenly(sizes: Sequence[int], parts: int) -> list[slice]:
     part_of = (ends - np.asarray(sizes) / 2) * parts // ends[-1] if len(sizes) else ends
     borders = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(sizes)]
     return [slice(start, stop) for start, stop in pairwise(borders) if start < stop]
-
-
-def _without_clients(examples: Examples) -> FederatedData:
-    return HeldClients(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0)).data(examples)
 
 
 def share_of_clients(compute: Callable[..., Any], does: str, clients: Tensor, round: int) -> Share:

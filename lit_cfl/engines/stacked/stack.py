@@ -21,7 +21,7 @@ from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
 from lit_cfl.engines.stacked.steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
-from lit_cfl.parameters import ParameterLayout
+from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
 _CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step as to update one: an estimate
 
@@ -56,7 +56,7 @@ class StackLoop(ClientLoop):
     @classmethod
     def client_bytes(cls, task: TaskTraits, precision: Precision, batch_size: int) -> int:
         dtype = compute_dtype(precision)
-        module = task.copied().to(dtype)
+        module = copy_sharing_frozen(task.module).to(dtype)
         try:
             update, steps, _ = _steps_of(module, task.layout, LocalTraining())
             inputs, labels = task.batch
