@@ -53,6 +53,7 @@ class HeldClients:
 
     @classmethod
     def nobody(cls) -> "HeldClients":
+        """Holds no client, for work on examples alone."""
         return cls(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0))
 
     def data(self, examples: Examples) -> FederatedData:
