@@ -24,6 +24,7 @@ def doctor(arguments: Sequence[str]) -> int:
         "torch": _torch,
         "device": _device,
         "kernels": _kernels,
+        "chains": _chains,
         "lightning": lambda: version("lightning"),
         "ray": lambda: f"{version('ray')}, RAY_ADDRESS {os.environ.get('RAY_ADDRESS', 'not set')}",
         "wandb": _wandb,
@@ -67,6 +68,12 @@ def _kernels() -> str:
     libraries = {"MKL": torch.backends.mkl.is_available(), "oneDNN": torch.backends.mkldnn.is_available()}
     found = ", ".join(name for name, there in libraries.items() if there) or "neither MKL nor oneDNN"
     return f"{torch.backends.cpu.get_cpu_capability()}, {found}"
+
+
+def _chains() -> str:
+    from lit_cfl.engines.chain.library import load_library
+
+    return f"small nets on a CPU: {load_library()[1]}"
 
 
 def _wandb() -> str:

@@ -26,7 +26,7 @@ def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
     for part in _PARTS:
         if _plan(config).get(part) is not None:
             raise InputError(
-                f"{where}plan.{part} was removed in version 0.3: clients train without compiled code; leave it out"
+                f"{where}plan.{part} was removed in version 0.3: the engine decides how clients train; leave it out"
             )
 
 

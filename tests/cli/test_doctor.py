@@ -17,6 +17,7 @@ PARTS = [
     "torch",
     "device",
     "kernels",
+    "chains",
     "lightning",
     "ray",
     "wandb",

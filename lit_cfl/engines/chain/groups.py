@@ -59,6 +59,9 @@ class ClientGroup:
     width: int
     size: int
 
+    def __len__(self) -> int:
+        return len(self.clients)
+
     def spans(self) -> Iterator[Span]:
         """Yields the spans of steps between two changes of the active clients."""
         start, busy = 0, len(self.steps)
@@ -92,10 +95,15 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
     return (-(-sizes // distance) * distance).clamp(min=LEAST)
 
 
+def widest_batches(work: CohortFit) -> Tensor:
+    """Returns the number of examples in the widest mini-batch of each client, int64 `[n]`."""
+    owners = torch.arange(len(work)).repeat_interleave(work.steps)
+    return torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, work.batches.counts, "amax")
+
+
 def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
     """Pads the widest mini-batch of each client, int64 `[n]`, to at most the run's batch size unless it is wider."""
-    owners = torch.arange(len(work)).repeat_interleave(work.steps)
-    widths = torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, work.batches.counts, "amax")
+    widths = widest_batches(work)
     fine = pad(widths, 8)
     if not isinstance(batch_size, int):
         return fine

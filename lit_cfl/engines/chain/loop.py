@@ -1,6 +1,6 @@
-"""The way `chain`: trains chains of fully connected layers, with all clients of a cohort in few stacks."""
+"""The way `chain`: trains chains of fully connected layers, in few stacks or, on a CPU, by the compiled steps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -10,6 +10,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_cfl.engines.chain.compiled import CompiledSteps, can_train
 from lit_cfl.engines.chain.gradients import compute_gradients
 from lit_cfl.engines.chain.groups import ClientGroup, Most, Shapes, make_groups, pad, pad_widths
 from lit_cfl.engines.chain.inputs import dual_pays
@@ -34,11 +35,12 @@ from lit_cfl.parameters import ParameterLayout
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
 _CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
 _CHECKED = 8  # examples that a chain is checked with
+Group = ClientGroup | range  # a stack, or the positions of the clients of a call of the compiled steps
 _RUNGS = 1  # padded sizes per octave in dual form: with more, many sizes would make many small stacks
 
 
 class ChainLoop(ClientLoop):
-    """Trains the clients in stacks of equal shapes.
+    """Trains the clients in stacks of equal shapes, or client by client in compiled code (`compiled.py`).
 
     The first layer is in dual form where `dual_pays`, under plain SGD. A client's bits depend on neither the other
     clients nor their order.
@@ -83,11 +85,20 @@ class ChainLoop(ClientLoop):
             done += more
             ended(done)
 
-        def train(group: ClientGroup, ended: Ended = lambda more: None) -> None:
-            with without_autograd(self.plan.device):
-                Stack(training, self.layout.slots, work, examples, group, self._capture).train(rows, losses, ended)
+        groups: Sequence[Group]
+        if can_train(training, work, self.layout.num_columns):
+            steps = CompiledSteps(training, self.layout, work, examples)
+            groups = list(steps.chunks(self._threads))
+        else:
+            steps, groups = None, list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
 
-        groups = list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
+        def train(group: Group, ended: Ended = lambda more: None) -> None:
+            if isinstance(group, ClientGroup):
+                with without_autograd(self.plan.device):
+                    Stack(training, self.layout.slots, work, examples, group, self._capture).train(rows, losses, ended)
+            elif steps is not None:
+                steps.train(group, rows, losses, ended)
+
         with one_thread(self.plan.device):
             if self._threads == 1 or len(groups) == 1:
                 for group in groups:
@@ -183,12 +194,10 @@ class ChainLoop(ClientLoop):
             raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
 
 
-def _train_side_by_side(
-    groups: list[ClientGroup], train: Callable[[ClientGroup], None], threads: int, count: Ended
-) -> None:
-    """Trains the groups in threads; `count` is called in this thread."""
+def _train_side_by_side(groups: Sequence[Group], train: Callable[[Group], None], threads: int, count: Ended) -> None:
+    """Trains groups of clients in threads; `count` is called in this thread."""
     with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
-        waiting = {pool.submit(train, group): len(group.clients) for group in groups}
+        waiting = {pool.submit(train, group): len(group) for group in groups}
         try:
             for future in as_completed(waiting):
                 future.result()

@@ -1,0 +1,64 @@
+"""Compiles `lit_cfl/engines/chain/steps.cpp` when the package is built; `python hatch_build.py` does it in a checkout.
+
+Without a C++ compiler the package is installed as well, and PyTorch alone trains. The compiler is $CXX, c++, g++ or
+clang++.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+FOLDER = Path("lit_cfl/engines/chain")
+KINDS = {
+    "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
+    "AVX2": ["-mavx2", "-mfma"],
+    "DEFAULT": [],
+}  # of processors, in the words of torch.backends.cpu.get_cpu_capability()
+
+
+def compile_steps(source: Path, folder: Path) -> list[Path]:
+    """Compiles the source for each kind of processor that the compiler knows, into a folder."""
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
+    if compiler is None:
+        return []
+    digest, built = blake2b(source.read_bytes(), digest_size=16).hexdigest(), []
+    options = ["-O3", "-std=c++17", "-shared", "-fPIC", f'-DSOURCE="{digest}"']
+    for kind, own in KINDS.items():
+        with TemporaryDirectory(dir=folder) as made:
+            file = Path(made) / f"steps-{kind}.so"
+            command = [compiler, *options, *own, str(source), "-o", str(file)]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:  # noqa: S603
+                built.append(file.replace(folder / file.name))  # a process that has loaded the earlier one keeps it
+    return built
+
+
+def main(root: Path) -> list[Path]:
+    return compile_steps(root / FOLDER / "steps.cpp", root / FOLDER)
+
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run in a checkout
+    pass
+else:
+
+    class CompiledSteps(BuildHookInterface):  # type: ignore[type-arg]
+        """Adds the compiled files to a wheel, which is then one for this platform."""
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            if main(Path(self.root)):
+                build_data["artifacts"].append(f"{FOLDER}/steps-*.so")
+                platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+                build_data.update(pure_python=False, tag=f"py3-none-{platform}")
+
+
+if __name__ == "__main__":
+    found = main(Path(__file__).parent)
+    print("\n".join(map(str, found)) or "no C++ compiler was found, or it cannot compile steps.cpp", file=sys.stderr)
+    sys.exit(not found)

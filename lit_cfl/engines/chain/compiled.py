@@ -1,0 +1,154 @@
+"""Trains clients of small chains by `steps.cpp`: each alone, in all its steps, several in one call.
+
+A step in PyTorch takes some 60 us of calls, however little it computes: with few examples, or few clients in a stack,
+longer than its arithmetic. What `can_train` excludes trains in stacks.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lit_cfl.engines.chain.groups import widest_batches
+from lit_cfl.engines.chain.inputs import dual_pays
+from lit_cfl.engines.chain.library import load_library
+from lit_cfl.engines.chain.parts import Activation, Chain, ChainLayer
+from lit_cfl.engines.chain.tables import CohortExamples
+from lit_cfl.engines.chain.updates import Rule, Training
+from lit_cfl.engines.cohort_fit import CohortFit, Ended
+from lit_cfl.parameters import ParameterLayout
+
+_LARGEST = 2**20  # numbers of a model: PyTorch's products of larger matrices are as fast or faster
+_AT_ONCE = 2**19  # numbers of the examples that a call reads: 2 MiB, which stay in a cache
+_PADDED = 16  # numbers: `kPadded` of steps.cpp
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_float) for name in ("rate", "shrink", "pull")]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "weight", "bias", "relu")),
+        *((name, ctypes.c_void_p) for name in ("fixed_weight", "fixed_bias")),
+        *((name, _Rule) for name in ("weight_rule", "bias_rule")),
+        ("penalty", ctypes.c_double),
+    ]
+
+
+class _Work(ctypes.Structure):
+    _pointers = (
+        "models", "start", "centers", "center", "inputs", "labels", "sizes", "steps", "dual", "drawn", "begins",
+        "counts", "rows", "losses",
+    )  # fmt: skip
+    _fields_ = [
+        ("layers", ctypes.POINTER(_Layer)),
+        *((name, ctypes.c_int64) for name in ("num_layers", "columns", "clients")),
+        *((name, ctypes.c_void_p) for name in _pointers),
+    ]
+
+
+def can_train(training: Training, work: CohortFit, columns: int) -> bool:
+    """Returns whether the compiled steps exist and are meant for this training, whoever the clients are.
+
+    Args:
+        columns: numbers of a model.
+    """
+    chain, models = training.chain, work.models
+    return (
+        (models.device.type, models.dtype) == ("cpu", torch.float32)
+        and not training.arithmetic.mixed
+        and training.is_plain
+        and work.weights is None
+        and columns <= _LARGEST
+        and (chain.loss.kind, chain.loss.factor) == ("cross-entropy", 1)
+        and _has_relu_alone(chain)
+        and load_library()[0] is not None
+    )
+
+
+def _has_relu_alone(chain: Chain) -> bool:
+    """Returns whether the chain consists of layers, each of them with one ReLU behind it or none."""
+    before: object = None
+    for part in chain.parts:
+        follows = isinstance(before, ChainLayer) and isinstance(part, Activation) and part.name == "relu"
+        if not (isinstance(part, ChainLayer) or follows):
+            return False
+        before = part
+    return True
+
+
+class CompiledSteps:
+    """The clients of a cohort, for the compiled steps.
+
+    Args:
+        training: Chain and optimizer that all clients share.
+        layout: Layout of the rows.
+        work: Local training of the cohort.
+        examples: The cohort's examples.
+    """
+
+    def __init__(self, training: Training, layout: ParameterLayout, work: CohortFit, examples: CohortExamples) -> None:
+        chain, first = training.chain, training.chain.layers[0]
+        self._work, self._examples, self._columns = work, examples, layout.num_columns
+        self._fixed = {name: tensor.contiguous() for name, tensor in examples.fixed.items()}
+        starts = {slot.name: slot.start for slot in layout.slots}
+        rules = training.rules(work.prox if work.centers is not None else 0.0)
+        after = (*chain.parts[1:], None)
+        layers = [
+            self._layer(part, isinstance(following, Activation), starts, rules)
+            for part, following in zip(chain.parts, after, strict=True)
+            if isinstance(part, ChainLayer)
+        ]
+        self._layers = (_Layer * len(layers))(*layers)
+        can_be_dual = first.weight in starts and not first.penalty
+        pays = dual_pays(work.sizes, work.steps, widest_batches(work), first.inputs, first.outputs)
+        self._dual = (pays & can_be_dual).long()
+        self._first_steps = work.first_steps
+        self._starts = work.starts
+
+    def _layer(self, layer: ChainLayer, relu: bool, starts: dict[str, int], rules: dict[str, Rule]) -> _Layer:
+        names = layer.weight, layer.bias or ""
+        fixed = (self._fixed[name].data_ptr() if name in self._fixed else None for name in names)
+        own = (_Rule(r.rate, r.shrink, r.pull) if (r := rules.get(name)) else _Rule() for name in names)
+        places = (starts.get(name, -1) for name in names)
+        return _Layer(layer.inputs, layer.outputs, *places, relu, *fixed, *own, layer.penalty)
+
+    def chunks(self, threads: int) -> Iterator[range]:
+        """Yields the clients of each call, by their positions in the cohort."""
+        first, numbers, clients = 0, 0, len(self._work)
+        for client, size in enumerate((self._work.sizes * self._examples.width).tolist()):
+            if client > first and (numbers + size > _AT_ONCE or (client - first) * threads >= clients):
+                yield range(first, client)
+                first, numbers = client, 0
+            numbers += size
+        yield range(first, clients)
+
+    def train(self, clients: range, rows: Tensor, losses: Tensor, ended: Ended) -> None:
+        """Trains some clients.
+
+        Args:
+            rows: `[n, d]`, of the cohort; those of the clients are written.
+            losses: sums of each client's losses, float64 `[n]`, in the same way.
+            ended: called with how many there are, when they have ended.
+        """
+        work, first, step, start = (
+            self._work,
+            clients.start,
+            self._first_steps[clients.start],
+            self._starts[clients.start],
+        )
+        examples = torch.arange(start, start + int(work.sizes[first : clients.stop].sum()))
+        inputs = pad(self._examples.read(examples), (0, -self._examples.width % _PADDED))
+        read = [work.models, work.start[first:], work.centers, work.center[first:], inputs]
+        read += [self._examples.targets[start:], work.sizes[first:], work.steps[first:], self._dual[first:]]
+        read += [work.batches.drawn, work.batches.begins[step:], work.batches.counts[step:]]
+        kept = [None if part is None else part.contiguous() for part in read]  # until the call has ended
+        pointers = [None if part is None else part.data_ptr() for part in (*kept, rows[first:], losses[first:])]
+        asked = _Work(self._layers, len(self._layers), self._columns, len(clients), *pointers)
+        library: Any = load_library()[0]
+        library.train(ctypes.byref(asked))  # without the GIL
+        ended(len(clients))

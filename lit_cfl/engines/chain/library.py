@@ -1,0 +1,43 @@
+"""Loads `steps.cpp`, which `hatch_build.py` compiles when the package is installed, if a compiler is there.
+
+It is compiled for several kinds of processors; the file for the kind that PyTorch has found is loaded. A file compiled
+from another version of the source is not used.
+"""
+
+import ctypes
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = Path(__file__).parent  # of the compiled files
+SOURCE = FOLDER / "steps.cpp"
+WITHOUT = "PyTorch alone"
+
+
+@cache
+def load_library() -> tuple[Any, str]:
+    """Returns the library, or None, and what trains small chains on a CPU, in words."""
+    built = {file.stem.removeprefix("steps-"): file for file in FOLDER.glob("steps-*.so")}
+    found = torch.backends.cpu.get_cpu_capability()
+    kind = found if found in built else "DEFAULT"
+    if kind not in built:
+        return None, f"{WITHOUT} (no C++ compiler was there at the installation)"
+    try:
+        library = ctypes.CDLL(str(built[kind]))
+        library.source.restype = ctypes.c_char_p
+        source = library.source().decode()
+    except (OSError, AttributeError) as error:
+        return None, f"{WITHOUT} ({error})"
+    if source != blake2b(SOURCE.read_bytes(), digest_size=16).hexdigest():
+        return None, f"{WITHOUT} ({built[kind].name} was compiled from another version; install the package again)"
+    library.train.restype = None
+    return library, f"compiled for {kind}"
+
+
+def describe_steps() -> str:
+    """Says what trains small chains on a CPU, since both round in another way: `PyTorch alone`, or `compiled for X`."""
+    library, words = load_library()
+    return words if library is not None else WITHOUT

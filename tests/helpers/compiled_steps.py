@@ -1,0 +1,18 @@
+"""Trains with the compiled steps of a folder, or without any."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lit_cfl.engines.chain import library
+
+
+@contextmanager
+def steps_of(folder: Path) -> Iterator[None]:
+    before, library.FOLDER = library.FOLDER, folder
+    library.load_library.cache_clear()
+    try:
+        yield
+    finally:
+        library.FOLDER = before
+        library.load_library.cache_clear()
