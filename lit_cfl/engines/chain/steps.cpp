@@ -50,12 +50,14 @@ struct Matrix {
   Matrix(int64_t rows, int64_t columns)
       : rows(rows), columns(columns), row((columns + kPadded - 1) / kPadded * kPadded), size(rows * row) {
     data.reset(static_cast<float*>(std::aligned_alloc(64, std::max<int64_t>(64, size * sizeof(float)))));
-    std::fill_n(data.get(), size, 0.0f);
+    clear(rows);
   }
   float* operator[](int64_t i) const { return data.get() + i * row; }
   View view() const { return {data.get(), row}; }
   View transposed() const { return {data.get(), 1, row}; }
+  void clear(int64_t count) const { std::fill_n(data.get(), count * row, 0.0f); }
   void read(const float* from) const {
+    clear(rows);  // also behind the columns, where 0 times NaN of the client before may be
     for (int64_t i = 0; i < rows; ++i) std::copy_n(from + i * columns, columns, (*this)[i]);
   }
   void write(float* to) const {
@@ -116,7 +118,8 @@ void add_columns(const View& a, int64_t rows, const View& b, int64_t depth, cons
 #pragma GCC unroll 8
         for (int64_t n = 0; n < V; ++n) {
           const int64_t at = from + n * kWidth;
-          Vector after = rule.shrink * load(c[i + r] + at) - rule.rate * sum[r][n];
+          Vector after = -rule.rate * sum[r][n];
+          if (rule.shrink != 0) after += rule.shrink * load(c[i + r] + at);  // 0 NaN, of a client before, is NaN
           if (center) after += rule.pull * load((*center)[i + r] + at);
           std::memcpy(c[i + r] + at, &after, sizeof after);
         }
@@ -162,8 +165,11 @@ struct Held {
         slopes(widest, layer.outputs) {}
 
   void begin(const float* model, const float* center) {
-    if (layer.weight >= 0 || layer.fixed_weight) weight.read(layer.weight >= 0 ? model + layer.weight : layer.fixed_weight);
-    if (layer.bias >= 0 || layer.fixed_bias) bias.read(layer.bias >= 0 ? model + layer.bias : layer.fixed_bias);
+    outputs.clear(outputs.rows);
+    if (layer.weight >= 0) weight.read(model + layer.weight);
+    else if (layer.fixed_weight) weight.read(layer.fixed_weight);
+    if (layer.bias >= 0) bias.read(model + layer.bias);
+    else if (layer.fixed_bias) bias.read(layer.fixed_bias);
     if (center && layer.weight >= 0) weight_center.read(center + layer.weight);
     if (center && layer.bias >= 0) bias_center.read(center + layer.bias);
   }
@@ -229,7 +235,7 @@ struct Dual {
     dot(own, size, own, size, depth, gram);
     dot(own, size, first.weight.view(), first.layer.outputs, depth, products);
     if (centers) dot(own, size, first.weight_center.view(), first.layer.outputs, depth, pulls);
-    std::fill_n(sums[0], size * sums.row, 0.0f);
+    sums.clear(size);
   }
 
   void forward(int64_t count, const int64_t* batch) const {
@@ -262,14 +268,16 @@ double take_step(const std::vector<Held>& layers, Dual* dual, const View& own, c
     const Held& held = layers[l];
     if (held.layer.penalty) penalty += held.penalty();
     if (!l && dual) dual->forward(count, batch);
-    else dot(l ? layers[l - 1].outputs.view() : inputs, count, held.weight.view(), held.layer.outputs, held.weight.row, held.outputs);
+    else dot(l ? layers[l - 1].outputs.view() : inputs, count, held.weight.view(), held.layer.outputs,
+             held.weight.row, held.outputs);
     held.complete(count);
   }
   const double losses = layers.back().cross_entropy(count, batch, labels) + count * penalty;
   for (size_t l = layers.size(); l-- > 0;) {
     const Held& held = layers[l];
     held.receive(count);
-    if (l) add_product(held.slopes.view(), count, held.weight.view(), held.layer.outputs, layers[l - 1].slopes, nullptr, {-1, 0, 0});
+    if (l) add_product(held.slopes.view(), count, held.weight.view(), held.layer.outputs, layers[l - 1].slopes,
+                       nullptr, {-1, 0, 0});
     if (!l && dual)
       dual->take(count, batch);
     else if (held.layer.weight >= 0)
