@@ -151,6 +151,7 @@ COMMANDS = {
 _HINTS = {
     "reproduce": "there is no command 'reproduce' any more: the papers' tables are made from the root of a checkout: "
     "python -m benchmarks.reproduction TABLE (docs/reproduction/README.md)",
+    "help": "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help",
     "resume": "there is no command 'resume'; resume with lit-cfl run --resume DIR (or compare, tune --resume DIR)",
 }
 

@@ -160,6 +160,7 @@ QUICK = ("run", "--config", "quickstart")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (("help", "run"), "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help"),
         (("resume", "runs/mine"), "there is no command 'resume'; resume with lit-cfl run --resume DIR"),
         (("runn",), "there is no command 'runn' (did you mean run?)"),
         (
