@@ -79,6 +79,7 @@ def test_other_files_take_no_columns(tmp_path: Path):
         ArrayData(source=tmp_path / "own.npz", columns={"y": "label"})
 
 
-def test_an_absent_table_is_named(tmp_path: Path):
-    with pytest.raises(InputError, match=r"there is no file .*absent\.csv"):
+def test_an_absent_table_is_named_with_the_nearest_one(tmp_path: Path):
+    (tmp_path / "absence.csv").touch()
+    with pytest.raises(InputError, match=r"there is no file .*absent\.csv \(did you mean absence\.csv\?\)"):
         ArrayData(source=tmp_path / "absent.csv").federated(0)
