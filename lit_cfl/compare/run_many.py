@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from lit_cfl.compare.jobs import Job, run_job, write_experiment
@@ -68,8 +67,8 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """Returns how many runs go at once: as many as Ray has cores for their threads, or GPUs; 1 without Ray."""
-    if find_spec("ray") is None or plan.workers or num_cpus == 1 or jobs < 2:
+    """Returns how many runs go at once: as many as Ray has cores for their threads, or GPUs."""
+    if plan.workers or num_cpus == 1 or jobs < 2:
         return 1
     from lit_cfl.engines.ray import cluster  # imports Ray
 

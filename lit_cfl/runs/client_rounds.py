@@ -1,7 +1,6 @@
 """Writes and reads the scores of each client in each evaluated round: a Parquet file per round in one folder."""
 
 from collections.abc import Collection, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,6 @@ if TYPE_CHECKING:
     from lit_cfl.evaluation import Evaluation  # not imported for reading: a report needs no engine
 
 FOLDER = "client_rounds.parquet"  # folder that pandas and others read as one table
-
-
-def require_parquet() -> None:
-    """Raises InputError if pyarrow, which writes Parquet, is not installed."""
-    try:
-        import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError("evaluation.per_client needs pyarrow: pip install pyarrow") from error
 
 
 def part_name(round: int) -> str:
@@ -49,7 +40,9 @@ def columns_of(round: int, evaluation: "Evaluation") -> dict[str, np.ndarray]:
 
 def write_part(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Writes a Parquet file atomically."""
-    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    import pyarrow
+    from pyarrow import parquet
+
     with name_write_errors(path.parent):
         path.parent.mkdir(exist_ok=True)
     table = pyarrow.table(dict(columns))

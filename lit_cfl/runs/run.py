@@ -16,7 +16,6 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.runs.client_rounds import require_parquet
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
     read_undamaged_summary,
@@ -216,8 +215,6 @@ def _recorder(
 ) -> Recorder:
     """Loads the data and builds the engine. Writes nothing."""
     load_early(experiment.tracking.requested_mode)
-    if experiment.evaluation.per_client:
-        require_parquet()
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     scores = prepared.engine.scores

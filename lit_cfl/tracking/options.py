@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Literal
 
 from lightning.pytorch.loggers import Logger
@@ -26,7 +25,7 @@ class Tracking:
 
     Args:
         wandb: Weights & Biases: `online`, `offline` (sync later) or `disabled`. None = the value of WANDB_MODE, else
-            online if a key is set (`wandb login`, WANDB_API_KEY), else offline; disabled if not installed.
+            online if a key is set (`wandb login`, WANDB_API_KEY), else offline.
         project: Project of the W&B run.
         entity: User or team of the W&B run; None = the account's own.
         group: Group of the W&B run.
@@ -54,16 +53,9 @@ class Tracking:
         """Returns the W&B mode from the option or else from WANDB_MODE; None = neither is set.
 
         Raises:
-            InputError: WANDB_MODE is not a mode, or wandb is requested but not installed.
+            InputError: WANDB_MODE is not a mode.
         """
         named = os.environ.get("WANDB_MODE")
         if self.wandb is None and named and named not in _MODES:
             raise InputError(f"WANDB_MODE is {named!r}; set it to online, offline or disabled")
-        mode = self.wandb or (_MODES[named] if named else None)
-        if mode == "disabled" or find_spec("wandb") is not None:
-            return mode
-        if mode is not None:
-            raise InputError(
-                f"W&B is to be {mode}, which needs wandb: pip install wandb, or set tracking.wandb to disabled"
-            )
-        return "disabled"
+        return self.wandb or (_MODES[named] if named else None)

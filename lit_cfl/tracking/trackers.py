@@ -54,7 +54,7 @@ class Trackers:
         formats: Formats of the pictures; empty = no pictures.
 
     Raises:
-        InputError: a logger cannot be built, or wandb is asked for and not installed.
+        InputError: a logger cannot be built, or WANDB_MODE is not a mode.
     """
 
     def __init__(

@@ -326,8 +326,6 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     monkeypatch.setattr(cluster, "_room", lambda: room)
     assert [processes(Plan(threads=threads), None, 30) for threads in (1, 2, 6)] == [11, 5, 1]
     assert processes(Plan(device="cuda:0"), None, 30) == 3
-    monkeypatch.setattr("lit_cfl.compare.run_many.find_spec", lambda name: None)
-    assert processes(Plan(threads=1), None, 30) == 1
 
 
 def test_a_tiny_comparison_says_that_it_is_not_paired():

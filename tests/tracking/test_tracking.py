@@ -52,14 +52,6 @@ def test_mode_that_is_none_is_refused(monkeypatch):
     assert Tracking(wandb="offline").requested_mode() == "offline"
 
 
-def test_without_wandb_runs_are_not_tracked_unless_that_was_asked_for(monkeypatch):
-    monkeypatch.delenv("WANDB_MODE")
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    assert Tracking().requested_mode() == "disabled"
-    with pytest.raises(InputError, match="W&B is to be offline, which needs wandb: pip install wandb"):
-        Tracking(wandb="offline").requested_mode()
-
-
 class FullDisk(CSVLogger):
     """Fails at its third row."""
 
