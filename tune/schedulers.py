@@ -97,7 +97,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
         self.of_algorithm = dict(of_algorithm)
         self._free = FIFOScheduler()  # type: ignore[no-untyped-call]  # Ray's
         self._judged_by: str | None = None
-        self._ended = [trial for trial in earlier if trial.ended]
+        self._ended: list[Any] = [trial for trial in earlier if trial.ended]
         self._continued = {trial.config[NUMBER]: trial for trial in earlier if not trial.ended and trial.results}
         self._repeated: dict[int, tuple[int, str]] = {}  # by number: last repeated round, and the decision on it
 
@@ -125,10 +125,10 @@ class SchedulerPerAlgorithm(TrialScheduler):
         self._judged_by = metric
         done = [one.set_search_properties(metric, mode, **spec) for one in self._all]
         for trial in self._ended:
-            self.of(trial).on_trial_add(_NoTrials(), trial)
+            self.of(trial).on_trial_add(_NO_TRIALS, trial)
             self._repeat(trial, trial.results)
             for last in trial.results[-1:]:
-                self.of(trial).on_trial_complete(_NoTrials(), trial, last)
+                self.of(trial).on_trial_complete(_NO_TRIALS, trial, last)
         return all(done)
 
     def _repeat(self, trial: Any, results: Sequence[dict[str, Any]]) -> None:
@@ -137,7 +137,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
         # median stopping takes no result after a decision to stop; `on_trial_complete` only adds one
         repeat = one.on_trial_complete if isinstance(one, MedianStoppingRule) else one.on_trial_result
         for result in results:
-            repeat(_NoTrials(), trial, result)
+            repeat(_NO_TRIALS, trial, result)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         self._ask(tune_controller, trial, "on_trial_add")
@@ -145,7 +145,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
         if before is not None:  # the study may have been killed before the decision on the last result
             self._repeat(trial, before.results[:-1])
             last = before.results[-1]
-            decision = self.of(trial).on_trial_result(_NoTrials(), trial, last)
+            decision = self.of(trial).on_trial_result(_NO_TRIALS, trial, last)
             self._repeated[before.config[NUMBER]] = last[ROUNDS], str(decision)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
@@ -178,6 +178,9 @@ class _NoTrials:
 
     def get_live_trials(self) -> set[Trial]:
         return set()
+
+
+_NO_TRIALS: Any = _NoTrials()
 
 
 class _OwnTrials:
