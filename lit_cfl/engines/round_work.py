@@ -2,31 +2,58 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lit_cfl.activity import Activity
+from lit_cfl.activity import Activity, Report
 from lit_cfl.data import ClientIndex, FederatedData
-from lit_cfl.engines.fit_request import FitRequest
+from lit_cfl.engines.fit_request import FitDescriber, FitRequest
+from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
 from lit_cfl.parameters import ParameterLayout
 
-if TYPE_CHECKING:
-    from lit_cfl.engines.base import Engine
-
 _LOSSES_AT_ONCE = 2**22  # losses of examples under models
 PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a row of each [m, d], on the CPU
+
+
+class ClientEngine(Protocol):
+    """The part of an `Engine` that algorithms use."""
+
+    layout: ParameterLayout
+    local: LocalTraining
+    describer: FitDescriber
+    report: Report
+
+    def initial(self, number: int) -> Tensor: ...
+
+    def rates(self, round: int) -> Rates | None: ...
+
+    def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted: ...
+
+    def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None: ...
+
+    def gradients(
+        self, model: Tensor, clients: Tensor, round: int, data: FederatedData
+    ) -> Iterator[PositionedRows]: ...
+
+    def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor: ...
+
+    def statistics(
+        self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
+    ) -> list[Statistic | None]: ...
+
+    def penalties(self, models: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
     """Implements `LocalWork` with an engine, for one round and its data."""
 
-    engine: "Engine"
+    engine: ClientEngine
     round: int
     data: FederatedData
     costs: LocalCosts = field(default_factory=LocalCosts)
