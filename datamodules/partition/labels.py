@@ -207,7 +207,7 @@ def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Ten
 
 
 def consecutive_starts(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
-    """Finds the starts of the pieces of each label, dealt in the order of the clients, int64 `[clients, k]`.
+    """Finds where each client's piece of each of its labels starts if clients take turns, int64 `[clients, k]`.
 
     Args:
         which: Labels of each client, all different, int64 `[clients, k]`.

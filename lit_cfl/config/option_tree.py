@@ -273,7 +273,7 @@ def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = N
 
 
 def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> None:
-    """Refuses the name of a class of ours for one option; see `require_known_classes`."""
+    """Raises InputError if an option names a class that Lit-CFL does not have; see `require_known_classes`."""
     if any("." in chosen and not chosen.startswith(_OURS) for chosen in tree.chosen.values()):
         return  # a user's module may define more names
     kind = KIND_OF_KEY.get(path.rpartition(".")[2])

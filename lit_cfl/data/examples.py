@@ -202,7 +202,7 @@ class Examples:
             raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
-        """Raises InputError if a label name has another label in other examples; `where` describes those."""
+        """Raises InputError if other examples give a label name another number; `where` describes these examples."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
             if numbers.get(name, number) != number:

@@ -72,11 +72,11 @@ class ClientIndex:
 
     @property
     def owners(self) -> Tensor:
-        """The client of each of `entries`, int64."""
+        """The client that each of `entries` belongs to, int64."""
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
     def offset_clients(self, clients: int) -> "ClientIndex":
-        """Puts the same lists after this many clients with empty lists."""
+        """Returns lists in which this many clients with empty lists come first, followed by these clients."""
         none = torch.zeros(clients, dtype=torch.int64)
         return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
 

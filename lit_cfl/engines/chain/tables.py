@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StackSteps:
-    """Steps of the first clients of a stack, on the device.
+    """Several steps of a stack, with what each of its first clients (lanes) needs for them, on the device.
 
     Args:
         rows: positions of the mini-batches' examples, int64 `[steps, lanes * B]`: among those of the cohort, or in dual

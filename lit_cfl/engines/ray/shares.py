@@ -135,7 +135,7 @@ def split_evenly(sizes: Sequence[int], parts: int) -> list[slice]:
 
 
 def share_of_clients(compute: Callable[..., Any], does: str, clients: Tensor, round: int) -> Share:
-    """Makes a share of work of these clients in a round.
+    """Makes a worker's share of a round: the work of these clients.
 
     Args:
         does: Verb for the worker's task, for a message, such as `trains`.
