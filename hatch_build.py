@@ -31,7 +31,7 @@ def compile_steps(source: Path, folder: Path) -> list[Path]:
     options = ["-O3", "-std=c++17", "-shared", "-fPIC", f'-DSOURCE="{digest}"']
     for kind, own in KINDS.items():
         with TemporaryDirectory(dir=folder) as made:
-            file = Path(made) / f"steps-{kind}.so"
+            file = Path(made) / f"steps-{kind}.lib"  # as .so Python would take it for one of its modules
             command = [compiler, *options, *own, str(source), "-o", str(file)]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:  # noqa: S603
                 built.append(file.replace(folder / file.name))  # a process that has loaded the earlier one keeps it
@@ -53,7 +53,7 @@ else:
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             if main(Path(self.root)):
-                build_data["artifacts"].append(f"{FOLDER}/steps-*.so")
+                build_data["artifacts"].append(f"{FOLDER}/steps-*.lib")
                 platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
                 build_data.update(pure_python=False, tag=f"py3-none-{platform}")
 

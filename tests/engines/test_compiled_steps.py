@@ -285,10 +285,10 @@ def test_steps_of_another_version_are_not_used(tmp_path: Path):
 
 
 def test_a_file_that_cannot_be_loaded_is_not_used(tmp_path: Path):
-    (tmp_path / "steps-DEFAULT.so").write_bytes(b"damaged")
+    (tmp_path / "steps-DEFAULT.lib").write_bytes(b"damaged")
     with steps_of(tmp_path):
         assert load_library()[0] is None
-        assert "steps-DEFAULT.so" in load_library()[1]
+        assert "steps-DEFAULT.lib" in load_library()[1]
 
 
 @has_compiler

@@ -20,7 +20,7 @@ WITHOUT = "PyTorch alone"
 @cache
 def load_library() -> tuple[Any, str]:
     """Returns the library, or None, and what trains small chains on a CPU, in words."""
-    built = {file.stem.removeprefix("steps-"): file for file in FOLDER.glob("steps-*.so")}
+    built = {file.stem.removeprefix("steps-"): file for file in FOLDER.glob("steps-*.lib")}
     found = torch.backends.cpu.get_cpu_capability()
     kind = found if found in built else "DEFAULT"
     if kind not in built:
