@@ -33,7 +33,7 @@ def compile_steps(source: Path, folder: Path) -> list[Path]:
         with TemporaryDirectory(dir=folder) as made:
             file = Path(made) / f"steps-{kind}.lib"  # as .so Python would take it for one of its modules
             command = [compiler, *options, *own, str(source), "-o", str(file)]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:  # noqa: S603
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:  # noqa: S603  # our own words
                 built.append(file.replace(folder / file.name))  # a process that has loaded the earlier one keeps it
     return built
 
@@ -48,7 +48,7 @@ except ImportError:  # run in a checkout
     pass
 else:
 
-    class CompiledSteps(BuildHookInterface):  # type: ignore[type-arg]
+    class CompiledSteps(BuildHookInterface[Any]):
         """Adds the compiled files to a wheel, which is then one for this platform."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:

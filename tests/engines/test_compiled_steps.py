@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ SIZES = (1, 3, 17, 36, 9, 20, 60, 2, 10)
 SGD = partial(torch.optim.SGD, lr=0.1)
 LOCAL = LocalTraining(3, 10)
 KINDS = ["DEFAULT", "AVX2", "AVX512"]  # each processor executes the code for those before it
+# a package without compiled steps is supported: there the tests of PyTorch's steps remain
 has_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"
 )
@@ -92,9 +94,9 @@ def fit(name: str, work: CohortFit, plan: Plan = Plan()) -> tuple[Tensor, Tensor
     return ChainLoop(module, layout, plan, LOCAL).fit(work, lambda ended: None)
 
 
-def work_of(name: str, sizes: tuple[int, ...] = SIZES, **options: object) -> CohortFit:
+def work_of(name: str, sizes: tuple[int, ...] = SIZES, **options: Any) -> CohortFit:
     _, layout = made(TASKS[name])
-    return cohort(layout, sizes, LOCAL, shape=SHAPE, dtype=torch.float32, **options)  # type: ignore[arg-type]
+    return cohort(layout, sizes, LOCAL, shape=SHAPE, dtype=torch.float32, **options)
 
 
 def require_same_as_plain(name: str, work: CohortFit) -> None:
