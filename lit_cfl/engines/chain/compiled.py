@@ -127,7 +127,7 @@ class CompiledSteps:
             numbers += size
         yield range(first, clients)
 
-    def train(self, clients: range, rows: Tensor, losses: Tensor, ended: Ended) -> None:
+    def train(self, rows: Tensor, losses: Tensor, clients: range, ended: Ended) -> None:
         """Trains some clients.
 
         Args:

@@ -1,10 +1,11 @@
 """The way `chain`: trains chains of fully connected layers, in few stacks or, on a CPU, by the compiled steps."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from lightning import LightningModule
@@ -35,7 +36,6 @@ from lit_cfl.parameters import ParameterLayout
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
 _CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
 _CHECKED = 8  # examples that a chain is checked with
-Group = ClientGroup | range  # a stack, or the positions of the clients of a call of the compiled steps
 _RUNGS = 1  # padded sizes per octave in dual form: with more, many sizes would make many small stacks
 
 
@@ -85,26 +85,19 @@ class ChainLoop(ClientLoop):
             done += more
             ended(done)
 
-        groups: Sequence[Group]
-        if can_train(training, work, self.layout.num_columns):
-            steps = CompiledSteps(training, self.layout, work, examples)
-            groups = list(steps.chunks(self._threads))
-        else:
-            steps, groups = None, list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
-
-        def train(group: Group, ended: Ended = lambda more: None) -> None:
-            if isinstance(group, ClientGroup):
-                with without_autograd(self.plan.device):
-                    Stack(training, self.layout.slots, work, examples, group, self._capture).train(rows, losses, ended)
-            elif steps is not None:
-                steps.train(group, rows, losses, ended)
+        def train(group: ClientGroup, ended: Ended) -> None:
+            with without_autograd(self.plan.device):
+                Stack(training, self.layout.slots, work, examples, group, self._capture).train(rows, losses, ended)
 
         with one_thread(self.plan.device):
-            if self._threads == 1 or len(groups) == 1:
-                for group in groups:
-                    train(group, count)
+            if can_train(training, work, self.layout.num_columns):
+                steps = CompiledSteps(training, self.layout, work, examples)
+                _train_groups(
+                    list(steps.chunks(self._threads)), partial(steps.train, rows, losses), self._threads, count
+                )
             else:
-                _train_side_by_side(groups, train, self._threads, count)
+                groups = list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
+                _train_groups(groups, train, self._threads, count)
         return rows, losses / work.num_seen
 
     @property
@@ -194,10 +187,17 @@ class ChainLoop(ClientLoop):
             raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
 
 
-def _train_side_by_side(groups: Sequence[Group], train: Callable[[Group], None], threads: int, count: Ended) -> None:
-    """Trains groups of clients in threads; `count` is called in this thread."""
+Group = TypeVar("Group", bound=Sized)  # of clients that train in one stack, or in one call of the compiled steps
+
+
+def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None], threads: int, count: Ended) -> None:
+    """Trains groups of clients, in threads if there are several; `count` is called in this thread."""
+    if threads == 1 or len(groups) == 1:
+        for group in groups:
+            train(group, count)
+        return
     with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
-        waiting = {pool.submit(train, group): len(group) for group in groups}
+        waiting = {pool.submit(train, group, lambda more: None): len(group) for group in groups}
         try:
             for future in as_completed(waiting):
                 future.result()
