@@ -65,17 +65,21 @@ class ConfiguredExperiment(Experiment):
         return self.config["baseline"]
 
 
-def build_experiment(config: Mapping[str, Any]) -> ConfiguredExperiment:
+def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -> ConfiguredExperiment:
     """Builds an experiment. The only place that instantiates a configuration.
 
     Args:
         config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. Missing options have
             their defaults.
+        read: All options as a parser has read them, whose dump `config` is; None = they are parsed.
 
     Raises:
         InputError: an object cannot be built.
     """
-    return _built(config, None)
+    whole = dict(config) | {"data": with_absolute_paths(config["data"])}
+    if read is None or whole["data"] != config["data"]:
+        return _built(whole, None)
+    return _instantiated(whole, Namespace({name: read[name] for name in OPTIONS}), {})
 
 
 def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:
@@ -87,6 +91,12 @@ def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     parser = option_parser(frozenset(kept))
     read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
+    return _instantiated(config, read, kept)
+
+
+def _instantiated(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, Any]) -> ConfiguredExperiment:
+    """Instantiates the options that were read. The others are kept from another experiment."""
+    parser = option_parser(frozenset(kept))
     task = read.pop("task", None)
     made = {**kept, **vars(instantiate(parser, read))}
     if task is not None:

@@ -2,7 +2,7 @@
 
 import re
 from argparse import SUPPRESS
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -171,7 +171,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
         own_plan: Keep the recorded plan.
     """
     parser = experiment_parser(prog)
-    read = _read(parser, arguments, recorded, own_plan)
+    read, untyped = _read(parser, arguments, recorded, own_plan)
     _require_recorded_plan(read, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
@@ -181,7 +181,8 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
         raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
     if read.seed is not None:
         read.seeds = [read.seed]
-    return RunRequest(build_experiment(_configuration(parser, read, code)), read, _find_dropped(read))
+    config = _configuration(parser, read, code)
+    return RunRequest(build_experiment(config, None if untyped else read), read, _find_dropped(read))
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
@@ -191,7 +192,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
     parser.add_argument("--out", metavar="DIR", help="Folder for the files (default: runs/<name>-data).")
     append_to_path(arguments)
-    read = _read(parser, arguments, ignored=ignored)
+    read, _ = _read(parser, arguments, ignored=ignored)
     foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
     if foreign:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
@@ -207,7 +208,8 @@ def _read(
     recorded: Path | None = None,
     own_plan: bool = True,
     ignored: Sequence[str] = (),
-) -> Namespace:
+) -> tuple[Namespace, bool]:
+    """Reads a command line. Returns its options, and whether some were untyped; see `read_untyped`."""
     words = with_paths(arguments)
     files = {file: read_config(file) for file in config_files(words)}
     contents, texts = current_plans(files, words, recorded, own_plan)
@@ -225,9 +227,9 @@ def _read(
     )
     try:
         read = parser.parse_args([texts.get(word, word) for word in words])
-        read_untyped(read, words)
+        untyped = read_untyped(read, words)
         _put_home_into_loggers(read)
-        _require_values(parser, read)
+        _require_values(parser, read, _with_null(contents.values(), words))
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
             raise
@@ -238,7 +240,7 @@ def _read(
         if found is None:
             raise
         raise InputError(found) from error
-    return read
+    return read, untyped
 
 
 def _put_home_into_loggers(read: Namespace) -> None:
@@ -275,16 +277,36 @@ def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> Non
         raise InputError("seed gives one seed, seeds several; leave one of the two out")
 
 
-def _require_values(parser: ArgumentParser, read: Namespace) -> None:
-    """Refuses null for options that require a value; the parser would read it in a file as `not given`."""
-    given = read.clone()
-    for name in [name for name, value in vars(read).items() if value is None and parser.get_default(name) is None]:
-        given.pop(name)
+def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) -> None:
+    """Refuses null for options that require a value; the parser would read it in a file as `not given`.
+
+    Args:
+        options: First parts of the names of options that may hold null; the parser has checked all others.
+    """
+    given = [name for name in options if name in read]
+    names = [name for name in given if read[name] is not None or parser.get_default(name) is not None]
     set_parsing_settings(unset_sentinel=True)
     try:
-        parser.validate(given)
+        parser.validate(Namespace({name: read[name] for name in names}), skip_required=True)
     finally:
         set_parsing_settings(unset_sentinel=False)
+
+
+def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> set[str]:
+    """Returns the first parts of the names of options that hold null in a file, or perhaps on the command line."""
+    found = {name for content in contents for name, value in content.items() if _holds_null(value)}
+    option = ""
+    for word in words:
+        name, joined, value = word.partition("=") if word.startswith("--") else (option, "=", word)
+        option = name.removeprefix("--")
+        if joined and (value.lower() in ("", "~", "null", "none") or value[0] in "{["):
+            found.add(option)
+    return {str(name).partition(".")[0] for name in found}
+
+
+def _holds_null(content: Any) -> bool:
+    parts = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
+    return content is None or any(map(_holds_null, parts))
 
 
 def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> dict[str, Any]:

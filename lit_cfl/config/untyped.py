@@ -16,18 +16,23 @@ from lit_cfl.config.mistakes import options_of
 from lit_cfl.storage.yaml_files import parse_yaml
 
 
-def read_untyped(read: Namespace, words: Sequence[str]) -> None:
+def read_untyped(read: Namespace, words: Sequence[str]) -> bool:
     """Replaces the parsed values of untyped command-line options by YAML's reading.
 
     Args:
         read: Values read by the parser, changed in place.
         words: Words of the command line.
+
+    Returns:
+        Whether there were any. The parser has not seen their new values, which may describe objects.
     """
+    changed = False
     for option, value in given_options(words):
         found = _owner(read, option.replace(".init_args", ""))
         if found is not None and isinstance(found[1].get(found[2]), str) and _is_untyped(found[0], found[2]):
             with suppress(yaml.YAMLError):
-                found[1][found[2]] = parse_yaml(value)
+                found[1][found[2]], changed = parse_yaml(value), True
+    return changed
 
 
 def _owner(read: Namespace, option: str) -> tuple[str, Namespace, str] | None:
