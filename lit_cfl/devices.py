@@ -43,7 +43,8 @@ def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, whi
     if table.device == torch.device(device) and table.dtype == dtype:
         return table, which
     used, place = which.unique(return_inverse=True)
-    return send(table[used], device).to(dtype), place
+    rows = table if len(used) == len(table) else table[used]
+    return send(rows, device).to(dtype), place
 
 
 def release_gpu_memory() -> None:

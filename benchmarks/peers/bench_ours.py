@@ -40,7 +40,7 @@ def main() -> None:
     parser = bc.parser(__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=0, help="processes of Ray that train (0: the rule chooses)")
     args = bc.parse(parser)
-    clock, data, net = bc.Clock(args), bc.make_data(args), bc.make_model(args)
+    clock, data, net = bc.Clock(args), bc.make_data(args), bc.make_model(args).to(args.device)
     evaluator = bc.Evaluator(data, args.device)
     prepared = experiment(args, data).prepare(args.seed)
     layout = ParameterLayout.of(net)

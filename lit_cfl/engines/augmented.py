@@ -37,7 +37,7 @@ def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
     weights = None if work.weights is None else work.weights[index]
     sizes = work.num_seen
     own = torch.arange(len(steps)) - (sizes.cumsum(0) - sizes)[owners]
-    batches = MiniBatches(own.to, begins, counts, work.batches.device)
+    batches = MiniBatches(send(own, device), begins, counts)
     work = replace(work, inputs=inputs, labels=labels, weights=weights)
     return replace(work, sizes=sizes, batches=batches, augment_keys=None)
 

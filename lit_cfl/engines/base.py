@@ -71,8 +71,7 @@ class Engine:
         require_module(self.template)
         self.layout = ParameterLayout.of(self.template)
         way = get_way(plan.engine)
-        masked, on_gpu = bool(key_names(self.template)), plan.device != "cpu"
-        self.describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
+        self.describer = FitDescriber(seed, local, bool(key_names(self.template)), way.seeds_global_generators)
         self._way: ClientLoop | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # True if the net cannot train on one example; None = unknown

@@ -23,7 +23,7 @@ from lit_cfl.seeds import derive_each
 
 CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
 _NONE = torch.empty(0, dtype=torch.int64)
-_NO_BATCHES = MiniBatches(_NONE.to, _NONE, _NONE)
+_NO_BATCHES = MiniBatches(_NONE, _NONE, _NONE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +56,12 @@ class FitDescriber:
         local: The run's options of local training.
         draws_masks: True if the module has keyed dropout.
         seeds_generators: True if the module may draw from the global generators.
-        draws_together: see `Permutations`.
     """
 
     seed: int
     local: LocalTraining
     draws_masks: bool
     seeds_generators: bool
-    draws_together: bool = False
 
     def batch_size(self, budget: Budget) -> BatchSize:
         """Returns the batch size of a fit."""
@@ -106,7 +104,7 @@ class FitDescriber:
             sizes,
             steps,
             steps_of_epoch(sizes, batch_size, last),
-            draw_batches(seeds, sizes, steps, batch_size, last, self.draws_together),
+            draw_batches(seeds, sizes, steps, batch_size, last),
             keys(f"{request.purpose}/dropout") if self.draws_masks else None,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
             request.rates,

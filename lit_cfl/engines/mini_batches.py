@@ -1,15 +1,14 @@
 """Draws the mini-batches of a cohort: the same in every way of training, whoever else is in the cohort."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lit_cfl.devices import send
-from lit_cfl.engines.permutations import Permutations
+from lit_cfl.engines.permutations import draw_permutations
 from lit_cfl.local_work import Budget
 
 BatchSize = int | Literal["full"]
@@ -63,28 +62,21 @@ class MiniBatches:
     """The mini-batches of a cohort, client by client. Each is a slice of a list of examples.
 
     Args:
-        draw: Makes the list on a device: positions within a client's own examples, int64 `[M]`.
+        drawn: The list: positions within a client's own examples, int64 `[M]`.
         begins: Position in the list at which each mini-batch begins, int64 `[S]`, on the CPU.
         counts: Number of examples in each mini-batch, 1 or more, int64 `[S]`, on the CPU.
-        device: Device on which the list is made.
     """
 
-    draw: Callable[[torch.device | str], Tensor]
+    drawn: Tensor
     begins: Tensor
     counts: Tensor
-    device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
         return len(self.begins)
 
     def on(self, device: torch.device | str) -> "MiniBatches":
         """Returns the same mini-batches on a device."""
-        return replace(self, device=device)
-
-    @cached_property
-    def drawn(self) -> Tensor:
-        """The examples in drawn order, int64 `[M]`."""
-        return self.draw(self.device)
+        return replace(self, drawn=send(self.drawn, device))
 
     def lists(self, which: slice = slice(None)) -> list[Tensor]:
         """Returns the positions of the examples in some mini-batches, int64."""
@@ -101,8 +93,9 @@ class MiniBatches:
         Returns:
             the positions `[..., width]`, and which places hold an example, bool; the others repeat the first example.
         """
-        begins, counts = send(torch.stack([self.begins[which], self.counts[which]]), self.device)[..., None]
-        places = torch.arange(width, device=self.device)
+        device = self.drawn.device
+        begins, counts = send(torch.stack([self.begins[which], self.counts[which]]), device)[..., None]
+        places = torch.arange(width, device=device)
         present = places < counts
         return self.drawn[begins + places * present], present
 
@@ -113,7 +106,6 @@ def draw_batches(
     steps: Tensor,
     batch_size: BatchSize,
     last: LastBatch = "keep",
-    together: bool = False,
 ) -> MiniBatches:
     """Draws the mini-batches of all clients; each epoch of a client has a new order.
 
@@ -122,7 +114,6 @@ def draw_batches(
         sizes: examples of each client, int64 `[n]`, 1 or more.
         steps: mini-batches of each client, int64 `[n]`.
         batch_size, last: see `steps_of_epoch`.
-        together: see `Permutations`.
     """
     in_epoch = steps_of_epoch(sizes, batch_size, last)
     epochs = -(-steps // in_epoch)
@@ -134,4 +125,4 @@ def draw_batches(
     ends_epoch = (numbers % of_epoch == of_epoch - 1) & (last != "drop")
     begins = ((epochs * sizes).cumsum(0) - epochs * sizes)[owners] + numbers // of_epoch * size + first
     counts = torch.where(ends_epoch, size - first, full)
-    return MiniBatches(Permutations(seeds, sizes, epochs, together).draw_all, begins, counts)
+    return MiniBatches(draw_permutations(seeds, sizes, epochs), begins, counts)

@@ -1,47 +1,47 @@
-"""Permutations that are shuffled together against those of each client's own generator."""
+"""Permutations drawn by the compiled code, and by PyTorch, against those of each client's own generator."""
 
+from itertools import pairwise
+
+import pytest
 import torch
-from torch import Tensor
 
 from lit_cfl.engines import permutations
-from lit_cfl.engines.permutations import Permutations
+from lit_cfl.engines.chain.library import load_library
+from lit_cfl.engines.permutations import draw_permutations
 from lit_cfl.seeds import derive
 
 
-def one_by_one(seeds: list[int], sizes: Tensor, counts: Tensor) -> Tensor:
-    found = [torch.empty(0, dtype=torch.int64)]
-    for seed, size, count in zip(seeds, sizes.tolist(), counts.tolist(), strict=True):
-        rng = torch.Generator().manual_seed(seed)
-        found += [torch.randperm(size, generator=rng) for _ in range(count)]
-    return torch.cat(found)
+def require_those_of_each_generator() -> None:
+    rng = torch.Generator().manual_seed(0)
+    for clients, largest, most in ((300, 60, 4), (70, 1, 2), (70, 2, 3), (30, 5000, 2), (3, 9, 90), (1, 5, 0)):
+        sizes = torch.randint(1, largest + 1, (clients,), generator=rng)
+        counts = torch.randint(0, most + 1, (clients,), generator=rng)
+        seeds = [derive(5, "train", client) for client in range(clients)]
+        ends = [0, *(sizes * counts).cumsum(0).tolist()]
+        found = draw_permutations(seeds, sizes, counts)
+        assert len(found) == ends[-1]
+        each = zip(seeds, sizes.tolist(), counts.tolist(), pairwise(ends), strict=True)
+        for seed, size, count, (start, stop) in each:
+            own = torch.Generator().manual_seed(seed)
+            expected = [torch.randperm(size, generator=own) for _ in range(count)]
+            assert torch.equal(found[start:stop], torch.cat([found[:0], *expected]))
 
 
-def cohort(clients: int, largest: int, most: int) -> tuple[list[int], Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(clients)
-    sizes = torch.randint(1, largest + 1, (clients,), generator=rng)
-    counts = torch.randint(0, most + 1, (clients,), generator=rng)
-    return [derive(5, "train", client) for client in range(clients)], sizes, counts
+@pytest.mark.parametrize("library", [load_library(), (None, "PyTorch alone")], ids=["compiled", "PyTorch"])
+def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_other(library, monkeypatch):
+    monkeypatch.setattr(permutations, "load_library", lambda: library)
+    require_those_of_each_generator()
 
 
-def test_permutations_shuffled_together_are_those_of_each_clients_generator():
-    assert permutations._shuffles_as_expected()  # so that the together below is one
-    for clients, largest, most in ((300, 60, 4), (70, 1, 2), (70, 2, 3), (120, 700, 2), (3, 9, 40), (1, 5, 0)):
-        seeds, sizes, counts = cohort(clients, largest, most)
-        found = Permutations(seeds, sizes, counts, together=True).draw_all("cpu")
-        assert torch.equal(found, one_by_one(seeds, sizes, counts))
+def test_if_this_pytorch_shuffles_in_another_way_it_draws_itself(monkeypatch):
+    permutations._draws_as_pytorch.cache_clear()
+    real = torch.randperm
 
+    def reversed_(n: int, generator: torch.Generator, out: torch.Tensor | None = None) -> torch.Tensor:
+        drawn = real(n, generator=generator).flip(0)
+        return drawn if out is None else out.copy_(drawn)
 
-def test_few_of_a_length_are_drawn_one_by_one_beside_many_of_another():
-    sizes = torch.cat([torch.full((80,), 12), torch.tensor([3000, 5])])
-    seeds, counts = [derive(5, "train", client) for client in range(82)], torch.full((82,), 2)
-    made = Permutations(seeds, sizes, counts, together=True)
-    assert [len(clients) for clients, _ in made._shuffles] == [80]
-    assert torch.equal(made.draw_all("cpu"), one_by_one(seeds, sizes, counts))
-
-
-def test_where_pytorch_shuffled_in_another_way_all_are_drawn_one_by_one(monkeypatch):
-    monkeypatch.setattr(permutations, "_shuffles_as_expected", lambda: False)
-    seeds, sizes, counts = cohort(300, 60, 4)
-    made = Permutations(seeds, sizes, counts, together=True)
-    assert not made._shuffles
-    assert torch.equal(made.draw_all("cpu"), one_by_one(seeds, sizes, counts))
+    with monkeypatch.context() as other:
+        other.setattr(torch, "randperm", reversed_)
+        require_those_of_each_generator()
+    permutations._draws_as_pytorch.cache_clear()

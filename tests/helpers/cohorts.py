@@ -75,7 +75,7 @@ def chosen(work: CohortFit, clients: Sequence[int]) -> CohortFit:
     picked = torch.tensor(clients)
     lists = [one for k in clients for one in work.batches.lists(slice(first[k], first[k] + int(work.steps[k])))]
     counts = torch.tensor([len(one) for one in lists])
-    batches = MiniBatches(torch.cat(lists).to, counts.cumsum(0) - counts, counts)
+    batches = MiniBatches(torch.cat(lists), counts.cumsum(0) - counts, counts)
     return replace(
         work,
         clients=work.clients[picked],

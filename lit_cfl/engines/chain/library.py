@@ -33,7 +33,8 @@ def load_library() -> tuple[Any, str]:
         return None, f"{WITHOUT} ({error})"
     if source != blake2b(SOURCE.read_bytes(), digest_size=16).hexdigest():
         return None, f"{WITHOUT} ({built[kind].name} was compiled from another version; install the package again)"
-    library.train.restype = None
+    library.train.restype = library.permute.restype = None
+    library.permute.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
     return library, f"compiled for {kind}"
 
 

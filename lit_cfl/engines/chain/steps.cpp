@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <random>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -321,5 +323,18 @@ extern "C" void train(const Work* work) {
     }
     work->losses[i] = losses;
     example += work->sizes[i];
+  }
+}
+
+// Writes each client's permutations of 0 to sizes - 1, drawn as `torch.randperm` does with a generator of its seed.
+extern "C" void permute(int64_t clients, const int64_t* seeds, const int64_t* sizes, const int64_t* counts,
+                        int64_t* drawn) {
+  for (int64_t i = 0; i < clients; ++i) {
+    std::mt19937 bits(static_cast<uint32_t>(seeds[i]));
+    const uint32_t size = sizes[i];
+    for (int64_t k = 0; k < counts[i]; ++k, drawn += size) {
+      for (uint32_t j = 0; j < size; ++j) drawn[j] = j;
+      for (uint32_t j = 0; j + 1 < size; ++j) std::swap(drawn[j], drawn[j + bits() % (size - j)]);
+    }
   }
 }

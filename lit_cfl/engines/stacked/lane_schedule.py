@@ -40,10 +40,10 @@ def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
     """
     free = [(0, lane) for lane in range(lanes)]
     heapify(free)
-    lane_slots = []
+    lane_slots, lengths = [], calls.tolist()
     for fit in calls.argsort(descending=True, stable=True).tolist():
         start, lane = free[0]
-        stop = start + int(calls[fit])
+        stop = start + lengths[fit]
         lane_slots.append(LaneSlot(fit, lane, start, stop))
         heapreplace(free, (stop, lane))
     rank = {lane: number for number, (_, lane) in enumerate(sorted(free, key=lambda end: (-end[0], end[1])))}

@@ -180,31 +180,46 @@ class StackedBatchNorm(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
-        shape = (1, -1, *[1] * (input.dim() - 2))
-        mean, var = self._statistics(wide) if self.training or self.running_mean is None else self._running()
-        outputs = (wide - mean.view(shape)) * (var + self.eps).rsqrt().view(shape)
-        if self.weight is not None:
-            outputs = outputs * self.weight.view(shape) + self.bias.view(shape)
-        return outputs.to(input.dtype)
+        if self.training or self.running_mean is None:
+            centered, var = self._statistics(wide)
+        else:
+            mean, var = self._running()
+            centered = wide - _as_channels(mean, wide)
+        scale = (var + self.eps).rsqrt()
+        if self.weight is None:
+            return (centered * _as_channels(scale, wide)).to(input.dtype)
+        scale, bias = _as_channels(scale * self.weight, wide), _as_channels(self.bias, wide)
+        return torch.addcmul(bias, centered, scale).to(input.dtype)
 
     def _running(self) -> tuple[Tensor, Tensor]:
         return cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
 
     def _statistics(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes mean and variance of each channel over the batch; stores the new running statistics in `updated`."""
-        places = [0, *range(2, inputs.dim())]
+        """Computes the inputs less their mean, and the variance, of each channel over the batch.
+
+        The new running statistics are stored in `updated`.
+        """
         present = self.present.to(inputs.dtype)
-        mask = present.view(-1, *[1] * (inputs.dim() - 1))
         count = present.sum().clamp(min=1) * inputs[0, 0].numel()
-        mean = (inputs * mask).sum(places) / count
-        centered = inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))
-        var = (centered.square() * mask).sum(places) / count
+
+        def average(numbers: Tensor) -> Tensor:
+            of_each = numbers[..., None].flatten(2).sum(2)  # [B, C]; to leave out the fill before would be another pass
+            return (of_each * present[:, None]).sum(0) / count
+
+        mean = average(inputs)
+        centered = inputs - _as_channels(mean, inputs)
+        var = average(centered.square())
         if self.running_mean is not None:
             before, unbiased = self._running(), var * (count / (count - 1))
             new = zip(before, (mean.detach(), unbiased.detach()), strict=True)
             first, second = (old + self.momentum * (now.to(old.dtype) - old) for old, now in new)
             self.updated = first, second
-        return mean, var
+        return centered, var
+
+
+def _as_channels(numbers: Tensor, inputs: Tensor) -> Tensor:
+    """Views a number for each channel `[C]` so that it spreads over the inputs `[B, C, ...]`."""
+    return numbers.view(1, -1, *[1] * (inputs.dim() - 2))
 
 
 def find_stacked_norms(module: nn.Module) -> dict[str, StackedBatchNorm]:

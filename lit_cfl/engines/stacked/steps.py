@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
-from lit_cfl.engines.stacked.convolutions import UnfoldedConvolutions
+from lit_cfl.engines.stacked.products import StackedProducts
 from lit_cfl.engines.stacked.stackable_layers import PRESENT, find_stacked_norms
 from lit_cfl.engines.task_protocol import Batch, weigh_losses
 from lit_cfl.parameters import ParameterLayout
@@ -177,7 +177,7 @@ class Steps:
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
         given = dict.fromkeys((f"{name}.{PRESENT}" for name in self._norms), present)
         autocast = torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None)
-        with autocast, UnfoldedConvolutions():
+        with autocast, StackedProducts():
             losses: Tensor = functional_call(self._losses, tensors | given, ((inputs, labels), factors))
         for name, layer in self._norms.items():
             if layer.updated is not None:

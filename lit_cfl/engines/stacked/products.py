@@ -1,8 +1,11 @@
-"""Computes the convolutions of a stack of clients as matrix products.
+"""Computes the convolutions and linear layers of a stack of clients as products that suit a GPU.
 
 PyTorch stacks 2-d convolutions as one convolution with a group for each client, which cuDNN computes group by group. A
 product of each client's kernels with its unfolded images is one operation for all clients: on an H200 it takes 0.75 to
 0.9 times as long for mini-batches of 10 images, and 0.95 to 1.25 times as long for 50 and more.
+
+A linear layer multiplies its weight from the left, so that the weight's gradient lies in memory as the weight does:
+PyTorch's own has its rows and columns exchanged, and the update that reads it takes three times as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,22 +13,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
 _MOST = 16  # images
 
 
-class UnfoldedConvolutions(TorchFunctionMode):
-    """Replaces `conv2d` within the block, wherever a module calls it.
+class StackedProducts(TorchFunctionMode):
+    """Replaces `conv2d` and `linear` within the block, wherever a module calls them.
 
-    Batches of more than 16 images, dilation and groups are left to PyTorch.
+    Convolutions of more than 16 images, with dilation or groups, and linear layers of sequences are left to PyTorch.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return (_conv2d if func is torch.conv2d else func)(*args, **kwargs or {})
+        return _OWN.get(func, func)(*args, **kwargs or {})
 
 
 def _conv2d(
@@ -50,6 +53,17 @@ def _conv2d(
     return outputs.view(-1, images, height, width).transpose(0, 1)
 
 
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes the same as `linear`: inputs `[B, d]`, weight `[h, d]`."""
+    if input.dim() != 2 or weight.dim() != 2:
+        return linear(input, weight, bias)
+    outputs = (weight @ input.mT).mT
+    return outputs if bias is None else outputs + bias
+
+
 def _pair(number: int | Sequence[int]) -> tuple[int, int]:
     first, *others = (number,) if isinstance(number, int) else number
     return first, others[0] if others else first
+
+
+_OWN: dict[Callable[..., Any], Callable[..., Tensor]] = {torch.conv2d: _conv2d, linear: _linear}
