@@ -106,7 +106,7 @@ def _explain(error: BaseException, place: Path | str, fetch: str) -> str:
         if isinstance(cause, OSError) and cause.errno in _NOT_WRITABLE and not of_source:
             return _explain_cache(cause)
     if isinstance(place, str):
-        what = f"{place} is no folder here, and cannot be had from the Hugging Face Hub"
+        what = f"{place} is no folder here, and cannot be loaded from the Hugging Face Hub"
         return f"{what} ({_first_line(error)}); {fetch}"
     damaged = _first_damaged(place)
     if damaged is not None:

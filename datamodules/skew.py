@@ -154,7 +154,9 @@ class LabelSwaps(Skew):
                 names[label] = name
             found.append(View(label_map=tuple(names) if swapped else None))
         if not found or len(set(found)) < len(found):
-            raise InputError(f"labels to swap are {self.labels}; give a list a cluster, all with other results")
+            raise InputError(
+                f"labels to swap are {self.labels}; give one list per cluster, each with a different result"
+            )
         return tuple(found)
 
 
@@ -232,7 +234,7 @@ class Colours(Skew):
 
     def __post_init__(self) -> None:
         if not isinstance(self.factors, Sequence) or not self.factors:
-            raise InputError(f"colours are {self.factors!r}; give a list a cluster, such as [[1, 0, 0], [0, 1, 0]]")
+            raise InputError(f"colours are {self.factors!r}; give one list per cluster, such as [[1, 0, 0], [0, 1, 0]]")
         for colour in self.factors:
             _require_list("a colour", colour, Real, "[1, 0, 0]", "channel")
             _require_finite("factor of a colour", colour, least=0.0)
@@ -317,7 +319,7 @@ def _require_list(what: str, values: object, kind: type, example: str, each: str
     """Raises InputError unless these are numbers of a kind (Integral or Real) in a non-empty list."""
     wanted = "whole numbers" if kind is Integral else "numbers"
     if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
-        raise InputError(f"{what} is {values!r}; give a list of {wanted}, one a {each}, such as {example}")
+        raise InputError(f"{what} is {values!r}; give a list of {wanted}, one per {each}, such as {example}")
     if not values:
         raise InputError(f"{what} is empty; give at least one, [0] for no change")
 

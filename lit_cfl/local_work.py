@@ -100,7 +100,7 @@ class Fitted:
         self._all: list[Chunk] = list(self._record()) if held else []
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yields the chunks in order. Raises RuntimeError on a second read of a fit not held: it would train again."""
+        """Yields the chunks in order. Raises RuntimeError on a second read, unless the fit is held in memory."""
         return (chunk.on_cpu() for chunk in self.on_device())
 
     def on_device(self) -> Iterator[Chunk]:

@@ -92,7 +92,7 @@ def weight_columns(models: int) -> tuple[str, ...]:
 
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:
-    """Lists the metrics that may be used for choices: validation and training metrics, as test data only report."""
+    """Lists the metrics that may be used for choices: validation and training metrics, never test metrics."""
     columns = (*metric_columns(scores), *tuned_columns(scores))
     known = (name for name in columns if name.startswith(("val/", "train/")))
     return tuple(name for name in known if not name.startswith(f"val/{_UNDEFINED}_"))

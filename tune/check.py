@@ -86,7 +86,7 @@ def notices(space: Space, base: Experiment) -> list[str]:
 
 
 def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> Scores:
-    """Checks that each corner could begin on the base's clients.
+    """Checks that each corner could start on the base's clients.
 
     A corner that changes other options than the algorithm's is prepared as a whole.
 
@@ -94,7 +94,7 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
         The scores of the base's task.
 
     Raises:
-        InputError: a corner could not begin, or its data have no validation part.
+        InputError: a corner could not start, or its data have no validation part.
     """
     seeds = study.seeds or default.seeds
     base, _ = replace(default, seeds=seeds).try_out(seeds[0])

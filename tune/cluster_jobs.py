@@ -106,7 +106,7 @@ class Jobs:
             except InputError as error:
                 if time.monotonic() - answered > _SILENT_SECONDS:
                     again = f"lit-cfl launch --follow {job} --address {self.address}"
-                    raise InputError(f"{error}. The job may go on; follow it again with: {again}") from error
+                    raise InputError(f"{error}. The job may continue; follow it again with: {again}") from error
             else:
                 answered = time.monotonic()
                 if details.status.is_terminal():

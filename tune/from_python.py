@@ -25,9 +25,9 @@ class StudyTables:
 
     Args:
         path: The study's directory, with `best.yaml`, `trials/` and `pictures/`.
-        best: The row of the best trial, or None where no trial ran to its end.
+        best: Row of the best trial, or None if no trial ran to its end.
         importance: Importance of each parameter, highest first; empty with few trials.
-        gain: Gain of the best over the default setting on test data, over the new seeds; None where none were run.
+        gain: Gain of the best over the default setting on test data, over the new seeds; None without any.
     """
 
     path: Path
@@ -66,7 +66,7 @@ def tune(
     Args:
         study: A study's file, the name of a packaged one, or its content.
         words: Further options, such as `["--limits.trials", "5"]`.
-        study_dir: Where the files go; None = runs/<name>-<time>.
+        study_dir: Directory of the files; None = runs/<name>-<time>.
         resume: Directory of a study to continue, in place of `study`.
         address: Address of a Ray cluster; None = this machine.
         say: Called with each line that the command would print while the study runs.

@@ -97,7 +97,7 @@ def _study(words: Sequence[str]) -> tuple[str, dict[str, Any], list[str]]:
 def _refuse(option: str, value: object) -> None:
     if value:
         raise InputError(
-            f"--{option} is for this machine; lit-cfl launch begins a new run or study on the cluster at --address: "
+            f"--{option} is for this machine; lit-cfl launch starts a new run or study on the cluster at --address: "
             "leave it out"
         )
 

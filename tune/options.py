@@ -193,7 +193,7 @@ def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: 
 
 
 def _build(read: Namespace) -> Study:
-    """Builds the study. Base, space, searcher and scheduler stay unparsed: nothing in them is instantiate."""
+    """Builds the study. Base, space, searcher and scheduler stay unparsed: nothing in them is instantiated."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
     groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}

@@ -68,7 +68,7 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
 def default_setting(study: Study, space: Space, default: Experiment) -> GivenSetting:
     """Finds the base's values of the searched options, and whether they lie in the space.
 
-    It does where a trial with these values would be the base's experiment to the last option.
+    They do if a trial with these values would be exactly the base's experiment.
     """
     described = default.described()
     chosen = {"algorithm": _name(space, described)} if space.algorithms else {}

@@ -50,7 +50,7 @@ def read_study_id(path: Path) -> str:
     """Reads the id of the study in a directory. Raises InputError if its file is damaged or not of a study."""
     study_id = read_sealed(path / STUDY)[1]
     if study_id is None:
-        raise InputError(f"{path / STUDY} is of no study: its last line names none; put the original back")
+        raise InputError(f"{path / STUDY} belongs to no study: its last line names none; put the original back")
     return study_id
 
 

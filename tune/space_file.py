@@ -36,7 +36,7 @@ def parse_space(content: Mapping[str, Any]) -> Space:
     algorithms, parameters = ({}, []) if several is None else _parse_algorithms(several)
     parameters = [_parameter(name, name, what) for name, what in rest.items()] + parameters
     if algorithms and any(p.option.startswith("algorithm.") and not p.algorithm for p in parameters):
-        raise InputError("options of an algorithm stand in its own space where the study chooses among several")
+        raise InputError("if the study chooses among algorithms, write their options into the space of each")
     for p in parameters:
         _require_of_a_trial(p.option)
     space = Space(tuple(_in_order(parameters)), algorithms)
@@ -69,7 +69,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
         twice = [key for key in own if key in algorithms[name]]
         if twice:
             raise InputError(
-                f"space: {name}.{twice[0]} stands in init_args and in space; leave it out of init_args to search it"
+                f"space: {name}.{twice[0]} is in init_args and in space; leave it out of init_args to search it"
             )
         parameters += [_parameter(f"{name}.{k}", f"algorithm.{k}", what, name, own) for k, what in own.items()]
     return algorithms, parameters
@@ -122,7 +122,7 @@ def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
     if type(low) is not int or type(high) is not int or not low < high:
         raise InputError(f"[{low}, {high}] is no range of whole numbers; the end is not included")
     if log and low < 1:
-        raise InputError(f"lograndint begins at {low}; give 1 or more")
+        raise InputError(f"lograndint starts at {low}; give 1 or more")
     return IntDistribution(low, high - 1, log=log)
 
 
@@ -132,13 +132,13 @@ def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
     if len(numbers) < 3 or not low < high:
         raise InputError(f"[{low}, {high}] is no range; give two numbers, the lower one first")
     if log and not low > 0:
-        raise InputError(f"loguniform begins at {low}; give a number above 0")
+        raise InputError(f"loguniform starts at {low}; give a number above 0")
     if step < 0 or step > high - low:
         raise InputError(f"its step rounds to {step}; give one between 0 and {high - low}")
     if step and not all(_is_multiple(end, step) for end in (low, high)):
         raise InputError(
-            f"its step rounds to multiples of {step}, but {low} or {high} is none; a value would be rounded out of the "
-            "range"
+            f"its step rounds to multiples of {step}, but {low} or {high} is not one; a value would be rounded out of "
+            "the range"
         )
     return FloatDistribution(low, high, log=log, step=step or None)
 

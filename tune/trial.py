@@ -160,10 +160,10 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
     if before is not None and minutes <= before:
         raise InputError(
             f"it took longer than limits.trial_minutes allow ({minutes:g}), and {file} says where it was; a larger "
-            "limit lets it go on"
+            "limit lets it continue"
         )
     with file.open("w", encoding="utf-8") as told:
-        told.write(f"{minutes:g} minutes were over:\n")
+        told.write(f"{minutes:g} minutes have passed:\n")
         told.flush()
         faulthandler.dump_traceback_later(60 * minutes, exit=True, file=told)
         try:
@@ -182,7 +182,7 @@ class TrialReport:
     """Reports a trial's progress to Ray Tune.
 
     The rounds of the first seed are reported one by one, so that a scheduler can stop a bad trial before its other
-    seeds cost anything; without such a scheduler, no more than one a second. The last report is of all seeds.
+    seeds cost anything; without such a scheduler, at most one per second. The last report is of all seeds.
     """
 
     job: TrialJob

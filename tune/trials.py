@@ -88,7 +88,7 @@ class Trials:
                 self._store(replace(record, status=RUNNING, told=told, digests={}))
         self._known = len(self.records)
         if self.trained > self.limit:
-            raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were begun; give more")
+            raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were started; give more")
         for record in self.records.values():
             self._report_to_searcher(record)
 

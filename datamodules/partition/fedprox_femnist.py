@@ -73,7 +73,7 @@ class FedProxFEMNIST(Partition):
         fits = (starts + sizes <= there).all(1)
         if not fits.all():
             raise InputError(
-                f"{self.num_clients} clients cannot have images of their own, as there are "
+                f"{self.num_clients} clients cannot have separate images, as there are "
                 f"{of_label.sizes.tolist()} of the labels 0 to 9; give {int(fits.long().argmin())} clients at most, "
                 "or sharing: true"
             )

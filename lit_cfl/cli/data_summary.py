@@ -46,8 +46,8 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "examples": ", ".join(
             f"{int(data.split(split).sizes.sum()):,} {split}" for split in ("train", "validation", "test")
         ),
-        "training examples": f"a client: {_quantiles(sizes)}",
-        "labels": f"a client: {_quantiles(labels)}" if several else data.examples.label_kind,
+        "training examples": f"per client: {_quantiles(sizes)}",
+        "labels": f"per client: {_quantiles(labels)}" if several else data.examples.label_kind,
         **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
         "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
         if len(clusters)

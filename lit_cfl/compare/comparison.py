@@ -125,7 +125,7 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
     try:
         return build(dict(base) | {"algorithm": "FedAvg"}, rest)
     except InputError as error:
-        own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
+        own = f"Options of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
         raise InputError(str(error).replace("See lit-cfl run --help", own)) from error
 
 

@@ -67,7 +67,7 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """Returns how many runs go at once: as many as Ray has cores for their threads, or GPUs."""
+    """Counts the runs that train at the same time: as many as Ray has cores for their threads, or GPUs."""
     if plan.workers or num_cpus == 1 or jobs < 2:
         return 1
     from lit_cfl.engines.ray import cluster  # imports Ray

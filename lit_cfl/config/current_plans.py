@@ -14,13 +14,16 @@ Content = Mapping[str, Any]
 def current_plans(
     contents: Mapping[str, Content], words: Sequence[str], recorded: Path | None = None, own_plan: bool = True
 ) -> tuple[dict[str, Content], dict[str, str]]:
-    """Returns file contents without plans of earlier versions, and the new texts of words that name changed files.
+    """Removes the plans of earlier versions from contents of files.
 
     Args:
         contents: Contents by file.
         words: Words of the command line.
         recorded: Run directory that is opened or resumed.
         own_plan: Keep the recorded plan.
+
+    Returns:
+        the contents, and for each word that names a changed file the text that replaces it.
 
     Raises:
         InputError: such a plan is requested.

@@ -107,7 +107,7 @@ def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[
 
 
 def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
-    """Warns in the same way for configurations that were read and checked."""
+    """Warns, as `announce_own_code` does, of the classes in configurations that were already read."""
     found: dict[str, str] = {}
     for config in configs:
         for name in _dotted_names(config):

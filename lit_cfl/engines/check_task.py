@@ -213,7 +213,7 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
                 f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "
-                f"{local.epochs} epoch(s): each round begins with the same learning rate. For rates over rounds return "
+                f"{local.epochs} epoch(s): each round starts with the same learning rate. For rates over rounds return "
                 "the optimizer alone, and give the scheduler as local.lr_schedule",
                 Notice,
                 stacklevel=3,

@@ -32,7 +32,7 @@ def resolve_device(asked: str, multiply_adds: float = 0) -> str:
 
 
 def device_of_ray(asked: str, found: int) -> str:
-    """Returns the device of each worker: Ray makes only the worker's own GPU visible."""
+    """Returns the device of each of Ray's workers, which sees no GPU but its own."""
     if asked == "auto":
         return "cuda:0" if found else "cpu"
     if number := number_of_gpu(asked):

@@ -127,6 +127,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Returns the memory kept by `keep_freed_memory` to the kernel, before a part of a run with other block sizes."""
+    """Returns freed memory to the kernel, before a part of a run that needs blocks of other sizes."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -56,8 +56,8 @@ def memberships(
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside} On the right: the "
         f"numbers of the clusters at the end.{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
-        f"Coloured cells, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: {len(true_cluster)} "
-        f"clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
+        f"Coloured cells, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: "
+        f"{len(true_cluster)} clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",
         cluster_styles(numbers, match, truths),
         _moves(cluster, rounds, true_cluster, order),
@@ -104,7 +104,7 @@ def client_scores(
         f"A row is a client, a colour its test {score.title}; grey: not known. Clients are in the order of their "
         "clusters at the end, and in each cluster of their means over the rounds."
         f"{describe_sample(len(order), len(cluster))}{fewer}",
-        f"Heat map, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: test {score.title} of "
+        f"Heat map, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: test {score.title} of "
         f"{len(cluster)} clients.{at_the_end}",
         table=Table(f"Clients in round {rounds[-1]}: values", ["client", "cluster", score.title], rows, folded=True),
         height=2.6,
@@ -134,8 +134,8 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
         [[Panel("", "model", "clients, by largest weight", matrix=matrix, x_ticks=ticks)]],
         "A row is a client, a column a model, a colour the weight of the model in the client's mixture after the last "
         f"round.{describe_sample(len(order), len(known))}",
-        f"Heat map, a row a client and a column a model: weights of {weights.shape[1]} models in the mixtures of "
-        f"{len(known)} clients, whose largest weights are {weights[known].max(1).mean():.2f} on average.",
+        f"Heat map, one row per client and one column per model: weights of {weights.shape[1]} models in the mixtures "
+        f"of {len(known)} clients, whose largest weights are {weights[known].max(1).mean():.2f} on average.",
         table=Table("Weights: values", ["client", *map(str, models)], rows, folded=True),
         height=2.6,
     )

@@ -126,7 +126,7 @@ class Curve:
 
     @property
     def step(self) -> int:
-        """Points between two notes on a page."""
+        """Number of points from one note to the next on a page."""
         return max(1, len(self.x) // _MOST_NOTES)
 
 

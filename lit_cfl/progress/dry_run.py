@@ -52,7 +52,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
-        "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} a client",
+        "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} per client",
         "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB{less}",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",

@@ -17,7 +17,7 @@ _FEWEST = 3  # methods that Friedman's test ranks
 
 
 def are_data_sets(sources: Sequence[ReportSource]) -> bool:
-    """Says whether these are comparisons on different data."""
+    """Returns whether these are comparisons on different data."""
     groups = [group for source in sources for group in source.groups]
     return len(sources) > 1 and all(source.kind == "comparison" for source in sources) and not have_same_data(groups)
 

@@ -110,7 +110,7 @@ def _run(path: Path) -> ReportSource:
     if parts:
         config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
         missing = [f"seed-{seed}" for seed in config.get("seeds", []) if path / f"seed-{seed}" not in parts]
-        problems += [f"{', '.join(missing)} did not begin yet."] if missing else []
+        problems += [f"{', '.join(missing)} did not start yet."] if missing else []
     return ReportSource(path, "run", _run_and_baseline(path, parts or [path]), problems)
 
 
@@ -149,7 +149,7 @@ def _comparison(path: Path) -> ReportSource:
         folders = [path / name / f"seed-{seed}" for seed in seeds]
         missing = [folder.name for folder in folders if folder not in parts and not (folder / ERROR_FILE).exists()]
         if missing:
-            problems.append(f"{name}: {', '.join(missing)} did not begin yet.")
+            problems.append(f"{name}: {', '.join(missing)} did not start yet.")
     return ReportSource(path, "comparison", groups, problems)
 
 
@@ -169,7 +169,7 @@ def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
 
 
 def have_same_data(groups: Sequence[Group]) -> bool:
-    """Says whether all groups of which it is known have the same data."""
+    """Returns whether all groups with known data have the same data."""
     known = [_data_of(group) for group in groups if group.first.config.get("data")]
     return not any(differences(known[0], data) for data in known[1:])
 

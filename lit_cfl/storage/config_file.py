@@ -32,7 +32,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
 
 
 def require_config(path: Path) -> dict[str, Any]:
-    """Reads `config.yaml` of a run directory. Raises InputError if it is missing, and as `stored_config`."""
+    """Reads `config.yaml` of a run directory as `stored_config` does. Raises InputError also if it is missing."""
     config = stored_config(path)
     if config is None:
         raise InputError(f"{path} holds no run (no config.yaml)")

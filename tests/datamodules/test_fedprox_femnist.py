@@ -88,7 +88,7 @@ def test_femnist_follows_the_seed():
 def test_too_few_images_without_sharing_name_how_many_clients_fit():
     pool = pool_of(balanced(78))
     with pytest.raises(
-        InputError, match=r"200 clients cannot have images of their own.*give (\d+) clients at most"
+        InputError, match=r"200 clients cannot have separate images.*give (\d+) clients at most"
     ) as error:
         divided(FedProxFEMNIST(sharing=False), pool)
     most = int(str(error.value).split("; give ")[1].split()[0])

@@ -225,7 +225,7 @@ def test_table_and_pictures_show_several_labels(tmp_path: Path, capsys: pytest.C
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "6 examples of shape (1, 4, 4), 3 labels for each example" in out
-    assert "labels             a client: min" in out
+    assert "labels             per client: min" in out
     data = Pictures().federated(0)
     figure = label_distribution(data)
     assert figure is not None

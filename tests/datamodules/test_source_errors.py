@@ -147,7 +147,7 @@ def test_no_network_is_one_clear_error_without_noise(monkeypatch: pytest.MonkeyP
     shown = datasets.are_progress_bars_disabled()
     with pytest.raises(InputError) as error:
         find("ylecun/mnist").table("train", ["image"])
-    assert "ylecun/mnist is no folder here, and cannot be had from the Hugging Face Hub (Couldn't reach" in str(
+    assert "ylecun/mnist is no folder here, and cannot be loaded from the Hugging Face Hub (Couldn't reach" in str(
         error.value
     )
     assert "hf download --repo-type dataset ylecun/mnist --local-dir DIR/mnist" in str(error.value)

@@ -257,7 +257,7 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     np.savez(run / "memberships.npz", rounds=np.array([1, 3, 7]), cluster=cluster, true_cluster=true)
     found = of_run(read_run(run), "memberships")
     assert found.alt == (
-        "Coloured cells, a row a client and a column a round, 1 to 7: 6 clients in 2 clusters at the end; "
+        "Coloured cells, one row per client and one column per round, 1 to 7: 6 clients in 2 clusters at the end; "
         "2 changed cluster on the way."  # client 1 twice; 5 was lost, which is no move
     )
     assert table(found) == [

@@ -232,7 +232,7 @@ def test_a_comparison_names_what_did_not_begin(tmp_path: Path):
     source = read_source(path)
     assert source.kind == "comparison"
     assert [group.name for group in source.groups] == ["A"]
-    assert source.problems == ["A: seed-1 did not begin yet.", "B: seed-0, seed-1 did not begin yet."]
+    assert source.problems == ["A: seed-1 did not start yet.", "B: seed-0, seed-1 did not start yet."]
 
 
 def test_a_run_of_a_comparison_that_failed_at_once_did_begin(tmp_path: Path):
@@ -240,14 +240,14 @@ def test_a_run_of_a_comparison_that_failed_at_once_did_begin(tmp_path: Path):
     write_sealed(tmp_path / "compare.yaml", "algorithms: [FedAvg]\nseeds: [0, 3, 4]\n")
     (tmp_path / "FedAvg" / "seed-3").mkdir()
     (tmp_path / "FedAvg" / "seed-3" / "error.txt").write_text("Traceback")
-    assert read_source(tmp_path).problems == ["FedAvg: seed-4 did not begin yet."]
+    assert read_source(tmp_path).problems == ["FedAvg: seed-4 did not start yet."]
 
 
 def test_seeds_of_a_run_that_did_not_begin_are_named(tmp_path: Path):
     made_run(tmp_path / "run" / "seed-0")
     write_config(tmp_path / "run", config(seeds=[0, 1, 2]), RUN_ID)
     source = read_source(tmp_path / "run")
-    assert source.problems == ["seed-1, seed-2 did not begin yet."]
+    assert source.problems == ["seed-1, seed-2 did not start yet."]
     assert [len(group.runs) for group in source.groups] == [1]
 
 

@@ -344,7 +344,9 @@ def test_a_job_is_followed_through_an_outage_and_a_long_one_says_how_to_go_on(mo
     assert said == ["round 1\n"]
     monkeypatch.setattr("lit_cfl.tune.cluster_jobs._SILENT_SECONDS", 0.01)
     jobs._client = Outage(10_000)
-    with pytest.raises(InputError, match=r"connection refused\. The job may go on; .*--follow mine-1 --address http"):
+    with pytest.raises(
+        InputError, match=r"connection refused\. The job may continue; .*--follow mine-1 --address http"
+    ):
         jobs.follow("mine-1", said.append)
 
 

@@ -32,7 +32,7 @@ def typed(config: Path, *words: str) -> int:
         (
             {"space": {"algorithm.eta_g": {"uniform": [0, 1], "step": 0.6}}},
             [],
-            "rounds to multiples of 0.6, but 0 or 1 is none",
+            "rounds to multiples of 0.6, but 0 or 1 is not one",
         ),
         ({}, ["--resources.cpus", "4096"], "resources.cpus is 4096, but no node of this machine has more than"),
         ({}, ["--resources.gpus", "64"], "resources.gpus is 64, but no node of this machine has more than"),

@@ -135,7 +135,7 @@ def test_a_study_is_extended(tmp_path: Path):
     longer.load()
     assert run_all(longer, FIGURES) == xs(3, 4)
     shorter = new_trials(tmp_path, xs(1, 2, 3, 4), 4)
-    with pytest.raises(InputError, match=r"limits.trials is 4, but 5 trials were begun; give more"):
+    with pytest.raises(InputError, match=r"limits.trials is 4, but 5 trials were started; give more"):
         shorter.load()
 
 
@@ -157,7 +157,7 @@ def test_a_trial_that_took_too_long_goes_on_once_it_has_more_time(minutes: float
         trials.next()
     trials.end(0, told(0.5))
     trials.end(1, told(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
-    (tmp_path / "0001" / "too_long.txt").write_text("0.5 minutes were over:\n  File ...\n")
+    (tmp_path / "0001" / "too_long.txt").write_text("0.5 minutes have passed:\n  File ...\n")
     resumed = new_trials(tmp_path, xs(1), 2)
     resumed.load(minutes)
     record = resumed.next()

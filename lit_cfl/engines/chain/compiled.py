@@ -52,7 +52,7 @@ class _Work(ctypes.Structure):
 
 
 def can_train(training: Training, work: CohortFit, columns: int) -> bool:
-    """Returns whether the compiled steps exist and are meant for this training, whoever the clients are.
+    """Returns whether the compiled steps are installed and can do this training, for any clients.
 
     Args:
         columns: numbers of a model.
@@ -71,7 +71,7 @@ def can_train(training: Training, work: CohortFit, columns: int) -> bool:
 
 
 def _has_relu_alone(chain: Chain) -> bool:
-    """Returns whether the chain consists of layers, each of them with one ReLU behind it or none."""
+    """Returns whether the chain consists of layers, each followed by one ReLU or nothing."""
     before: object = None
     for part in chain.parts:
         follows = isinstance(before, ChainLayer) and isinstance(part, Activation) and part.name == "relu"

@@ -36,7 +36,7 @@ class Span:
     Args:
         steps: their numbers.
         busy: how many of the first clients train in them.
-        following: how many of these go on behind.
+        following: how many of these continue after the span.
     """
 
     steps: range
@@ -73,7 +73,10 @@ class ClientGroup:
             start, busy = stop, following
 
     def stretches(self, long: bool) -> Iterator[list[Span]]:
-        """Yields spans with a constant number of lanes: one by one, or `long`, until half of the clients are done."""
+        """Yields lists of spans that train with the same number of lanes.
+
+        A list has one span or, if `long`, all spans until half of its clients are done.
+        """
         found: list[Span] = []
         for span in self.spans():
             if found and not (long and 2 * span.busy > found[0].busy):

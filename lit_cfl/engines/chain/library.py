@@ -19,7 +19,7 @@ WITHOUT = "PyTorch alone"
 
 @cache
 def load_library() -> tuple[Any, str]:
-    """Returns the library, or None, and what trains small chains on a CPU, in words."""
+    """Loads the compiled steps; returns them, or None, and a description of how small chains train on a CPU."""
     built = {file.stem.removeprefix("steps-"): file for file in FOLDER.glob("steps-*.lib")}
     found = torch.backends.cpu.get_cpu_capability()
     kind = found if found in built else "DEFAULT"
@@ -39,6 +39,6 @@ def load_library() -> tuple[Any, str]:
 
 
 def describe_steps() -> str:
-    """Says what trains small chains on a CPU, since both round in another way: `PyTorch alone`, or `compiled for X`."""
+    """Describes how small chains train on a CPU: `PyTorch alone` or `compiled for X`, which round differently."""
     library, words = load_library()
     return words if library is not None else WITHOUT

@@ -47,13 +47,13 @@ class HeldClients:
 
     @classmethod
     def of(cls, clients: Tensor, data: FederatedData) -> "HeldClients":
-        """Takes these clients."""
+        """Selects these clients of the data, with copies of their lists."""
         holders = clients.unique()
         return cls(data.num_clients, holders, data.train.select(holders).packed())
 
     @classmethod
     def nobody(cls) -> "HeldClients":
-        """Holds no client, for work on examples alone."""
+        """Makes an empty selection, for work that needs only examples."""
         return cls(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0))
 
     def data(self, examples: Examples) -> FederatedData:
