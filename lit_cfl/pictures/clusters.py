@@ -54,8 +54,8 @@ def memberships(
         "memberships",
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
-        f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside} On the right: the "
-        f"numbers of the clusters at the end.{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
+        f"Each row is a client. A cluster has the colour of the true cluster that it matches best.{beside} On the "
+        f"right: the numbers of the clusters at the end.{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: "
         f"{len(true_cluster)} clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",
@@ -101,7 +101,7 @@ def client_scores(
         "client-scores",
         f"{score.title.capitalize()} of the clients over the rounds",
         [[Panel("", "round", "clients, by cluster", matrix=matrix)]],
-        f"A row is a client, a colour its test {score.title}; grey: not known. Clients are in the order of their "
+        f"Each row is a client, coloured by its test {score.title}; grey: not known. Clients are in the order of their "
         "clusters at the end, and in each cluster of their means over the rounds."
         f"{describe_sample(len(order), len(cluster))}{fewer}",
         f"Heat map, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: test {score.title} of "
@@ -132,7 +132,7 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
         "mixtures",
         "Weights of the models in the clients' mixtures",
         [[Panel("", "model", "clients, by largest weight", matrix=matrix, x_ticks=ticks)]],
-        "A row is a client, a column a model, a colour the weight of the model in the client's mixture after the last "
+        "Each row is a client, each column a model; colours are the weights in the client's mixture after the last "
         f"round.{describe_sample(len(order), len(known))}",
         f"Heat map, one row per client and one column per model: weights of {weights.shape[1]} models in the mixtures "
         f"of {len(known)} clients, whose largest weights are {weights[known].max(1).mean():.2f} on average.",
@@ -183,7 +183,7 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
         "histogram",
         f"Test {score.title} of the clients",
         [[Panel("", f"test {score.title} of a client", "clients", bars=bars)]],
-        f"How many clients have which test {score.title} after the last round"
+        f"Number of clients by test {score.title} after the last round"
         f"{', stacked by cluster' if len(bars) > 1 else ''}.",
         f"Histogram of the test {score.title} of {len(values)} clients: from {values.min():.3f} to "
         f"{values.max():.3f}, median {np.median(values):.3f}.",

@@ -43,8 +43,8 @@ def rank_diagram(ranking: Ranking) -> Figure:
                 )
             ]
         ],
-        f"Friedman's test that all are alike: p = {ranking.p_value:.2g}. Nemenyi's test at 5 % does not tell methods "
-        f"apart that one line spans: their mean ranks differ by {ranking.critical_difference:.2f} or less.",
+        f"Friedman's test that all are alike: p = {ranking.p_value:.2g}. Nemenyi's test at 5 % cannot tell apart the "
+        f"methods under one line, whose mean ranks differ by {ranking.critical_difference:.2f} or less.",
         f"Diagram of mean ranks: {told}.",
         _STYLES,
         Table("Mean ranks", ["method", "mean rank"], [[name, round(ranking.mean_ranks[name], 3)] for name in names]),

@@ -138,7 +138,7 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
         "pareto",
         "What it costs: Pareto front",
         [[Panel("", "traffic, MiB", search.metric, [line], dots)]],
-        "Finished trials by traffic; no other one is at least as good in both than those on the front.",
+        "Finished trials by traffic. For a trial on the front, no other one is at least as good in both.",
         f"Scatter plot of {len(rows)} trials by traffic and {search.metric}; on the front: "
         f"{', '.join(str(row['trial_id']) for row in front)}.",
         TRIAL_STYLES,

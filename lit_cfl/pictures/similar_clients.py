@@ -45,7 +45,7 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
         "similarity",
         "How alike clients are",
         [[list(frames.values())[-1]]],
-        f"Cosine similarity of what the algorithm compares, a cell a pair of clients, ordered by found and then by "
+        f"Cosine similarity of what the algorithm compares, one cell per pair of clients, ordered by found and then by "
         f"true cluster.{some}{fewer}",
         f"Matrix of similarities between {len(list(chosen.values())[-1])} clients, {rounds}.{apart}",
         table=_blocks(snapshots),

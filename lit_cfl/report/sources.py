@@ -187,7 +187,8 @@ def require_comparable(groups: Sequence[Group]) -> None:
         if found:
             shown = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
             raise InputError(
-                f"{first.path} and {group.path} have other data and cannot be compared ({shown}); make a page for each"
+                f"{first.path} and {group.path} have different data and cannot be compared ({shown}); "
+                "make a page for each"
             )
         if first.first.rows and group.first.rows and first.score.name != group.score.name:
             raise InputError(

@@ -57,7 +57,9 @@ def test_runs_on_other_data_are_refused_with_what_differs(tmp_path: Path):
         tmp_path / "other",
         data={"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": 9, "partition_seed": None}},
     )
-    with pytest.raises(InputError, match=r"first and .*other have other data.*data\.init_args\.num_clients: 8 -> 9"):
+    with pytest.raises(
+        InputError, match=r"first and .*other have different data.*data\.init_args\.num_clients: 8 -> 9"
+    ):
         page_of(first, other)
 
 
