@@ -83,10 +83,11 @@ class Source:
 
     @property
     def commit(self) -> str | None:
-        """The loaded commit of the Hub; None for a local folder. `datasets` names its cache folders by it."""
+        """The loaded commit of the Hub; None for a local folder."""
         if self.folder is not None:
             return None
         files = [Path(file["filename"]) for part in self._splits.values() for file in part.cache_files]
+        # `datasets` names a folder of its cache by the commit
         return next((path.parent.name for path in files if re.fullmatch("[0-9a-f]{40}", path.parent.name)), None)
 
     def has(self, split: str) -> bool:

@@ -28,7 +28,7 @@ def stops_early(study: Study) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class EarlierTrial:
-    """A trial from before the study was resumed; it stands for one of Ray's trials.
+    """A trial from before the study was resumed, with the attributes of one of Ray's trials.
 
     Args:
         trial_id: Name of the trial.

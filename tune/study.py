@@ -132,7 +132,7 @@ class Study:
         return space.size if space.grid else self.limits.trials or _DEFAULT_TRIALS
 
     def searched(self) -> Space:
-        """Parses its space."""
+        """The parsed search space."""
         return parse_space(self.space)
 
     def write(self, path: Path, study_id: str) -> None:

@@ -104,13 +104,13 @@ def new_tuner(
     say: Callable[[str], None],
     after_step: Callable[[], None],
 ) -> ray_tune.Tuner:
-    """Makes the tuner of a study's trials. Ray's records in its folder are never read again.
+    """Makes the tuner that runs a study's trials.
 
     Args:
         prepared: Checked study.
         trials: Trials of the study.
         trainable: Function or class that Ray Tune runs.
-        records: Folder of Ray's records.
+        records: Folder of Ray's records, which are never read again.
         say, after_step: Arguments of `StudyCallback`.
     """
     study, space, limits = prepared.study, prepared.space, prepared.study.limits

@@ -26,7 +26,7 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
 
 
 def describe_null(path: str, kinds: Sequence[Any]) -> str:
-    """Describes a null for an option that requires a value."""
+    """Explains that an option requires a value and was given null."""
     kind = KIND_OF_KEY.get(path.rpartition(".")[2])
     wanted = f"one of {', '.join(catalogue.names(kind))}" if kind else in_words(path, kinds) or "its options"
     return f"{path} is null; give {wanted}, or leave it out"
