@@ -181,7 +181,7 @@ def score_clients(
 def own_models(
     engine: Engine, models: Tensor, index: Tensor, clients: Tensor, own: OwnLayers | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields models with their clients: all at once, or, if clients have personal layers, as many as the engine can hold.
+    """Yields models with their clients: all at once without personal layers, else as many as the engine can hold.
 
     Args:
         models, index, clients, own: See `score_clients`.

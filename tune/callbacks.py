@@ -74,7 +74,7 @@ def _how_to_go_on(reason: str, path: Path) -> str:
 
 @contextmanager
 def full_disk_ends_study() -> Iterator[None]:
-    """Ends the study if the disk becomes full within the block, the body of one of Ray's callbacks."""
+    """Ends the study if the disk becomes full within the block, which is code that Ray calls."""
     try:
         yield
     except (OSError, SaveError) as error:
