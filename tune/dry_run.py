@@ -63,7 +63,7 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
 def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:
     """Describes the duration of a study from the seconds of one trial."""
     repeats, minutes = _SETTINGS * prepared.study.num_repeats, prepared.study.limits.minutes or inf
-    run, how = trial / len(prepared.job.seeds), "where no trial is stopped early; starts and scores are not counted"
+    run, how = trial / len(prepared.job.seeds), "if no trial is stopped early; starts and scores are not counted"
     if at_once is None:
         total = prepared.limit * trial + repeats * run
         return f"about {dry_run.duration(total)} of local training, divided among the cluster, {how}"
