@@ -1,9 +1,11 @@
 """scikit-learn's handwritten digits: small, real, and available without a network."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -45,11 +47,17 @@ class Digits(PooledDataModule):
         super().__init__(partition, skew, **options)
 
     def pool(self) -> Pool:
-        from sklearn.datasets import load_digits
+        images, labels = (values.clone() for values in _load_digits())
+        return Pool(Examples(images, labels, 10, 1 / 16), len(images))
 
-        bunch = load_digits()
-        images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]  # [1797, 1, 8, 8], 0 to 16
-        return Pool(Examples(images, torch.from_numpy(bunch.target).long(), 10, 1 / 16), len(images))
+
+@cache  # the runs of a comparison or of a study load them once
+def _load_digits() -> tuple[Tensor, Tensor]:
+    """Returns the images `[1797, 1, 8, 8]`, 0 to 16, and their labels."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return torch.from_numpy(bunch.images).to(torch.uint8)[:, None], torch.from_numpy(bunch.target).long()
 
 
 def _require_one_of(name: str, value: object, **short: object) -> None:

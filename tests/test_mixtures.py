@@ -1,6 +1,6 @@
 """Clients that use a mixture of models: outputs are mixed alike in every engine, and every file of a run knows it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -336,19 +336,8 @@ def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Pat
         saved.client_module(int((saved.served().index >= 0).nonzero()[0]))
 
 
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    """One Ray for all engines of a test."""
-    import ray
-
-    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
-def test_workers_mix_as_one_process_does(monkeypatch: pytest.MonkeyPatch):
+def test_workers_mix_as_one_process_does(cluster: None, monkeypatch: pytest.MonkeyPatch):
     from lit_cfl.engines.ray import engine as ray_engine
 
     monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)

@@ -181,7 +181,7 @@ def test_losses_of_examples_are_listed_client_by_client_under_every_model(plan: 
 
 
 @pytest.mark.ray
-def test_workers_weigh_the_examples_of_their_own_clients():
+def test_workers_weigh_the_examples_of_their_own_clients(cluster: None):
     expected = fit(mlp(0.1), Plan("loop"), drawn())
     found = fit(mlp(0.1), Plan("loop", workers=2), drawn())
     assert torch.equal(rows_of(found), rows_of(expected))

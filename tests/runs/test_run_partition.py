@@ -1,5 +1,7 @@
 """Runs with a partition or data from elsewhere: resumed in another folder, and after the files are gone."""
 
+import contextlib
+import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,19 @@ def run(path: str | Path, *options: object, **changes: Any) -> Path:
     return Path(path).absolute()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the configuration."""
+    with contextlib.chdir(tmp_path_factory.mktemp("finished")), contextlib.redirect_stdout(io.StringIO()):
+        return run("first")
+
+
+@pytest.fixture
+def first(finished: Path) -> Path:
+    """A copy of it, in the test's folder."""
+    return shutil.copytree(finished, Path("first").absolute())
+
+
 def option(path: Path, name: str) -> Any:
     return yaml.safe_load((path / "config.yaml").read_text())["data"]["init_args"][name]
 
@@ -64,8 +79,7 @@ def used(path: Path) -> str:
 
 
 @pytest.mark.parametrize("given", ["first", "first/partition.npz"])
-def test_partition_is_taken_from_a_run_directory_or_its_file(given: str):
-    first = run("first")
+def test_partition_is_taken_from_a_run_directory_or_its_file(first: Path, given: str):
     again = run("again", "--data.partition_file", given, "--seed", "5", "--data.num_clients", "2")
     assert used(again) == used(first)
     assert load_run(again).data.num_clients == 6
@@ -94,8 +108,7 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     assert load_run(half).data.num_clients == 5  # not the six of the configuration
 
 
-def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers():
-    run("first")
+def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers(first: Path):
     other = run("other", "--data.partition_seed", "9")
     whole, half = (run(name, "--data.partition_file", "first") for name in ("whole", "half"))
     (half / "checkpoint.pt").unlink()
@@ -104,8 +117,7 @@ def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_cop
     assert rows(half) == rows(whole)
 
 
-def test_other_clients_are_scored_whatever_partition_the_run_had(monkeypatch: pytest.MonkeyPatch):
-    run("first")
+def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, monkeypatch: pytest.MonkeyPatch):
     again = run("again", "--data.partition_file", "first")
     seen: list[int] = []
     from lit_cfl.runs.load_run import PlacedNewcomers, SavedRun
