@@ -14,6 +14,8 @@ __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", 
 
 _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
+_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # not those that are named already
+
 
 class Notice(UserWarning):
     """A notice for the user that does not stop the run. The command line prints it as one line."""
@@ -50,6 +52,34 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"It was raised {what()}.")
         raise
+
+
+@contextmanager
+def name_clients(names: Sequence[str]) -> Iterator[None]:
+    """Adds the clients' names in the source to errors that number them: `client 6 ('Hospital 15')`.
+
+    Args:
+        names: Name of each client; an empty name, or one that is the number itself, is not added.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError):
+            error.args = (with_client_names(str(error), names), *error.args[1:])
+        elif hasattr(error, "__notes__"):
+            error.__notes__ = [with_client_names(note, names) for note in error.__notes__]
+        raise
+
+
+def with_client_names(text: str, names: Sequence[str]) -> str:
+    """Adds the names of clients to a message, see `name_clients`."""
+
+    def named(number: re.Match[str]) -> str:
+        client = int(number[0])
+        name = names[client] if client < len(names) else ""
+        return number[0] if name in ("", number[0]) else f"{number[0]} ({name!r})"
+
+    return _CLIENTS.sub(lambda found: re.sub(r"\d+", named, found[0]), text)
 
 
 def error_place(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from lit_cfl.clustering.cluster_scores import agreement, churn, mean_entropy
 from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice, join_ids, with_client_names
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import ENTROPY, tuned_columns
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, Scores, SetScore, per_example
@@ -224,7 +224,8 @@ def _score(
         engine.noted_not_finite = True
         first = int((~finite)[where].nonzero()[0])
         client = clients[(list_of == held.owners[first]).nonzero()[0]]
-        _note_not_finite(int(held.entries[first]) % len(data.examples), int(client), split, found.losses, where)
+        whose = with_client_names(f"client {int(client)}", data.names)
+        _note_not_finite(int(held.entries[first]) % len(data.examples), whose, split, found.losses, where)
     values = found.values.where(finite, 0) if engine.scores == CLASSIFIER else found.values
 
     def per_client(values: Tensor) -> Tensor:
@@ -274,16 +275,17 @@ def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientInd
     return held, list_of, distinct_values((pairs // len(lists))[held.owners] * views + held.entries)
 
 
-def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, where: Tensor) -> None:
+def _note_not_finite(example: int, whose: str, split: Split, losses: Tensor, where: Tensor) -> None:
     """Warns of the first example with a non-finite loss, and the number of such examples.
 
     Args:
+        whose: Client that has the example, in words.
         losses: Losses of the evaluated examples.
         where: Position of the loss of each client's example, int64 `[entries]`.
     """
     wrong = losses[where][~losses[where].isfinite()]
     warnings.warn(
-        f"the loss of example {example} of client {client}'s {split} data is {float(wrong[0])} under its model, and "
+        f"the loss of example {example} of {whose}'s {split} data is {float(wrong[0])} under its model, and "
         f"that of {len(wrong)} of {len(where)} examples is not finite; each of them counts as a wrong prediction",
         Notice,
         stacklevel=3,

@@ -32,7 +32,7 @@ from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set
 from lit_cfl.engines.task_protocol import require_mixing
 from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.engines.workload import Workload, measure_workload
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, name_clients
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client
 from lit_cfl.pictures.options import Pictures
@@ -177,6 +177,11 @@ class Experiment:
         examples = self.data.examples
         report(Activity(f"dividing {len(examples):,} examples among clients"))
         data = mark_tokens(self.data.federated(seed), self.task)
+        with name_clients(data.names):
+            return self._prepare(seed, data, report)
+
+    def _prepare(self, seed: int, data: FederatedData, report: Report) -> "PreparedRun":
+        """Builds the engine for these data, and checks that the parts fit."""
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))
@@ -287,7 +292,7 @@ class PreparedRun:
 
     def rounds(self, after: Round | None = None) -> Iterator[Round]:
         """Runs round by round, from the start or after a given round."""
-        return rounds(
+        completed = rounds(
             self.experiment.algorithm,
             self.engine,
             self.data,
@@ -297,6 +302,9 @@ class PreparedRun:
             shifts=self.experiment.data.shift,
             after=after,
         )
+        del after  # the next round frees its state
+        with name_clients(self.data.names):
+            yield from completed
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:

@@ -268,6 +268,8 @@ def _notes(
             f"Gap closed: share of the difference in test {name} between FedAvg and Oracle, which is FedAvg inside the "
             "true clusters, that an algorithm reaches; of means over seeds."
         )
+    if any(row["ari_mean"] is not None for row in rows):
+        notes.append("ARI: agreement with the true clusters, 1 = equal, 0 = chance.")
     if any(row["tuned_mean"] is not None for row in rows):
         notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
     if target is not None:

@@ -55,7 +55,8 @@ def cells(results: Results) -> list[list[str]]:
         "local steps": lambda row: _number(row["local_steps"], 0),
         "time s": lambda row: _number(row["seconds"], 1),
     }
-    optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean", "gap closed": "gap_closed"}
+    optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean"}
+    optional |= {"gap closed": "gap_closed", "ARI": "ari_mean"}
     for heading, name in optional.items():
         if all(row[name] is None for row in rows):
             del columns[heading]

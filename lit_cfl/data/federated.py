@@ -116,17 +116,19 @@ class FederatedData:
         return replace(self, withheld=withheld, **lists)
 
     def offset_clients(self, clients: int) -> "FederatedData":
-        """Increases the clients' ids by `clients`; the new lower ids have no data."""
+        """Increases the clients' ids by `clients`; the new lower ids have no data and empty names."""
         unknown = torch.full((clients,), -1)
         lists = self.of_lists(lambda index: index.offset_clients(clients))
-        return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None, names=())
+        names = ("",) * clients + self.names if self.names else ()
+        return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None, names=names)
 
     def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
-        """Selects clients, without names, renumbered from 0, with at most `max_examples` per split."""
+        """Selects clients, renumbered from 0, with at most `max_examples` per split."""
         size = 2**62 if max_examples is None else max_examples
         newcomers = None if self.newcomers is None else self.newcomers[clients]
         lists = self.of_lists(lambda index: index.select(clients).first(size))
-        return replace(lists, true_clusters=self.true_clusters[clients], newcomers=newcomers, names=())
+        names = tuple(self.names[client] for client in clients.tolist()) if self.names else ()
+        return replace(lists, true_clusters=self.true_clusters[clients], newcomers=newcomers, names=names)
 
 
 def lists_of(data: FederatedData) -> dict[str, Tensor]:

@@ -24,13 +24,15 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     """Prints the figures of a run and its baseline, with notes and advice."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = read_scores(finished.summary)[0]
-    table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
+    truth = any(part.summary["clusters/ari"] is not None for part in parts)  # known at the end
+    agreement = ["ARI"] if truth else []
+    table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", *agreement, "traffic MiB", "time s")
     shared = None if finished.baseline is None else compare_shared(_scored(finished, finished.baseline, score), score)
     instead = ({}, {}) if shared is None else (shared.mine, shared.others)
     for part, figures in zip(parts, instead, strict=False):  # there may be no baseline
-        table.add_row(*_cells(part.summary | figures, score))
+        table.add_row(*_cells(part.summary | figures, score, truth))
     console.print(table)
-    for note in _notes(parts, shared):
+    for note in _notes(parts, shared, truth):
         console.print(f"({note})", style="dim", soft_wrap=True)
     for part in parts:
         known = getattr(algorithms, str(part.summary["algorithm"]), None)  # None for the user's own
@@ -54,13 +56,13 @@ def _scored(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tupl
     return list(zip(*runs, strict=True))
 
 
-def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None) -> list[str]:
+def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bool) -> list[str]:
     """Explains which clients and seeds the results cover."""
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
     of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
-    notes = [f"{of}; ARI: agreement with true clusters, 1 = equal"]
+    notes = [f"{of}; ARI: agreement with true clusters, 1 = equal" if truth else of]
     for part in parts:
         summary = part.summary
         unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
@@ -75,13 +77,14 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None) -> list[s
     return notes
 
 
-def _cells(summary: Row, score: Score) -> list[str]:
+def _cells(summary: Row, score: Score, truth: bool) -> list[str]:
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
     ari = summary["clusters/ari"]
+    agreement = ["unknown" if ari is None else f"{ari:.2f}"] if truth else []
     return [
         str(summary["algorithm"]),
         *(number(summary[name]) for name in names),
-        "unknown" if ari is None else f"{ari:.2f}",
+        *agreement,
         f"{summary['traffic/mib']:.1f}",
         f"{summary['time/elapsed_seconds']:.1f}",
     ]

@@ -26,19 +26,21 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
         "After the last round",
         [head[k] for k in filled],
         [[row[k] for k in filled] for row in rows],
-        note=_note(groups, score),
+        note=_note(groups, score, truth=head.index("ARI") in filled),
     )
     return Section("Results", [table, *tables])
 
 
-def _note(groups: Sequence[Group], score: Score) -> str:
+def _note(groups: Sequence[Group], score: Score, truth: bool) -> str:
+    """Explains the columns; `truth`: the true clusters are known."""
     several = any(len(group.runs) > 1 for group in groups)
     some = any(len(group.counted) < len(group.runs) for group in groups)
     spread = f" Mean ± standard deviation over the seeds{', of finished runs' if some else ''}." if several else ""
     lower = "" if score.higher_is_better else " Lower is better."
+    ari = " ARI: agreement with the true clusters, 1 = equal, 0 = chance." if truth else ""
     return (
-        f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower} "
-        f"ARI: agreement with the true clusters, 1 = equal, 0 = chance.{spread}"
+        f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower}"
+        f"{ari}{spread}"
     )
 
 

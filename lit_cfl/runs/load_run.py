@@ -22,7 +22,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import with_lists
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.token_inputs import mark_tokens
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, name_clients
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.runs.client_rounds import read_parts
@@ -223,15 +223,16 @@ class SavedRun:
         rng = generator(engine.seed, "assign", index)
         shown = replace(data, examples=data.examples.without_labels()) if unlabelled else data
         place = algorithm.place_unlabelled if unlabelled else algorithm.place
-        state, info = place(self.state, clients, engine.at(index, shown), rng)
-        found = algorithm.serve(state, clients)
-        placed = found.index >= 0
-        test = None
-        if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
-            some, which = found.select(placed), clients[placed]
-            test = score_clients(
-                engine, some.models, some.index, which, data, "test", own=some.own, weights=some.weights
-            )
+        with name_clients(data.names):
+            state, info = place(self.state, clients, engine.at(index, shown), rng)
+            found = algorithm.serve(state, clients)
+            placed = found.index >= 0
+            test = None
+            if placed.any() and data.test.sizes.any() and theirs.label_kind == mine.label_kind:
+                some, which = found.select(placed), clients[placed]
+                test = score_clients(
+                    engine, some.models, some.index, which, data, "test", own=some.own, weights=some.weights
+                )
         scored = placed & (truth >= 0)
         agreed = agreement(found.index[scored], truth[scored]) if scored.sum() > 1 else {}
         return PlacedNewcomers(found, self._has_new_model(found), info.closeness, test, engine, agreed, names)

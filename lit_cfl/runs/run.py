@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.engines.plan import release_freed_memory
-from lit_cfl.errors import InputError, Notice, SaveError
+from lit_cfl.errors import InputError, Notice, SaveError, name_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
@@ -236,9 +236,10 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
         release_freed_memory()  # memory used while the data were loaded
-        reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
-        release_freed_memory()
-        summary = recorder.finish(reason)
+        with name_clients(recorder.prepared.data.names):
+            reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
+            release_freed_memory()
+            summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.round_view(), recorder.models)
         status = "success"
     except SystemExit:  # a search has stopped its trial, which is not a failure

@@ -106,12 +106,17 @@ def test_latex_fits_a_page():
     assert r"algorithm & seeds & test accuracy & difference to A \\" in as_latex(results("A", "B", runs=1))
 
 
+def test_agreement_is_a_column_where_true_clusters_are_known():
+    assert "ARI" in cells(results("A", "B", ari_mean=0.5))[0]
+    assert "ARI" not in cells(results("A", "B"))[0]
+
+
 def test_markdown_keeps_its_columns_whatever_names_hold():
     text = as_markdown(results("a|b", "<i>*c*\nd", rounds_to_target=4.0, mib_to_target=1.0), "x_y", "p.png")
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert [len(line.replace(r"\|", "").split("|")) for line in table] == [13] * 4
-    assert table[2].startswith(r"| a\|b | 2 | 0.750 |  | - |")
-    assert table[3].startswith(r"| \<i\>\*c\* d | 2 | 0.750 ± 0.013 | +0.250 \[-0.125, +0.500\] | - | 4.0 | 1.0 |")
+    assert [len(line.replace(r"\|", "").split("|")) for line in table] == [12] * 4
+    assert table[2].startswith(r"| a\|b | 2 | 0.750 |  | 0 of 2 runs |")
+    assert table[3].startswith(r"| \<i\>\*c\* d | 2 | 0.750 ± 0.013 | +0.250 \[-0.125, +0.500\] | 4.0 | 1.0 |")
     assert text.startswith("# x\\_y\n")
     assert "- 50 % of \\| them\\_\n" in text
     assert text.endswith("(p.png)\n")

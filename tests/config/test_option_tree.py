@@ -187,6 +187,10 @@ EARLY = [
     ("run --resume compared", "compared is not a run; resume it with lit-cfl compare --resume compared"),
     ("evaluate nothere", "nothere holds no run (no config.yaml)"),
     ("assign nothere --data Digits", "nothere holds no run (no config.yaml)"),
+    (
+        "evaluate compared",
+        "compared holds no run (no config.yaml), but its folders do: give one of them, such as compared/FedAvg/seed-0",
+    ),
     ("report nothere", "there is no directory nothere"),
     ("compare --resume nothere", "nothere holds no comparison to resume"),
     ("compare --config quickstart --algorithms FedAvg,FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
@@ -212,6 +216,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("patients.yaml").write_text(yaml.safe_dump(QUICK))
     Path("compared").mkdir()
     Path("compared/compare.yaml").touch()
+    Path("compared/FedAvg/seed-0").mkdir(parents=True)
+    Path("compared/FedAvg/seed-0/checkpoint.pt").touch()
 
 
 IN_A_PROCESS = """

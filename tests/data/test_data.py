@@ -1,5 +1,7 @@
 """Examples, views, index lists, partitions and the digits data module."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -225,6 +227,12 @@ def test_subset_is_renumbered_and_cut():
     assert [one.tolist() for one in part.test] == [[3], [1]]
     assert part.true_clusters.tolist() == [1, 0]
     assert part.population.tolist() == [0]
+
+
+def test_clients_keep_their_names_when_their_numbers_change():
+    named = replace(three_clients(), names=("A", "B", "C"))
+    assert named.subset(ids(2, 0)).names == ("C", "A")
+    assert named.offset_clients(2).names == ("", "", "A", "B", "C")
 
 
 def test_subset_without_a_limit_keeps_all_examples():

@@ -445,6 +445,13 @@ def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_me
     }
 
 
+def test_agreement_is_explained_where_true_clusters_are_known(tmp_path: Path):
+    unknown = ended_group(tmp_path, "B", {"test/weighted_accuracy": 0.5, "clusters/ari": None})
+    for groups, known in (([results_group(tmp_path), unknown], True), ([unknown], False)):
+        table = overview.section(groups, ACCURACY).blocks[0]
+        assert ("ARI" in table.head, "ARI" in table.note) == (known, known)
+
+
 def test_the_first_lines_name_the_five_best_and_what_the_first_run_found(tmp_path: Path):
     others = [ended_group(tmp_path, name, {"test/weighted_accuracy": k / 10}) for k, name in enumerate("BCDEFG", 1)]
     first, second = overview.headline([results_group(tmp_path), *others], ACCURACY)

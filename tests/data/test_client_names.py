@@ -1,0 +1,82 @@
+"""Errors about a client say its name in the source, next to its number."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lit_cfl import Experiment, load_run, run
+from lit_cfl.algorithms import FedAvg, FedGroup
+from lit_cfl.datamodules import ArrayData
+from lit_cfl.errors import DivergedError, InputError, name_clients
+from lit_cfl.local_work import Budget
+from lit_cfl.tasks import Classification
+
+WARDS = ("East", "North", "South", "West")  # in the order of their numbers
+
+
+def wards(names: tuple[str, ...] = WARDS, size: int = 10, huge: str = "") -> ArrayData:
+    """Two inputs of `size` patients in each ward; those of one ward may be so large that no loss is finite."""
+    ward = np.repeat(names, size)
+    inputs = np.random.default_rng(0).normal(size=(len(ward), 2)).astype(np.float32)
+    inputs[ward == huge] = 3e38
+    return ArrayData(inputs, (inputs[:, 0] > 0).astype(int), ward)
+
+
+def experiment(data: ArrayData, first: Callable[[], nn.Module] = nn.Identity) -> Experiment:
+    def task() -> Classification:
+        return Classification(nn.Sequential(first(), nn.Linear(2, 2)), partial(torch.optim.SGD, lr=0.1))
+
+    algorithm = FedGroup(num_clusters=2, pretrain_scale=2, pretrain=Budget(1))
+    return Experiment(data, task, algorithm, rounds=2, cohort_size=4)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("client 2 cannot be trained", "client 2 ('South') cannot be trained"),
+        ("client 3's test data", "client 3 ('West')'s test data"),
+        ("one of the clients 0, 3, ... fails", "one of the clients 0 ('East'), 3 ('West'), ... fails"),
+        ("there is no client 4; ids are 0 to 3", "there is no client 4; ids are 0 to 3"),
+        ("4 clients share num_clients 2", "4 clients share num_clients 2"),
+        ("client 2 ('South') is named", "client 2 ('South') is named"),
+    ],
+)
+def test_numbers_of_clients_are_followed_by_their_names(said: str, expected: str):
+    with pytest.raises(DivergedError) as caught, name_clients(WARDS), name_clients(WARDS):
+        raise DivergedError(said)
+    assert str(caught.value) == expected
+
+
+def test_a_name_that_is_the_number_is_not_repeated():
+    with pytest.raises(InputError, match=r"^client 1 fails$"), name_clients(("0", "1")):
+        raise InputError("client 1 fails")
+    with pytest.raises(InputError, match=r"^client 1 fails$"), name_clients(()):
+        raise InputError("client 1 fails")
+
+
+def test_a_run_names_the_client_that_diverges():
+    with pytest.raises(DivergedError, match=r"^client 2 \('South'\) diverged in round 1"):
+        list(experiment(wards(huge="South")))
+
+
+def test_a_client_that_batch_norm_cannot_train_is_named():
+    with pytest.raises(InputError, match=r"^client 0 \('East'\) cannot be trained: with batch size 10, one of its 1 "):
+        experiment(wards(size=1), partial(nn.BatchNorm1d, 2)).prepare(0)
+
+
+class Refuses(FedAvg):
+    def place(self, state, clients, work, rng):
+        raise InputError(f"client {int(clients[1])} cannot be placed")
+
+
+def test_newcomers_are_named_when_they_cannot_be_placed(tmp_path: Path):
+    trained = replace(experiment(wards()), algorithm=Refuses())
+    run(trained, tmp_path / "run")
+    with pytest.raises(InputError, match=r"^client 5 \('Port'\) cannot be placed"):
+        load_run(tmp_path / "run", trained).assign(wards(("Hill", "Port")).federated(0))
