@@ -35,7 +35,9 @@ def require_config(path: Path) -> dict[str, Any]:
     """Reads `config.yaml` of a run directory as `stored_config` does. Raises InputError also if it is missing."""
     config = stored_config(path)
     if config is None:
-        inside = sorted(found.parent for depth in ("*", "*/*", "*/*/*") for found in path.glob(f"{depth}/checkpoint.pt"))
+        inside = sorted(
+            found.parent for depth in ("*", "*/*", "*/*/*") for found in path.glob(f"{depth}/checkpoint.pt")
+        )
         hint = f", but its folders do: give one of them, such as {inside[0]}" if inside else ""
         raise InputError(f"{path} holds no run (no config.yaml){hint}")
     return config
