@@ -28,7 +28,8 @@ class StackedProducts(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _OWN.get(func, func)(*args, **kwargs or {})
+        compute: Callable[..., Any] = _OWN.get(func, func)
+        return compute(*args, **kwargs or {})
 
 
 def _conv2d(

@@ -185,11 +185,10 @@ class StackedBatchNorm(nn.Module):
         else:
             mean, var = self._running()
             centered = wide - _as_channels(mean, wide)
-        scale = (var + self.eps).rsqrt()
-        if self.weight is None:
-            return (centered * _as_channels(scale, wide)).to(input.dtype)
-        scale, bias = _as_channels(scale * self.weight, wide), _as_channels(self.bias, wide)
-        return torch.addcmul(bias, centered, scale).to(input.dtype)
+        scale, bias = (var + self.eps).rsqrt(), var.new_zeros(())
+        if self.weight is not None:
+            scale, bias = scale * self.weight, _as_channels(self.bias, wide)
+        return torch.addcmul(bias, centered, _as_channels(scale, wide)).to(input.dtype)
 
     def _running(self) -> tuple[Tensor, Tensor]:
         return cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
