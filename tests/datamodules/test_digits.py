@@ -49,7 +49,9 @@ def test_skew_is_named_after_what_differs():
 @pytest.mark.parametrize("short", [{"num_clients": 40}, {"test": 0.2}, {"test": 0.0}])
 def test_partition_and_a_short_option_in_its_place_are_refused(short: dict[str, float]):
     ((name, value),) = short.items()
-    with pytest.raises(InputError, match=f"{name} is {value}, but partition is given, too, which replaces it; leave one out"):
+    with pytest.raises(
+        InputError, match=f"{name} is {value}, but partition is given, too, which replaces it; leave one out"
+    ):
         Digits(partition=IID(7), **short)
     Digits(skew=[LabelShifts()], **short)
 
