@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 import hatch_build
 from lit_cfl.data import Examples
+from lit_cfl.engines import permutations
 from lit_cfl.engines.chain import compiled
 from lit_cfl.engines.chain import loop as chain_loop
 from lit_cfl.engines.chain.library import SOURCE, describe_steps, load_library
@@ -125,6 +126,14 @@ def test_compiled_steps_train_as_autograd_does(name: str, prox: float):
 def test_a_client_of_many_examples_trains_beside_one_of_few():
     """Without ReLU: in 300 steps some unit comes so close to 0 that rounding decides whether it is open."""
     require_same_as_plain("linear, groups", work_of("linear, groups", (3, 1000, 1), prox=0.1))
+
+
+@has_compiler
+@pytest.mark.usefixtures("built")
+def test_the_compiled_code_draws_the_permutations_of_pytorch():
+    seeds, counts = torch.tensor([0, 5, 2**62 + 5, 2**63 - 1]), torch.tensor([3, 0, 2, 70])
+    given = seeds, torch.tensor([1, 8, 700, 11]), counts  # 70 times 10 numbers need more than one state of the generator
+    assert torch.equal(permutations._draw(load_library()[0], *given), permutations._draw_each(*given))
 
 
 @has_compiler

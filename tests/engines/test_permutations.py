@@ -33,15 +33,14 @@ def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_ot
     require_those_of_each_generator()
 
 
-def test_if_this_pytorch_shuffles_in_another_way_it_draws_itself(monkeypatch):
-    permutations._draws_as_pytorch.cache_clear()
-    real = torch.randperm
+class Other:
+    """Stands in for compiled code that draws other permutations than this PyTorch: it leaves whatever is there."""
 
-    def reversed_(n: int, generator: torch.Generator, out: torch.Tensor | None = None) -> torch.Tensor:
-        drawn = real(n, generator=generator).flip(0)
-        return drawn if out is None else out.copy_(drawn)
+    def permute(self, *given: int) -> None:
+        pass
 
-    with monkeypatch.context() as other:
-        other.setattr(torch, "randperm", reversed_)
-        require_those_of_each_generator()
-    permutations._draws_as_pytorch.cache_clear()
+
+def test_compiled_code_that_draws_others_than_this_pytorch_is_not_used(monkeypatch):
+    other = Other()
+    monkeypatch.setattr(permutations, "load_library", lambda: (other, "compiled"))
+    require_those_of_each_generator()
