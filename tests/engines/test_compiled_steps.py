@@ -132,7 +132,11 @@ def test_a_client_of_many_examples_trains_beside_one_of_few():
 @pytest.mark.usefixtures("built")
 def test_the_compiled_code_draws_the_permutations_of_pytorch():
     seeds, counts = torch.tensor([0, 5, 2**62 + 5, 2**63 - 1]), torch.tensor([3, 0, 2, 70])
-    given = seeds, torch.tensor([1, 8, 700, 11]), counts  # 70 times 10 numbers need more than one state of the generator
+    given = (
+        seeds,
+        torch.tensor([1, 8, 700, 11]),
+        counts,
+    )  # 70 times 10 numbers need more than one state of the generator
     assert torch.equal(permutations._draw(load_library()[0], *given), permutations._draw_each(*given))
 
 
