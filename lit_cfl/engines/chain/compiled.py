@@ -142,7 +142,8 @@ class CompiledSteps:
             self._starts[clients.start],
         )
         examples = torch.arange(start, start + int(work.sizes[first : clients.stop].sum()))
-        inputs = pad(self._examples.read(examples), (0, -self._examples.width % _PADDED))
+        inputs, missing = self._examples.read(examples), -self._examples.width % _PADDED
+        inputs = pad(inputs, (0, missing)) if missing else inputs  # `pad` copies also where nothing is missing
         read = [work.models, work.start[first:], work.centers, work.center[first:], inputs]
         read += [self._examples.targets[start:], work.sizes[first:], work.steps[first:], self._dual[first:]]
         read += [work.batches.drawn, work.batches.begins[step:], work.batches.counts[step:]]
