@@ -63,7 +63,7 @@ def name_clients(names: Sequence[str]) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # whatever a run raises: it is raised again, with the names
         if isinstance(error, InputError):
             error.args = (with_client_names(str(error), names), *error.args[1:])
         elif hasattr(error, "__notes__"):

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
-from lit_cfl.metric_names import Row, main_column
+from lit_cfl.metric_names import ARI_NOTE, Row, main_column
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
@@ -269,7 +269,7 @@ def _notes(
             "true clusters, that an algorithm reaches; of means over seeds."
         )
     if any(row["ari_mean"] is not None for row in rows):
-        notes.append("ARI: agreement with the true clusters, 1 = equal, 0 = chance.")
+        notes.append(ARI_NOTE)
     if any(row["tuned_mean"] is not None for row in rows):
         notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
     if target is not None:

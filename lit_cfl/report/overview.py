@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
+from lit_cfl.metric_names import ARI_NOTE
 from lit_cfl.pictures.figure import known
 from lit_cfl.report.blocks import Section, Table
 from lit_cfl.report.run_files import RunFiles, attempt
@@ -37,7 +38,7 @@ def _note(groups: Sequence[Group], score: Score, truth: bool) -> str:
     some = any(len(group.counted) < len(group.runs) for group in groups)
     spread = f" Mean ± standard deviation over the seeds{', of finished runs' if some else ''}." if several else ""
     lower = "" if score.higher_is_better else " Lower is better."
-    ari = " ARI: agreement with the true clusters, 1 = equal, 0 = chance." if truth else ""
+    ari = f" {ARI_NOTE}" if truth else ""
     return (
         f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower}"
         f"{ari}{spread}"

@@ -1,5 +1,6 @@
 // Trains clients of small chains of fully connected layers, one after the other, each in all its steps: plain SGD,
 // cross-entropy, float32. compiled.py says when and why, and has the same structs. No client's numbers enter another's.
+// Also draws the orders of all clients' mini-batches, for permutations.py.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
