@@ -21,7 +21,7 @@ def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
 
     Args:
         work: Local training of the cohort, with `augment_keys`.
-        augment: See `AugmentFunction`. An example's key consists of its step's key and its position in the client.
+        augment: See `AugmentFunction`; an example's key consists of its step's key and its position in the client.
     """
     if work.augment_keys is None:
         raise TypeError("augmentation needs augment_keys")

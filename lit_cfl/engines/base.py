@@ -38,7 +38,7 @@ from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
 _LARGE_POOL = 8  # a pool of examples is large if it takes more than 1/8 of a GPU's memory
-# Size of the examples that a way gets at once; on a CPU less than what the C library keeps (`keep_freed_memory`).
+# Maximum size of the examples that a way gets at once; on a CPU below what the C library keeps (`keep_freed_memory`).
 _PART_MIB = {"cpu": 64, "cuda": 1024}
 # Positions of clients in the request, their training, and their examples if those were gathered
 Prepared = tuple[Tensor, CohortFit, Batch | None]
@@ -51,7 +51,7 @@ class Engine:
         task: Builds the LightningModule that every client trains; called several times.
         plan: How to compute.
         seed: The run's seed.
-        local: How long and with what batches clients train.
+        local: Length and mini-batches of local training.
         template: The task's module of this seed, if it was built already.
     """
 
@@ -103,14 +103,14 @@ class Engine:
         return self.plan.device
 
     def at(self, round: int, data: FederatedData) -> RoundWork:
-        """Returns the clients as the algorithm sees them in this round: a cheap view."""
+        """Returns the clients as the algorithm sees them in this round, at no cost."""
         return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
-        """Builds the run's initial model of that number `[d]`.
+        """Builds the run's initial model with this number `[d]`.
 
         Raises:
-            InputError: the task returns a net that was made outside of it: models would not depend on the seed.
+            InputError: the task returns a net made outside of it, so models would not depend on the seed.
         """
         module = self.build(number)
         mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
@@ -124,7 +124,7 @@ class Engine:
         return row
 
     def build(self, number: int) -> LightningModule:
-        """Builds the task with the initial model of that number by running the user's code, not by copying a module."""
+        """Builds the task with the initial model of this number by running the user's code, not by copying a module."""
         return build_module(self._task, self.seed, number, self.device)
 
     @property
@@ -201,8 +201,8 @@ class Engine:
 
         Args:
             models: `[K, d]`.
-            which: the model of each example, int64 `[n]`, ascending.
-            index: the examples, int64 `[n]`.
+            which: Model of each example, int64 `[n]`, ascending.
+            index: Examples, int64 `[n]`.
             named: Name of a model in an error's note, by its row.
         """
         self.report(Activity("evaluating"))
@@ -217,8 +217,8 @@ class Engine:
         Args:
             models: `[K, d]`.
             weights: Weights of the models in each mixture `[mixtures, K]`.
-            which: the mixture of each example, int64 `[n]`, ascending.
-            index: the examples, int64 `[n]`.
+            which: Mixture of each example, int64 `[n]`, ascending.
+            index: Examples, int64 `[n]`.
         """
         self.report(Activity("evaluating"))
         with self.own_stream("evaluation"):
@@ -272,7 +272,7 @@ class Engine:
         """Computes the gradients `[n, d]` of a few clients at once; 0 for a client without data.
 
         Args:
-            report: Called with the number of finished clients, of those that have data.
+            report: Called with the number of finished clients, not counting those without data.
         """
         device, dtype = self.device, self.plan.dtype
         held = (data.num_examples[clients] > 0).nonzero().flatten()
@@ -403,10 +403,10 @@ class Engine:
     def _describe(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
     ) -> Prepared:
-        """Prepares the training of the clients at these positions, as far as a thread can; see `prepare_ahead`.
+        """Prepares the training of the clients at these positions as far as a thread can; see `prepare_ahead`.
 
         Args:
-            gathers: Also collect the examples, since they are on the CPU and a GPU trains.
+            gathers: True to also gather the examples, which are on the CPU while a GPU trains.
         """
         work = self.describer.fit(request, positions, round, data)
         if not gathers:
@@ -471,7 +471,7 @@ class Engine:
                     everyone = sum(map(len, parts)) == len(losses)
                     models = rows.new_empty(len(losses), rows.shape[1]) if everyone else self._starts_of(request, chunk)
                 span = slice(int(own[0]), int(own[-1]) + 1)
-                if span.stop - span.start == len(own):  # twice as fast
+                if span.stop - span.start == len(own):  # twice as fast as index_copy_
                     models[span] = rows
                 else:
                     models.index_copy_(0, send(own, models.device), rows)
@@ -517,8 +517,8 @@ class Engine:
         """Reports the progress of a fit.
 
         Args:
-            before: Clients of the finished parts.
-            ended: Finished clients of the current part.
+            before: Number of clients in the finished parts.
+            ended: Number of finished clients in the current part.
         """
         if request.purpose != CHECK:  # one client, one step: the check itself reports
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
@@ -540,7 +540,7 @@ class Engine:
             notice = (
                 f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
             )
-            warnings.warn(f"{notice}; config.yaml records the plan if that, too, was too much", Notice, 2)
+            warnings.warn(f"{notice}; config.yaml records any further reduction", Notice, 2)
         self._was_short = True
 
     def switch_plan(self, plan: Plan) -> None:

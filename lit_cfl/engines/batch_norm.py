@@ -1,7 +1,7 @@
 """Finds clients that BatchNorm cannot train: those with a mini-batch of a single example.
 
-A channel has no variance if it has one value. After a convolution it has one value for each place of an image, so a
-single example may do.
+A channel has no variance if it has a single value. After a convolution it has one value per place of the image, so a
+batch of a single example may be enough.
 """
 
 import copy
@@ -44,7 +44,7 @@ def find_single_batches(sizes: Tensor, steps: Tensor, batch_size: BatchSize, las
     Args:
         sizes: Number of examples of each client, int64 `[n]`.
         steps: Number of mini-batches that each client trains on, int64 `[n]`.
-        batch_size, last: see `steps_of_epoch`.
+        batch_size, last: See `steps_of_epoch`.
     """
     full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
     rest = (sizes % full.clamp(min=1) == 1) & (steps >= steps_of_epoch(sizes, batch_size, last))
@@ -58,7 +58,7 @@ def require_no_single_batch(
 
     Args:
         clients: ids, int64 `[n]`.
-        steps, sizes, batch_size, last: see `find_single_batches`.
+        steps, sizes, batch_size, last: See `find_single_batches`.
     """
     alone = find_single_batches(sizes, steps, batch_size, last)
     if not alone.any():

@@ -22,7 +22,7 @@ def require_module(module: LightningModule) -> None:
 
     Raises:
         InputError: it lacks `losses` or `outcomes`, has layers without weights or hooks that copies lack, or cannot be
-            copied at all.
+            copied.
     """
     require_losses(module)
     _require_plain_layers(module)
@@ -64,9 +64,9 @@ def schedulers_in(configured: object) -> list[LRScheduler]:
 def _require_copy(module: LightningModule) -> None:
     try:
         copy_sharing_frozen(module)
-    except Exception as error:  # whatever a user's layer raises
+    except Exception as error:  # a user's layer may raise anything
         name, layer = _first_uncopied(module)
-        remedy = "hold nothing open in it, and make what follows from parameters in forward"
+        remedy = "keep no open files in it, and compute in forward what depends on the parameters"
         if hasattr(layer, "weight_g"):
             remedy = "take torch.nn.utils.parametrizations.weight_norm for nn.utils.weight_norm"
         raise InputError(
@@ -79,7 +79,7 @@ def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
     for name, layer in reversed(list(module.named_modules())):
         try:
             copy.deepcopy(layer)
-        except Exception:  # the same error, searched for layer by layer
+        except Exception:  # the same error again: this finds the layer that raises it
             return name or "the module", layer
     return "the module", module
 

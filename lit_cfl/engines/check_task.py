@@ -43,7 +43,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
 
     Raises:
         InputError: the net does not fit the data, the module returns losses or scores of the wrong kind, or the
-            optimizer refuses its options.
+            optimizer rejects its options.
     """
     _require_labels(engine, data.examples)
     _require_same_build(engine.template, engine.build(0))
@@ -55,7 +55,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except InputError:
         raise
     except Exception as error:  # a user's module may raise anything; our own errors are re-raised
-        if not _is_users(error, RuntimeError, IndexError, ValueError):  # torch's own for shapes that do not fit
+        if not _is_users(error, RuntimeError, IndexError, ValueError):  # what torch raises for shapes that do not match
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
@@ -104,10 +104,10 @@ def _require_faithful_copy(engine: Engine, batch: Batch) -> None:
     """Checks that a copy of the module computes the same as the module itself, under different weights.
 
     Args:
-        batch: examples on the CPU, floats as float32.
+        batch: Examples on the CPU, floats as float32.
 
     Raises:
-        InputError: a copy gives other losses or gradients.
+        InputError: a copy has different losses or gradients.
     """
     itself, copied = engine.build(0), copy.deepcopy(engine.template)
     rng = torch.Generator().manual_seed(0)
@@ -125,7 +125,7 @@ def _require_faithful_copy(engine: Engine, batch: Batch) -> None:
         faithful = False
     if not faithful:
         raise InputError(
-            f"a copy of {type(itself).__name__} computes something else than the module itself, and every client "
+            f"a copy of {type(itself).__name__} computes other values than the module itself, and every client "
             "trains a copy: a function in it (a lambda, a hook) refers to the original's layers; use methods of "
             "the module instead, or the layer that a hook is given"
         )
@@ -172,7 +172,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
         require_augmentation(augment, batch, keys)
     except InputError:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function may raise anything
         if not _is_users(error, RuntimeError, TypeError, IndexError, ValueError):
             raise
         raise InputError(

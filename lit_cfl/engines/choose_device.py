@@ -1,7 +1,7 @@
 """Chooses the device on which clients train: the only place that resolves `device: auto`.
 
-The first GPU if there is one, unless the whole run is small: below 100 billion multiply-adds, about ten seconds of one
-core, a run has finished before a GPU has started. Each of Ray's workers has a GPU if their cluster has any.
+That is the first GPU if there is one, unless the whole run is small: below 100 billion multiply-adds, about ten seconds
+on one core, a run finishes before a GPU has started. Each Ray worker uses a GPU if their cluster has any.
 """
 
 from lit_cfl.devices import count_gpus
@@ -32,7 +32,7 @@ def resolve_device(asked: str, multiply_adds: float = 0) -> str:
 
 
 def device_of_ray(asked: str, found: int) -> str:
-    """Returns the device of each of Ray's workers, which sees no GPU but its own."""
+    """Returns the device of each of Ray's workers, which sees only its own GPU."""
     if asked == "auto":
         return "cuda:0" if found else "cpu"
     if number := number_of_gpu(asked):
@@ -57,7 +57,7 @@ def require_first_gpu(asked: str, what: str) -> None:
 
     Args:
         asked: Requested device.
-        what: Name of what runs in such a process, for the message.
+        what: Name of the program that runs in such a process, for the message.
 
     Raises:
         InputError: it is a GPU with another index.

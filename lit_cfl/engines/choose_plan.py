@@ -1,15 +1,15 @@
 """Chooses a plan by rule, from the task, the options, the amount of work and the kind of hardware, never from a timing
-or the memory that is free:
+or from free memory:
 
 * device: the first GPU if there is one and the run is not small (`choose_device.py`), else the CPU;
 * engine: the first of `chain`, `stack`, `loop` and `trainer` (`ways.py`) that has no reason against it on that device;
 * workers: 0 (this process trains), or Ray's: with `engine: ray`, and on a CPU for long runs with long rounds
-  (5,000 billion multiply-adds per run and 10 billion per round: about five minutes and one second of one core) if no
-  part of the plan is set explicitly. One per core, or one per GPU, but at most one per client of a cohort;
+  (5,000 billion multiply-adds per run and 10 billion per round: about five minutes and one second on one core) if no
+  part of the plan is set explicitly. There is one per core, or one per GPU, but at most one per client of a cohort;
 * lanes: clients that train together. On a GPU one per client of a cohort, in multiples of 8; at most what fits
   a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 if they
   have at most 64 million parameters together. On a CPU as many as take 64 MiB;
-* threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), else all cores; Ray's
+* threads: 1 below a million parameters (a second thread does not speed up an MLP of 100,000), else all cores; Ray's
   workers have one each; never more than `OMP_NUM_THREADS`;
 * rows_mib: 1024.
 
@@ -115,7 +115,7 @@ def _lanes(
 
 
 def _processes_pay(workload: Workload, device: str) -> bool:
-    several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ  # a cluster's cores are others'
+    several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ  # others may use a cluster's cores
     work = workload.multiply_adds
     long = work >= _PROCESSES_PAY and work / workload.rounds >= _ROUND_PAYS
     return device == "cpu" and several and long and find_spec("ray") is not None

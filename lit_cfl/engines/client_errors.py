@@ -13,10 +13,10 @@ from lit_cfl.errors import DivergedError, join_ids, note_on_error
 
 @contextmanager
 def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
-    """Adds the client that was trained and the round to an error, such as one of the user's module.
+    """Adds the client in training and the round to an error, such as one raised by the user's module.
 
     Args:
-        waiting: returns the clients that are not trained yet, the current one first.
+        waiting: Returns the clients that are not trained yet, the current one first.
         together: True if several train at once, and it is unknown which of them raised the error.
     """
 
@@ -32,14 +32,14 @@ def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool
 def explain_divergence(
     client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
 ) -> DivergedError:
-    """Builds the error for a client that diverged: in training, or because its loss was not finite before it trained.
+    """Builds the error for a client that diverged: during training, or with a loss that was not finite before.
 
     Args:
-        round: Rounds completed before.
+        round: Number of rounds completed before.
         loss: Training loss of the client; NaN if none was reported.
         rate: Learning rate of the client.
-        examples: numbers of its training examples, int64 `[n]`.
-        before: their losses under the model from which it started `[n]`.
+        examples: Numbers of its training examples, int64 `[n]`.
+        before: Their losses under the client's initial model `[n]`.
     """
     wrong = (~before.isfinite()).nonzero().flatten()
     if not len(wrong):

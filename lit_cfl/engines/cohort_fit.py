@@ -29,7 +29,7 @@ Ended = Callable[[int], None]  # called with the number of finished clients; may
 class CohortFit:
     """Local training of n clients, each with at least one example and one step.
 
-    `ClientLoop.gradients` also gets one: without models, centres and mini-batches, with one key per client.
+    `ClientLoop.gradients` also receives one, without models, centres and mini-batches, with one key per client.
 
     Args:
         clients: ids, int64 `[n]`, on the CPU.
@@ -50,8 +50,8 @@ class CohortFit:
         rates: learning rates of the optimizer's parameter groups; None = the optimizer's own.
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
-            examples are the data's, or changed already.
-        decode: Converts inputs from bytes to floats, in a tensor `out` if one is given; None = they are not bytes
+            examples are not augmented, or were augmented already.
+        decode: Converts inputs from bytes to floats, into the tensor `out` if given; None = inputs are not bytes
             (`ClientLoop.reads_bytes`).
     """
 
@@ -124,7 +124,7 @@ class ClientLoop(ABC):
         name: Name in plans.
         is_collective: True if several clients train at once, so that an error cannot name one.
         seeds_global_generators: True if modules may draw random numbers themselves.
-        reads_bytes: True if `fit` reads inputs as bytes on a CPU if they are stored as bytes.
+        reads_bytes: True if `fit`, on a CPU, accepts inputs as the bytes in which they are stored.
         reports_every_loss: False if a loss of NaN may mean that a module reported none.
     """
 
@@ -214,7 +214,7 @@ class ClientLoop(ABC):
         """Returns an object that computes losses and scores of models.
 
         Args:
-            seed: see `Scorer`.
+            seed: See `Scorer`.
         """
         return Scorer(self.copied(self.plan.dtype).eval(), self.layout, self.plan.dtype, seed)
 

@@ -20,7 +20,7 @@ class KeyedDropout(nn.Module):
     """Replaces `nn.Dropout` with masks that depend on a key.
 
     Args:
-        p: probability that a unit is dropped, 0 to 1.
+        p: Probability that a unit is dropped, 0 to 1.
         layer: Number of this layer in the module.
     """
 
@@ -45,8 +45,8 @@ def compute_kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int],
 
     Args:
         keys: Keys of the masks, int64 `[...]`.
-        p, layer: see `KeyedDropout`.
-        shape: Shape of the units under one key. The mask of fewer units is the beginning of the mask of more.
+        p, layer: See `KeyedDropout`.
+        shape: Shape of the units under one key. The mask of fewer units is a prefix of the mask of more units.
 
     Returns:
         `[..., *shape]`.

@@ -20,14 +20,14 @@ def build_engine(
         template: The task's module of this seed, if it was built already.
     """
     if plan.workers:
-        from lit_cfl.engines.ray.engine import RayEngine  # all others work without Ray
+        from lit_cfl.engines.ray.engine import RayEngine  # the other engines work without Ray
 
         return RayEngine(task, plan, seed, local, template)
     return Engine(task, plan, seed, local, template)
 
 
 def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) -> RayRoom:
-    """Counts the resources of Ray's workers, if there are to be any.
+    """Counts the resources of Ray's workers, if the options ask for them.
 
     Adds a notice if a cluster is running and `device` is `auto`.
     """
@@ -35,7 +35,7 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
     asked = options.device or device
     if not (engine == "ray" or options.workers) or (asked == "cpu" and options.workers):
         return RayRoom()
-    from lit_cfl.engines.ray import cluster  # all others work without Ray
+    from lit_cfl.engines.ray import cluster  # the other engines work without Ray
 
     room = cluster.count_room(options.threads or 1)
     if asked == "auto" and cluster.is_there():

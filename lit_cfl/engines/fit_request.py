@@ -21,7 +21,7 @@ from lit_cfl.engines.mini_batches import (
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive_each
 
-CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
+CHECK = "check"  # purpose of the fit that only checks whether clients can be trained
 _NONE = torch.empty(0, dtype=torch.int64)
 _NO_BATCHES = MiniBatches(_NONE, _NONE, _NONE)
 
@@ -40,7 +40,7 @@ class FitRequest:
     budget: Budget
     lengths: Tensor  # [n], the budget's length for each client
     rates: Rates | None = None  # learning rates of the round; None = the optimizer's
-    weights: Sequence[Tensor] | None = None  # Factors of the losses of each client's examples [n]; None = 1
+    weights: Sequence[Tensor] | None = None  # factors of the losses of each client's examples [n]; None = 1
 
     def weights_at(self, positions: Tensor) -> Tensor | None:
         """Returns the factors of these clients' examples, concatenated, or None."""

@@ -17,7 +17,7 @@ def seed_global_generators(seed: int, purpose: str, *ids: int) -> None:
 
 
 def _seed(derived: int) -> None:
-    torch.default_generator.manual_seed(derived)  # `torch.manual_seed` takes 0.2 ms where CUDA is not in use
+    torch.default_generator.manual_seed(derived)  # `torch.manual_seed` takes 0.2 ms if CUDA is not in use
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(derived)
     np.random.seed(derived % 2**32)
@@ -29,7 +29,7 @@ def seed_globally(derived: int | None, device: str) -> Iterator[None]:
     """Seeds the global generators within the block, and restores them afterwards.
 
     Args:
-        derived: a seed of `derive`; None = leave the generators unchanged.
+        derived: A seed from `derive`; None = leave the generators unchanged.
         device: Device of the modules that draw.
     """
     if derived is None:

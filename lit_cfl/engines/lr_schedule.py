@@ -1,7 +1,7 @@
 """Learning rates over rounds: a PyTorch scheduler that takes one step per round.
 
 Clients build new optimizers in every round, so a scheduler in the module would start again. The rates of a round are
-therefore computed here, only from the schedule, the optimizer's rates and the number of the round: they are the same in
+therefore computed here from the schedule, the optimizer's rates and the number of the round alone: they are the same in
 every way of training and after a resume.
 """
 
@@ -66,7 +66,7 @@ class RoundRates:
         self._fixed = [_other_options(group) for group in self._optimizer.param_groups]
         try:
             self._scheduler = schedule(self._optimizer)
-        except Exception as error:  # whatever a scheduler raises, perhaps a user's
+        except Exception as error:  # a scheduler, perhaps a user's, may raise anything
             raise InputError(f"local.lr_schedule cannot be made: {short_error(error)}; change its init_args") from error
         if isinstance(self._scheduler, ReduceLROnPlateau):
             raise InputError(
@@ -86,11 +86,11 @@ class RoundRates:
         while len(self._found) <= round:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that the optimizer takes no step
+                    warnings.simplefilter("ignore")  # the warning that the optimizer takes no step
                     self._scheduler.step()
-            except Exception as error:  # whatever a scheduler raises, perhaps a user's
+            except Exception as error:  # a scheduler, perhaps a user's, may raise anything
                 raise InputError(
-                    f"local.lr_schedule: {self._name} gives no rate for round {len(self._found) + 1}: "
+                    f"local.lr_schedule: {self._name} has no rate for round {len(self._found) + 1}: "
                     f"{short_error(error)}; change its init_args, or run fewer rounds"
                 ) from error
             self._record()
@@ -152,10 +152,10 @@ def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lengths_in(state: Mapping[str, Any], before: int = 0) -> Iterator[int]:
-    """Finds the lengths in a scheduler's state; of schedulers in sequence, that of the last one.
+    """Finds the lengths in a scheduler's state; for schedulers in sequence, the last one's.
 
     Args:
-        before: rounds before it starts.
+        before: Number of rounds before the scheduler starts.
     """
     yield from (before + state[name] for name in _LENGTHS if isinstance(state.get(name), int))
     parts, milestones = state.get("_schedulers", []), state.get("_milestones", [])

@@ -1,4 +1,4 @@
-"""Draws the mini-batches of a cohort: the same in every way of training, whoever else is in the cohort."""
+"""Draws the mini-batches of a cohort: the same in every way of training and in every cohort."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep
     """Counts the mini-batches of one epoch of each client, int64 `[n]`; 0 for a client without examples.
 
     Args:
-        sizes: examples of each client, int64 `[n]`, 0 or more.
+        sizes: Number of examples of each client, int64 `[n]`, 0 or more.
         batch_size: B, or `full`.
         last: Treatment of the examples that do not fill the last mini-batch, see `LocalTraining`.
     """
@@ -37,7 +37,7 @@ def count_steps(
     Args:
         budget: Budget of the fit; only its unit is read.
         lengths: The budget's length for each client, int64 `[n]`.
-        sizes, batch_size, last: see `steps_of_epoch`.
+        sizes, batch_size, last: See `steps_of_epoch`.
     """
     in_epoch = steps_of_epoch(sizes, batch_size, last)
     return lengths * (in_epoch if budget.unit == "epochs" else in_epoch.clamp(max=1))
@@ -47,8 +47,8 @@ def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: La
     """Counts the examples in the first mini-batches of each client, repeats included, int64 `[n]`.
 
     Args:
-        steps: mini-batches of each client, int64 `[n]`.
-        sizes, batch_size, last: see `steps_of_epoch`.
+        steps: Number of mini-batches of each client, int64 `[n]`.
+        sizes, batch_size, last: See `steps_of_epoch`.
     """
     in_epoch = steps_of_epoch(sizes, batch_size, last)
     full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
@@ -111,9 +111,9 @@ def draw_batches(
 
     Args:
         seeds: Seed of each client's own stream `[n]`.
-        sizes: examples of each client, int64 `[n]`, 1 or more.
-        steps: mini-batches of each client, int64 `[n]`.
-        batch_size, last: see `steps_of_epoch`.
+        sizes: Number of examples of each client, int64 `[n]`, 1 or more.
+        steps: Number of mini-batches of each client, int64 `[n]`.
+        batch_size, last: See `steps_of_epoch`.
     """
     in_epoch = steps_of_epoch(sizes, batch_size, last)
     epochs = -(-steps // in_epoch)

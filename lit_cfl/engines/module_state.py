@@ -109,7 +109,7 @@ def _numpys_state(rng: np.random.Generator | np.random.RandomState) -> Any:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """Returns the contents of an object by name suffix; none for code and for objects of PyTorch and Python."""
+    """Returns the contents of an object by name suffix; empty for code and for objects of PyTorch and Python."""
     if isinstance(value, MethodType):
         return {"": value.__self__}
     if isinstance(value, Mapping):

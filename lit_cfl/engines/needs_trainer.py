@@ -1,6 +1,6 @@
 """Finds behaviour of a LightningModule beyond `losses` and one plain optimizer, which only `trainer` supports.
 
-Modules are tried out on temporary copies.
+The checks run on temporary copies of the module.
 """
 
 import copy
@@ -40,7 +40,7 @@ def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch:
     """Lists why only `trainer` can fit this module; empty if its losses and one plain optimizer suffice.
 
     Args:
-        batch: a few examples on the CPU.
+        batch: A few examples on the CPU.
     """
     found = find_unsupported(module)
     if found:
@@ -69,11 +69,11 @@ def find_unsupported(module: LightningModule) -> list[str]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"configure_optimizers of {type(module).__name__} failed: {error}; fix its options") from error
-    except Exception as error:  # such as a read of self.trainer, which is not there yet
+    except Exception as error:  # such as a read of self.trainer, which does not exist yet
         return [*reasons, f"configure_optimizers raises {type(error).__name__} without a Trainer"]
     if not isinstance(configured, Optimizer):
         others = [f"the scheduler {type(scheduler).__name__}" for scheduler in schedulers_in(configured)]
-        reasons += others or ["configure_optimizers gives more than one plain optimizer"]
+        reasons += others or ["configure_optimizers does not return one plain optimizer"]
     elif type(configured) not in _FAST_OPTIMIZERS:
         reasons.append(f"optimizer {type(configured).__name__}")
     return reasons
@@ -97,7 +97,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
         gradients, after = run_step(module, layout, batch)
         torch.manual_seed(1)
         others, _ = run_step(module, layout, batch)
-    except Exception:  # it cannot take the data at all: `require_trainable` reports it
+    except Exception:  # the module cannot take the data: `require_trainable` reports that
         return []
     if found := _compare_training_step(module, batch):
         return found
@@ -105,7 +105,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
         if found := find_dependence_on_history(module, layout, parts, compute, what):
             return found
     for slot, gradient, other in zip(layout.slots, gradients, others, strict=False):  # parameters come first
-        if gradient is None or other is None:  # an optimizer leaves it unchanged, without decay
+        if gradient is None or other is None:  # the optimizer leaves it unchanged, without decay
             return [f"the parameter {slot.name} takes no part in the losses"]
         if not torch.equal(gradient.nan_to_num(), other.nan_to_num()):
             return ["it draws random numbers, other than by nn.Dropout"]
@@ -122,10 +122,10 @@ def _compare_training_step(module: LightningModule, batch: Batch) -> list[str]:
     expected = _without_a_trace(module, lambda own: losses_of(own, batch).mean())
     try:
         loss = _without_a_trace(module, lambda own: _loss_of_step(own, batch, 0))
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # a user's module may raise anything
         return [f"training_step raises {type(error).__name__} without a Trainer"]
     same = loss is not None and loss.shape == () and torch.allclose(loss.double(), expected, rtol=1e-5)
-    return [] if same else ["training_step gives another loss than the mean of losses"]
+    return [] if same else ["training_step returns a loss other than the mean of losses"]
 
 
 def _has_own_step(module: LightningModule) -> bool:
@@ -159,7 +159,7 @@ def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
         alone = losses_of(module, (batch[0][:1], batch[1][:1]))
         together = losses_of(module, batch)[:1]
     same = torch.allclose(alone, together, rtol=1e-6, atol=1e-9, equal_nan=True)
-    return [] if same else ["the loss of an example depends on the others of its mini-batch"]
+    return [] if same else ["the loss of an example depends on the other examples in its mini-batch"]
 
 
 def to_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:

@@ -1,7 +1,7 @@
 """Steps of SGD, Adam or AdamW as functions of tensors, so that a stack of clients can be updated together.
 
 The rule follows from the optimizer that the module configures: its class, and the rates and decays of its parameter
-groups. It is the same as PyTorch's. Parameters and state change in place, which reads and writes each of them once.
+groups. It is the same as PyTorch's. Parameters and state change in place, so each of them is read and written once.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class FunctionalOptimizer:
         """Returns the optimizer with these learning rates of its groups; itself for None.
 
         Args:
-            rates: numbers; or float64 tensors without axes, which a captured CUDA graph reads again in every step.
+            rates: Numbers, or 0-d float64 tensors, which a captured CUDA graph reads again in every step.
         """
         if rates is None:
             return self
@@ -55,7 +55,7 @@ class FunctionalOptimizer:
 
     @property
     def slots(self) -> int:
-        """State tensors of each parameter's shape."""
+        """Number of state tensors per parameter, each of its shape."""
         if self.kind == "sgd":
             return int(any(option["momentum"] for option in self.options))
         return 2
@@ -79,7 +79,7 @@ class FunctionalOptimizer:
 
         Args:
             parameters, gradients: `[lanes, ...]` each.
-            state: as `start` gives it; zero at a client's first step.
+            state: State as `start` returns it; zero at a client's first step.
             corrections: Bias corrections of this step `[2, lanes]`.
             first: True for a client's first step, bool `[lanes]`.
         """
@@ -130,7 +130,7 @@ def _adam_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], co
     mean.lerp_(g, 1 - beta1)
     square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
     shape = (-1, *[1] * (p.dim() - 1))
-    # the corrections are kept in float64 until here: in float32 they cost 5e-4 after a few steps
+    # the corrections stay in float64 until here: in float32 their error is 5e-4 after a few steps
     size = (rate / corrections[0]).to(p.dtype).view(shape)
     root = square.sqrt().div_(corrections[1].to(p.dtype).view(shape)).add_(option["eps"])
     p.sub_((size * mean).div_(root))

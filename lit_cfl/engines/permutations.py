@@ -1,8 +1,8 @@
 """Draws the permutations of `torch.randperm` for many clients at once.
 
-`torch.randperm` shuffles as Fisher and Yates did: for i from 0 it exchanges the numbers at i and i + r % (n - i), where
-r is the generator's next 32 bits. `steps.cpp` does the same for all clients in one call. Where it is not compiled, or
-where this PyTorch shuffles in another way, PyTorch draws the permutations one by one.
+`torch.randperm` is a Fisher-Yates shuffle: for i from 0 it swaps the numbers at i and i + r % (n - i), where r is the
+generator's next 32 bits. `steps.cpp` does the same for all clients in one call. If it is not compiled, or if this
+PyTorch shuffles in another way, PyTorch draws the permutations one by one.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def draw_permutations(seeds: Sequence[int], sizes: Tensor, counts: Tensor) -> Te
 
 @cache
 def _draws_as_pytorch(library: Any) -> bool:
-    """Returns whether the compiled code draws what this PyTorch draws."""
+    """Returns whether the compiled code draws the same permutations as the installed PyTorch."""
     given = torch.tensor([0, 2**62 + 5]), torch.tensor([5, 700]), torch.tensor([3, 2])
     return torch.equal(_draw(library, *given), _draw_each(*given))
 

@@ -26,7 +26,7 @@ class PlainLoop(ClientLoop):
     """Trains one client after the other in a single module, whose parameters change in place.
 
     On a CPU the gradients of a batch of more than 1,024 examples are sums over parts, whose activations take less
-    memory and exceed the caches less often; except with BatchNorm and dropout, which depend on the whole batch.
+    memory and exceed the caches less often. BatchNorm and dropout depend on the whole batch, so it is not split there.
     """
 
     name = "loop"

@@ -2,7 +2,7 @@
 computes the same.
 
 `32-true` is full float32: products and convolutions on a GPU do not round to TF32, which PyTorch allows in convolutions
-by default. `tf32` rounds the factors of each product to ten bits on a GPU; numbers are float32. A CPU never rounds.
+by default. `tf32` rounds the factors of each product to ten bits on a GPU; tensors stay float32. A CPU never rounds.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ class PlanOptions:
     Args:
         engine: Way in which clients train: `trainer`, `loop`, `chain` or `stack`.
         device: `cpu` or `cuda:<i>`.
-        precision: a `lightning.Trainer` precision, or `tf32`.
+        precision: A `lightning.Trainer` precision, or `tf32`.
         threads: CPU threads of PyTorch, 1 or more.
         rows_mib: Size of the local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in
             chunks, which on a GPU have at least as many clients as train together.
@@ -102,7 +102,7 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     torch.backends.cudnn.allow_tf32 = shorter
     torch.backends.cudnn.benchmark = False  # scores have batches of many sizes; see `CapturedSteps`
     deterministic = deterministic and plan.device != "cpu"
-    if plan.device != "cpu":  # a later run in this process may be deterministic, and cuBLAS reads it once
+    if plan.device != "cpu":  # a later run in this process may be deterministic, but cuBLAS reads the setting once
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if deterministic:
         # PyTorch would fill every new tensor with NaN, one kernel each; ours are all written before they are read.

@@ -149,7 +149,7 @@ class RoundWork:
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64)
         for owners, losses in self._losses_in_parts(models, clients):
             sums.index_add_(0, owners, losses.T)
-        means = sums / self.data.num_examples[clients][:, None]  # 0 / 0 is nan: no data
+        means = sums / self.data.num_examples[clients][:, None]  # 0 / 0 is nan for a client without data
         return means + self.engine.penalties(models) if penalised else means
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import per_example, scores_of
 
-EVALUATION_BATCH = 1024  # fixed, as sums of float32 losses must not depend on the machine; larger ones exceed caches
+EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger batches exceed caches
 ModelName = Callable[[int], str]
 
 
@@ -183,7 +183,7 @@ def split_reads_by_model(which: Tensor) -> list[slice]:
     """Splits examples into reads of at most one batch: a batch of one model each, or small batches of several models.
 
     Args:
-        which: the model of each example, int64 `[n]`, ascending.
+        which: Model of each example, int64 `[n]`, ascending.
     """
     reads: list[slice] = []
     begin = 0

@@ -1,7 +1,7 @@
 """Detects modules whose step depends on the Trainer's progress or on earlier steps.
 
-Other ways than `trainer` have no epochs, no batch numbers and no Trainer, and train all clients in one module. Such a
-module needs `trainer`, in which each client's fit has a new copy and a Trainer whose progress starts at 0.
+Ways other than `trainer` have no epochs, no batch numbers and no Trainer, and train all clients in one module. Such a
+module needs `trainer`, where each client's fit has a new copy and a Trainer whose progress starts at 0.
 """
 
 import copy
@@ -31,7 +31,7 @@ _USED_BY_PYTHON = frozenset(
     )
 )
 _LATER = 1_000  # number of a batch
-_COMPUTED = "\0"  # begins the names of what is computed, which no attribute has
+_COMPUTED = "\0"  # prefix for the names of computed values; no attribute starts with it
 
 
 def find_reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, what: str) -> list[str]:
@@ -75,7 +75,7 @@ def find_dependence_on_history(
     try:
         together = _steps(module, layout, [one, other, one], compute)
         alone = _steps(module, layout, [other], compute)
-    except Exception as error:  # whatever a user's module raises at its second step
+    except Exception as error:  # a user's module may raise anything at its second step
         return [f"{what} raises {type(error).__name__} at a second step"]
     for later, fresh in ((together[1], alone[0]), (together[2], together[0])):
         names = [
@@ -84,7 +84,7 @@ def find_dependence_on_history(
         if attributes := [name for name in names if not name.startswith(_COMPUTED)]:
             return [f"{attributes[0]} changes from step to step"]
         if names:
-            return [f"{what} gives another loss after other steps"]
+            return [f"{what} returns a different loss after other steps"]
     return []
 
 

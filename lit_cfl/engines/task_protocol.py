@@ -71,7 +71,7 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
     """Explains in one line why a user's module has no gradients outside of a Trainer's fit.
 
     Args:
-        round: rounds completed before.
+        round: Number of rounds completed before.
     """
     try:
         yield
@@ -171,8 +171,8 @@ def mixed_outcomes_of(
         del module.forward
     if not calls:
         raise InputError(
-            f"{type(module).__name__}.outcomes does not call the module itself, self(inputs), so that outputs of "
-            "several models cannot be mixed in it; let it do so"
+            f"{type(module).__name__}.outcomes does not call the module itself, self(inputs), so the outputs of "
+            "several models cannot be mixed; call self(inputs) in it"
         )
     return found
 

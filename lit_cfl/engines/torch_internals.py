@@ -1,8 +1,8 @@
 """All uses of PyTorch's private names, with the reason why no public name works.
 
-* Fake tensors and the dispatch mode: memory is estimated by a step without numbers that sees every operation, also
-  those of the backward pass (`lane_memory.py`). `torch.device("meta")` does not take modules that hold plain tensors,
-  and `TorchFunctionMode` does not see the backward pass.
+* Fake tensors and the dispatch mode: memory is estimated by a step on tensors without numbers, which sees every
+  operation, including those of the backward pass (`lane_memory.py`). `torch.device("meta")` does not support modules
+  that hold plain tensors, and `TorchFunctionMode` does not see the backward pass.
 * Hooks: PyTorch adds and removes them, but does not say whether there are any.
 """
 

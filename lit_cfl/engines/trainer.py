@@ -205,7 +205,7 @@ class _ClientFit(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if loss is not None:  # a training_step may skip a batch, or optimise by hand
+        if loss is not None:  # a training_step may skip a batch, or optimise manually
             self._sum = self._sum + loss.detach().double() * len(batch[1])
             self._count += len(batch[1])
 

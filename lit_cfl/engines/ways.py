@@ -6,7 +6,7 @@ from lit_cfl.engines.plain_loop import PlainLoop
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.trainer import TrainerLoop
 
-WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLoop)  # the rule takes the first that can
+WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLoop)  # the rule tries them in order
 
 
 def get_way(name: str) -> type[ClientLoop]:

@@ -53,12 +53,12 @@ class TaskTraits:
 
     @cached_property
     def trainer_reasons(self) -> list[str]:
-        """Why only `trainer` can train this task; empty if `losses` and one plain optimizer suffice."""
+        """Reasons why only `trainer` can train this task; empty if `losses` and one plain optimizer suffice."""
         return reasons_for_trainer(self.module, self.layout, self.batch)
 
     @cached_property
     def stack_reasons(self) -> list[str]:
-        """Why `torch.func.vmap` cannot train several clients; empty if it can. Read `trainer_reasons` first."""
+        """Reasons why `torch.func.vmap` cannot train several clients; empty if it can. Read `trainer_reasons` first."""
         return reasons_for_no_stack(self.module, self.layout, self.batch)
 
     def batch_size(self, local: LocalTraining) -> int:
@@ -73,13 +73,13 @@ def count_multiply_adds(module: LightningModule, batch: Batch) -> int:
         batch: Batch of at least one example; only the first is used.
 
     Returns:
-        0 if the module needs numbers, not only shapes, or cannot take the example: the training reports that.
+        0 if the module needs numbers, not only shapes, or cannot take the example, which training reports.
     """
     shapes = copy.deepcopy(module).to("meta").eval()
     try:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             losses_of(shapes, (batch[0][:1].to("meta"), batch[1][:1].to("meta")))
-    except Exception:  # whatever a user's own module raises
+    except Exception:  # a user's module may raise anything
         return 0
     return int(counter.get_total_flops()) // 2
 
@@ -115,7 +115,7 @@ class RayRoom:
     """Resources of Ray's workers, on any machine; see `factory.room_of_ray`.
 
     Args:
-        places: Number of workers for whose threads there are cores; None = one per core of this machine.
+        places: Number of workers that fit on the cores with their threads; None = one per core of this machine.
         gpus: Number of GPUs.
     """
 

@@ -405,7 +405,10 @@ class WithSpare(MLP):
     [
         (lambda: Classification(WithAverage(), SGD), "the buffer net.seen changes in training"),
         (lambda: Classification(WithSpare(), SGD), "the parameter net.spare.weight takes no part in the losses"),
-        (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "the loss of an example depends on the others of its mini-batch"),
+        (
+            lambda: Coupled(MLP(12, SHAPE, 10), SGD),
+            "the loss of an example depends on the other examples in its mini-batch",
+        ),
         (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "it draws random numbers, other than by nn.Dropout"),
         (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d with momentum None, .* \(net.bn1\)"),
         (task(NETS["mlp"], partial(torch.optim.Adam, amsgrad=True)), "the optimizer's option amsgrad"),

@@ -240,16 +240,19 @@ def found_against(net: nn.Module) -> list[str]:
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.RNN(4, 3, batch_first=True), "RNN, which has no form for a stack"),
+        (nn.RNN(4, 3, batch_first=True), "RNN, which has no form that can be stacked"),
         (
             OwnGRU(4, 3, batch_first=True),
-            "OwnGRU, which has no form for a stack",
+            "OwnGRU, which has no form that can be stacked",
         ),
         (
             OwnEmbedding(4, 3, padding_idx=1),
-            "OwnEmbedding, which has no form for a stack",
+            "OwnEmbedding, which has no form that can be stacked",
         ),
-        (nn.Embedding(4, 3, max_norm=1.0), "Embedding with max_norm or scale_grad_by_freq, which would count the fill"),
+        (
+            nn.Embedding(4, 3, max_norm=1.0),
+            "Embedding with max_norm or scale_grad_by_freq, which would count the padding",
+        ),
         (nn.EmbeddingBag(4, 3, scale_grad_by_freq=True), "EmbeddingBag with max_norm or scale_grad_by_freq"),
         (nn.LSTM(4, 3, batch_first=True, proj_size=2), "LSTM with proj_size 2"),
         (nn.GRU(4, 3, 2, batch_first=True, dropout=0.2), "GRU with dropout 0.2 between its layers"),
@@ -290,7 +293,7 @@ class AsksTrainer(Classification):
 @pytest.mark.parametrize(
     ("kind", "reasons"),
     [
-        (Penalized, ["training_step gives another loss than the mean of losses"]),
+        (Penalized, ["training_step returns a loss other than the mean of losses"]),
         (AsksTrainer, ["training_step reads self.trainer"]),
         (Logging, []),
     ],

@@ -1,7 +1,7 @@
-"""Trains clients of small chains by `steps.cpp`: each alone, in all its steps, several in one call.
+"""Trains clients of small chains with `steps.cpp`: one call trains several clients, each alone in all its steps.
 
-A step in PyTorch takes some 60 us of calls, however little it computes: with few examples, or few clients in a stack,
-longer than its arithmetic. What `can_train` excludes trains in stacks.
+A step in PyTorch spends about 60 us on calls, however little it computes: with few examples, or few clients in a stack,
+more than on arithmetic. Training that `can_train` excludes runs in stacks.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from lit_cfl.engines.chain.updates import Rule, Training
 from lit_cfl.engines.cohort_fit import CohortFit, Ended
 from lit_cfl.parameters import ParameterLayout
 
-_LARGEST = 2**20  # numbers of a model: PyTorch's products of larger matrices are as fast or faster
+_LARGEST = 2**20  # numbers of a model: PyTorch multiplies larger matrices as fast or faster
 _AT_ONCE = 2**19  # numbers of the examples that a call reads: 2 MiB, which stay in a cache
 _PADDED = 16  # numbers: `kPadded` of steps.cpp
 
@@ -55,7 +55,7 @@ def can_train(training: Training, work: CohortFit, columns: int) -> bool:
     """Returns whether the compiled steps are installed and can do this training, for any clients.
 
     Args:
-        columns: numbers of a model.
+        columns: Number of columns of a row.
     """
     chain, models = training.chain, work.models
     return (
@@ -131,9 +131,9 @@ class CompiledSteps:
         """Trains some clients.
 
         Args:
-            rows: `[n, d]`, of the cohort; those of the clients are written.
-            losses: sums of each client's losses, float64 `[n]`, in the same way.
-            ended: called with how many there are, when they have ended.
+            rows: Rows of the cohort `[n, d]`; those of these clients are overwritten.
+            losses: Sum of each client's losses, float64 `[n]`, overwritten likewise.
+            ended: Called with the number of these clients after they have finished.
         """
         work, first, step, start = (
             self._work,
@@ -143,11 +143,11 @@ class CompiledSteps:
         )
         examples = torch.arange(start, start + int(work.sizes[first : clients.stop].sum()))
         inputs, missing = self._examples.read(examples), -self._examples.width % _PADDED
-        inputs = pad(inputs, (0, missing)) if missing else inputs  # `pad` copies also where nothing is missing
+        inputs = pad(inputs, (0, missing)) if missing else inputs  # `pad` copies even if nothing is missing
         read = [work.models, work.start[first:], work.centers, work.center[first:], inputs]
         read += [self._examples.targets[start:], work.sizes[first:], work.steps[first:], self._dual[first:]]
         read += [work.batches.drawn, work.batches.begins[step:], work.batches.counts[step:]]
-        kept = [None if part is None else part.contiguous() for part in read]  # until the call has ended
+        kept = [None if part is None else part.contiguous() for part in read]  # kept alive until the call has ended
         pointers = [None if part is None else part.data_ptr() for part in (*kept, rows[first:], losses[first:])]
         asked = _Work(self._layers, len(self._layers), self._columns, len(clients), *pointers)
         library: Any = load_library()[0]

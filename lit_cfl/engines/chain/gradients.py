@@ -35,7 +35,7 @@ def compute_gradients(
         model: `[d]`.
         work: Gradients to compute, see `ClientLoop.gradients`.
         examples: The clients' examples.
-        ended: called with how many clients have ended.
+        ended: Called with the number of finished clients.
     """
     padded, done, least = pad(work.sizes, 4), 0, least_lanes(training.chain.layers)
     starts = work.sizes.cumsum(0) - work.sizes
@@ -65,8 +65,8 @@ def _stack_gradients(
     """Computes the gradients of a stack by the parameters' names.
 
     Args:
-        own: positions of the clients' examples, int64 `[clients, n]`.
-        shares: weight of each example in its client's mean `[clients, n]`.
+        own: Positions of the clients' examples, int64 `[clients, n]`.
+        shares: Weight of each example in its client's mean `[clients, n]`.
     """
     chain, arithmetic, found = training.chain, training.arithmetic, dict[str, Tensor]()
     inputs = examples.read(own)

@@ -1,7 +1,7 @@
 """Groups the clients of a cohort into stacks by each client's own shape, so that no result depends on the others.
 
-A client's mini-batches are padded to the next rung of a fixed ladder, and so are its examples in dual form: rungs are
-powers of two with equal distances between them. Clients of the same rungs train in one stack, the longest first.
+A client's mini-batches are padded to the next rung of a fixed ladder, and so are its examples in dual form: the rungs
+are powers of two and evenly spaced sizes between them. Clients on the same rungs train in one stack, the longest first.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lit_cfl.engines.cohort_fit import CohortFit
 
-_FEWEST = 4  # clients of a full stack: a step's calls take as long as some multiplications
-LEAST = 2  # rows of a matrix: a product over one row takes another way where it stands alone in its stack
+_FEWEST = 4  # minimum of clients in a full stack: a step's calls take as long as some multiplications
+LEAST = 2  # minimum rows of a matrix: a product with one row is computed differently if it is alone in its stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +21,8 @@ class Shapes:
     """The shapes that determine how each client trains, int64 `[n]` each.
 
     Args:
-        width: examples of a mini-batch, padded.
-        size: examples of the client, padded; 0 = not in dual form.
+        width: Examples per mini-batch, padded.
+        size: Number of examples, padded; 0 = not in dual form.
     """
 
     width: Tensor
@@ -34,9 +34,9 @@ class Span:
     """A range of steps in which the same clients of a group train.
 
     Args:
-        steps: their numbers.
-        busy: how many of the first clients train in them.
-        following: how many of these continue after the span.
+        steps: Numbers of the steps.
+        busy: Number of clients that train in them, the first ones of the group.
+        following: Number of these clients that continue after the span.
     """
 
     steps: range
@@ -49,9 +49,9 @@ class ClientGroup:
     """Clients that train in one stack.
 
     Args:
-        clients: their positions in the cohort, int64 `[c]`, those with the most steps first.
+        clients: Positions in the cohort, int64 `[c]`, those with the most steps first.
         steps: Steps of each client `[c]`.
-        width, size: see `Shapes`; size 0 = the first layer is not in dual form.
+        width, size: See `Shapes`; size 0 = the first layer is not in dual form.
     """
 
     clients: Tensor
@@ -91,7 +91,7 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
     """Rounds sizes `[n]` up to the next padded size, at least 2.
 
     Args:
-        rungs: from one power of two to the next, itself a power of two.
+        rungs: Number of padded sizes from one power of two to the next, itself a power of two.
     """
     exponents = torch.frexp(sizes.double()).exponent - 1  # exact
     distance = 2 ** (exponents - (rungs.bit_length() - 1)).clamp(min=0)
@@ -114,10 +114,10 @@ def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
 
 
 def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[ClientGroup]:
-    """Yields the groups.
+    """Yields the groups of clients that train in one stack.
 
     Args:
-        most: says how many clients of a shape train in one stack.
+        most: Maximum number of clients in a stack, by their shape.
     """
     keys = torch.stack([shapes.size, shapes.width, -work.steps], 1)
     order = torch.arange(len(work))
@@ -135,12 +135,12 @@ class Most:
     """Limits the number of clients of a stack by the bytes that their steps read and write.
 
     Args:
-        upper: numbers of a client's parameters and optimizer state, those of the first weight apart.
-        first: numbers of the first weight and its state.
-        inputs: Inputs of an example.
-        hidden: outputs of the first layer.
-        numbers: Most numbers that a stack may hold.
-        lanes: clients that it may have at most; None = any number.
+        upper: Size of a client's parameters and optimizer state without the first layer's weight.
+        first: Size of the first layer's weight and its state.
+        inputs: Number of inputs of an example.
+        hidden: Number of outputs of the first layer.
+        numbers: Maximum count of numbers in a stack.
+        lanes: Maximum number of clients in a stack; None = no limit.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """First-layer inputs of a stack of clients: examples, or the first layer's outputs computed in dual form.
 
-Dual form: whatever mini-batches a client takes its steps on, the weights W `[h, d]` of the first layer change by
-combinations of its examples X `[n, d]` alone. A step adds -lr dU^T X, where dU `[n, h]` is the gradient of the layer's
-products U = X W^T, 0 for examples outside the mini-batch. So W is what the decay has left of W_0 (and put in of the
-proximal centre), less S^T X, where S `[n, h]` is the sum of lr dU, decayed. The products of a mini-batch B are those of
-W_0 less G_B S, with the rows of B of the Gram matrix G = X X^T. W itself is needed at the end alone, as in a dual
+Dual form: whatever mini-batches a client trains on, the weights W `[h, d]` of the first layer change only by linear
+combinations of its examples X `[n, d]`. A step adds -lr dU^T X, where dU `[n, h]` is the gradient of the layer's
+products U = X W^T, 0 for examples outside the mini-batch. So W is W_0 scaled by the decay, plus the share of the
+proximal centre, minus S^T X, where S `[n, h]` is the decayed sum of lr dU. The products of a mini-batch B are those of
+W_0 minus G_B S, with the rows of B of the Gram matrix G = X X^T. W itself is needed only at the end, as in a dual
 perceptron.
 """
 
@@ -18,24 +18,24 @@ from torch import Tensor
 from lit_cfl.engines.chain.tables import CohortExamples, StackSteps
 from lit_cfl.engines.chain.updates import Rule
 
-_NARROW = 64  # outputs: up to here `index_put_` takes a third of the time of `index_add_` on a CPU
-_GATHERED = 2**17  # numbers that are gathered at once, for several steps where clients are few: 512 KiB in float32
-_PASS = 8  # multiply-adds that take as long as what a step does with a weight beside products: an estimate
+_NARROW = 64  # outputs; up to this many, `index_put_` takes a third of the time of `index_add_` on a CPU
+_GATHERED = 2**17  # numbers gathered at once, for several steps if clients are few: 512 KiB in float32
+_PASS = 8  # cost of a step's other work on a weight, in multiply-adds: an estimate
 
 
 def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: int) -> Tensor:
     """Returns for which clients the first layer is cheaper in dual form, bool `[n]`.
 
-    Counted are multiply-adds; where a step reads and writes a weight beside products, 8 for each. With the weights held
-    a step multiplies twice, forward and back: `2 B d h`, and passes over `d h` weights. The dual form has the Gram
-    matrix `n^2 d`, the products with the first weights and those at the end `2 n d h`, and in each step `B n h`.
+    The cost is counted in multiply-adds, and each weight that a step reads and writes outside of products costs 8. With
+    explicit weights a step multiplies twice, forward and back: `2 B d h`, and passes over `d h` weights. The dual form
+    computes the Gram matrix `n^2 d`, products with the initial and final weights `2 n d h`, and in each step `B n h`.
 
     Args:
-        size: n, examples, padded, int64 `[n]`.
-        steps: mini-batches.
-        width: B, examples of one, padded.
-        inputs: d, of the first layer.
-        hidden: h, its outputs.
+        size: n, number of examples, padded, int64 `[n]`.
+        steps: Number of mini-batches.
+        width: B, examples per mini-batch, padded.
+        inputs: d, inputs of the first layer.
+        hidden: h, outputs of the first layer.
     """
     held = steps * (2 * width + _PASS) * inputs * hidden
     dual = size * size * inputs + 2 * size * inputs * hidden + steps * width * size * (hidden + _PASS)
@@ -49,7 +49,7 @@ class DualBias:
     Args:
         start: Initial bias of each client `[clients, 1, h]`.
         center: Proximal centre of each client, of the same shape; None without one.
-        ratio: The bias's learning rate over the weight's: the constant column's share of the Gram matrix.
+        ratio: The bias's learning rate divided by the weight's: the constant column's share of the Gram matrix.
     """
 
     start: Tensor
@@ -60,10 +60,10 @@ class DualBias:
 class HeldLayer:
     """The first layer of a stack's clients with explicit weights: it reads the examples.
 
-    All steps read them into the same memory, which stays in a cache.
+    All steps write them to the same memory, which stays in a cache.
 
     Args:
-        examples: those of the cohort.
+        examples: Examples of the cohort.
     """
 
     def __init__(self, examples: CohortExamples) -> None:
@@ -81,12 +81,12 @@ class HeldLayer:
 
 
 class DualReads(NamedTuple):
-    """Values that a step reads of a layer in dual form.
+    """Values that a step reads from a layer in dual form.
 
     Args:
-        rows: positions of the mini-batches' examples among all, int64 `[lanes * B]`.
+        rows: Positions of the mini-batches' examples among all, int64 `[lanes * B]`.
         gram: Rows of the Gram matrix `[lanes, B, n]`.
-        products: Products of the mini-batches with what is left of the first weights `[lanes, B, h]`, to be
+        products: Products of the mini-batches with the decayed initial weights `[lanes, B, h]`, to be
             overwritten.
     """
 
@@ -103,8 +103,8 @@ class DualLayer:
         examples: X of each client, padded, `[clients, n, d]`.
         weight: W_0 of each client `[clients, h, d]`.
         center: Proximal centre of each client `[clients, h, d]`; None without one.
-        steps: mini-batches, of the client with the most.
-        bias: see `DualBias`; None = the layer has none, or it is trained apart.
+        steps: Maximum number of mini-batches of a client.
+        bias: See `DualBias`; None = the layer has none, or it is trained separately.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Loads `steps.cpp`, which `hatch_build.py` compiles when the package is installed, if a compiler is there.
+"""Loads `steps.cpp`, which `hatch_build.py` compiles when the package is installed, if there is a compiler.
 
-It is compiled for several kinds of processors; the file for the kind that PyTorch has found is loaded. A file compiled
+It is compiled for several kinds of processors; the file for the kind that PyTorch detects is loaded. A file compiled
 from another version of the source is not used.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-FOLDER = Path(__file__).parent  # of the compiled files
+FOLDER = Path(__file__).parent  # folder of the compiled files
 SOURCE = FOLDER / "steps.cpp"
 WITHOUT = "PyTorch alone"
 
@@ -24,7 +24,7 @@ def load_library() -> tuple[Any, str]:
     found = torch.backends.cpu.get_cpu_capability()
     kind = found if found in built else "DEFAULT"
     if kind not in built:
-        return None, f"{WITHOUT} (no C++ compiler was there at the installation)"
+        return None, f"{WITHOUT} (no C++ compiler was found during installation)"
     try:
         library = ctypes.CDLL(str(built[kind]))
         library.source.restype = ctypes.c_char_p

@@ -34,16 +34,16 @@ from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
 
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
-_CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
+_CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should fit into the caches
 _CHECKED = 8  # examples that a chain is checked with
-_RUNGS = 1  # padded sizes per octave in dual form: with more, many sizes would make many small stacks
+_RUNGS = 1  # padded sizes per octave in dual form: more of them would make many small stacks
 
 
 class ChainLoop(ClientLoop):
     """Trains the clients in stacks of equal shapes, or client by client in compiled code (`compiled.py`).
 
-    The first layer is in dual form where `dual_pays`, under plain SGD. A client's bits depend on neither the other
-    clients nor their order.
+    Under plain SGD the first layer is in dual form if that is cheaper (`dual_pays`). A client's bits depend on neither
+    the other clients nor their order.
     """
 
     name = "chain"
@@ -68,7 +68,7 @@ class ChainLoop(ClientLoop):
         try:
             recognise_chain(task.module, task.layout, task.batch)
         except NotAChainError as error:
-            return f"{type(task.module).__name__} is no chain of fully connected layers: {error}"
+            return f"{type(task.module).__name__} is not a chain of fully connected layers: {error}"
         return None
 
     @torch.no_grad()
@@ -102,13 +102,13 @@ class ChainLoop(ClientLoop):
 
     @property
     def _threads(self) -> int:
-        """The number of stacks that train at the same time, each in one thread, so that threads change no bit."""
+        """The number of stacks that train at once, each in one thread, so the number of threads changes no bit."""
         return self.plan.threads if self.plan.device == "cpu" else 1
 
     @torch.no_grad()
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
         training = self._training_of(work)
-        if training.chain.draws_masks:  # a mask goes through each 1,024 examples of a client
+        if training.chain.draws_masks:  # each part of 1,024 examples of a client has its own mask
             return super().gradients(model, work, ended)
         examples = self._examples(training, work)
         rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
@@ -136,7 +136,7 @@ class ChainLoop(ClientLoop):
             except NotAChainError as error:
                 task = type(self._module).__name__
                 raise InputError(
-                    f"engine is chain, but {task} is no chain of fully connected layers: {error}; use engine auto"
+                    f"engine is chain, but {task} is not a chain of fully connected layers: {error}; use engine auto"
                 ) from error
             names = tuple(slot.name for slot in self.layout.slots)
             arithmetic = Arithmetic(mixed=self.plan.precision == "bf16-mixed")
@@ -202,7 +202,7 @@ def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None]
             for future in as_completed(waiting):
                 future.result()
                 count(waiting[future])
-        except BaseException:  # an error in a thread, or one that ends the run
+        except BaseException:  # an error in a thread, or an interruption of the run
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -210,7 +210,7 @@ def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None]
 def without_autograd(device: str) -> AbstractContextManager[None]:
     """Disables autograd; on a CPU by inference mode, in which calls take a quarter less time.
 
-    Such tensors must not leave the context; what was made outside may be written in it.
+    Tensors made in the context must not leave it; those made outside may be written to in it.
     """
     return torch.inference_mode() if device == "cpu" else torch.no_grad()
 

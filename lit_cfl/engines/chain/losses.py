@@ -27,11 +27,11 @@ def compute_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def prepare_targets(loss: Loss, targets: Tensor, shares: Tensor, outputs: int) -> Tensor:
-    """Prepares the targets of several steps for `compute_slopes`, which then takes fewer calls on a CPU.
+    """Prepares the targets of several steps for `compute_slopes`, which then makes fewer calls on a CPU.
 
     Args:
-        targets, shares: see `compute_slopes`.
-        outputs: number of the net's outputs.
+        targets, shares: See `compute_slopes`.
+        outputs: Number of the net's outputs.
 
     Returns:
         for few classes each example's weight at its class, 0 elsewhere, `[..., B, outputs]`; otherwise the targets.
@@ -45,8 +45,8 @@ def compute_slopes(loss: Loss, outputs: Tensor, targets: Tensor, shares: Tensor)
     """Computes the gradient of a weighted sum of the losses with respect to the outputs, `[..., B, outputs]`.
 
     Args:
-        outputs, targets: see `compute_losses`; the targets may be those of `prepare_targets`.
-        shares: weight of each example in the sum `[..., B, 1]`.
+        outputs, targets: See `compute_losses`; the targets may be those of `prepare_targets`.
+        shares: Weight of each example in the sum `[..., B, 1]`.
     """
     shares = shares if loss.factor == 1 else shares * loss.factor
     if loss.kind == "cross-entropy":

@@ -1,7 +1,7 @@
 """The parts of a chain of fully connected layers, with their derivatives in closed form.
 
-Values are stacks `[clients, B, width]`. No number of one client enters another one, nor does a number's place in the
-stack: functions that PyTorch computes in another way in the last places of a tensor (sigmoid, GELU) are made of others.
+Values are stacks `[clients, B, width]`. A client's numbers depend neither on other clients nor on their position in the
+stack: functions that PyTorch computes differently at the end of a tensor (sigmoid, GELU) are built from others.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class ChainLayer:
     """A fully connected layer.
 
     Args:
-        weight, bias: full names of its parameters; bias None = it has none.
+        weight, bias: Full names of its parameters; None = no bias.
         inputs, outputs: Widths of the layer.
         penalty: `kernel_l2` of its weight.
     """
@@ -54,8 +54,8 @@ class Drop:
     """A `KeyedDropout`.
 
     Args:
-        p: probability that a unit is dropped.
-        layer: number of the dropout in the module, which its masks depend on.
+        p: Probability that a unit is dropped.
+        layer: Number of the dropout in the module, on which its masks depend.
     """
 
     p: float
@@ -125,7 +125,7 @@ _COMPUTE: dict[ActivationName, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + _inner(x)),
 }
 _SLOPES: dict[ActivationName, Callable[[Tensor, Tensor], Tensor]] = {
-    "relu": lambda _, y: y.sign(),  # five times as fast as to multiply by a mask of bool
+    "relu": lambda _, y: y.sign(),  # five times as fast as multiplying by a boolean mask
     "tanh": lambda _, y: 1 - y.square(),
     "sigmoid": lambda _, y: y * (1 - y),
     "gelu": _gelu_slope,

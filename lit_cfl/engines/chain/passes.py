@@ -9,14 +9,14 @@ from lit_cfl.engines.chain.parts import Activation, ChainLayer, Drop
 from lit_cfl.engines.dropout import compute_kept_share
 
 Kept = list[tuple[Tensor, Tensor]]  # values that each part's derivative needs
-TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, and its inputs
+TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, its inputs
 
 
 class Arithmetic:
     """Multiplies stacks of matrices.
 
     Args:
-        mixed: take factors and results in bfloat16, as autocast does. On a CPU the factors are rounded and multiplied
+        mixed: True for factors and results in bfloat16, as in autocast. On a CPU the factors are rounded and multiplied
             in float32, whose bits depend on the shapes of one client's matrices alone.
     """
 
@@ -58,8 +58,8 @@ def run_forward(
     """Computes the outputs of the parts.
 
     Args:
-        tensors: the parameters by name: weights `[clients, h, d]`, biases `[clients, 1, h]`.
-        values: inputs `[clients, B, d]`.
+        tensors: Parameters by name: weights `[clients, h, d]`, biases `[clients, 1, h]`.
+        values: Inputs `[clients, B, d]`.
         keys: Keys of the dropout masks, int64 `[clients]`; None = nothing is dropped.
     """
     kept: Kept = []
@@ -69,7 +69,7 @@ def run_forward(
             values = arithmetic.transform(values, tensors[part.weight], tensors.get(part.bias or ""))
             kept.append((before, values))
         elif isinstance(part, Activation):
-            own = bool(kept) and isinstance(parts[len(kept) - 1], ChainLayer)  # nobody else reads a layer's outputs
+            own = bool(kept) and isinstance(parts[len(kept) - 1], ChainLayer)  # nothing else reads a layer's outputs
             values = values.relu_() if own and part.name == "relu" else part.compute(values)
             kept.append((before, values))
         else:
@@ -94,11 +94,11 @@ def run_backward(
     """Passes gradients back through the parts, and gives each layer its gradient.
 
     Args:
-        slopes: gradient by the outputs; it is overwritten.
-        below: True if the gradient by the inputs is needed; otherwise the pass ends at the first layer.
+        slopes: Gradient with respect to the outputs; it is overwritten.
+        below: True to compute the gradient with respect to the inputs; otherwise the pass ends at the first layer.
 
     Returns:
-        the gradient by the inputs, or None.
+        the gradient with respect to the inputs, or None.
     """
     first = next((number for number, part in enumerate(parts) if isinstance(part, ChainLayer)), 0)
     for number in range(len(parts) - 1, -1, -1):

@@ -1,7 +1,7 @@
 """Recognises a chain of fully connected layers in any LightningModule by tracing, and checks it numerically.
 
-The check compares losses and gradients of the module with those of the chain in float64: on the examples given, on
-random ones of other numbers, at other parameters, with and without dropout, one example alone and many.
+The check compares losses and gradients of the module with those of the chain in float64: on the given examples and on
+random ones, at other parameters, with and without dropout, on a single example and on many.
 """
 
 import copy
@@ -25,8 +25,8 @@ from lit_cfl.tasks import Classification
 __all__ = ["NotAChainError", "recognise_chain"]
 
 _CLOSE = 1e-9  # tolerance relative to the largest number, in float64
-_MOST_LABELS = 1_024  # labels that are checked at most
-_KNOWN: WeakKeyDictionary[LightningModule, Chain] = WeakKeyDictionary()  # a large net takes half a second
+_MOST_LABELS = 1_024  # maximum number of labels that are checked
+_KNOWN: WeakKeyDictionary[LightningModule, Chain] = WeakKeyDictionary()  # recognising a large net takes half a second
 
 
 @torch.enable_grad()
@@ -34,12 +34,12 @@ def recognise_chain(module: LightningModule, layout: ParameterLayout, batch: Bat
     """Returns the chain that a module computes and trains.
 
     Args:
-        module: on the CPU; it is not changed.
+        module: Module on the CPU; it is not changed.
         layout: Layout of the module's rows.
-        batch: some of its examples, on the CPU, at least one.
+        batch: One or more of its examples, on the CPU.
 
     Raises:
-        NotAChainError: the module is another net, or trains another loss.
+        NotAChainError: the module is another kind of net, or trains another loss.
     """
     if not batch[0].is_floating_point():
         raise NotAChainError("its inputs are integers")
@@ -94,8 +94,8 @@ class _Check:
     """Compares a module with the parts of a chain numerically.
 
     Args:
-        parts: found by tracing.
-        module: the user's.
+        parts: Parts found by tracing.
+        module: Module of the user.
         layout: Layout of the module's rows.
     """
 
@@ -108,7 +108,7 @@ class _Check:
         """Finds the loss, and checks losses and gradients.
 
         Raises:
-            NotAChainError: they are others.
+            NotAChainError: they differ from the module's.
         """
         loss = self._find_loss(batch)
         for number, (inputs, labels) in enumerate(trials(batch, Chain(self._parts, loss))):
@@ -140,7 +140,7 @@ class _Check:
         set_key(self._module, 0 if key is None else key)
         try:
             return losses_of(self._module, batch)
-        except Exception as error:  # whatever a user's own module raises; what trains it says it again
+        except Exception as error:  # a user's module may raise anything; training raises it again
             raise NotAChainError(f"its losses cannot be computed ({type(error).__name__})") from error
 
     def _outputs(self, inputs: Tensor, key: int | None) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

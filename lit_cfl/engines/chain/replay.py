@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-FEWEST = 8  # steps of which a graph is made: to capture one takes as long as to launch two or three
-_LAUNCHED = 2  # steps that are taken before the capture, so that libraries have made what they need
+FEWEST = 8  # minimum number of steps for a graph: capturing one takes as long as launching two or three
+_LAUNCHED = 2  # steps before the capture, in which libraries allocate what they need
 
 
 class StepCapture:
@@ -18,7 +18,7 @@ class StepCapture:
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         self._stream: torch.cuda.Stream | None = None
-        self._latest: torch.cuda.CUDAGraph | None = None  # kept: its memory would go with it
+        self._latest: torch.cuda.CUDAGraph | None = None  # kept, since its memory would be freed with it
 
     def capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Captures a step without executing it. It must neither wait for the GPU nor allocate host memory."""
@@ -27,7 +27,7 @@ class StepCapture:
             pool = None if self._latest is None else self._latest.pool()
             graph = torch.cuda.CUDAGraph()
             stream.wait_stream(torch.cuda.current_stream())
-            # `torch.cuda.graph` would give back all cached memory first. Another thread may pin memory meanwhile.
+            # `torch.cuda.graph` would first release all cached memory. Another thread may pin memory meanwhile.
             with torch.cuda.stream(stream):
                 graph.capture_begin(pool, capture_error_mode="thread_local")
                 try:
@@ -43,8 +43,8 @@ class ReplayedStep:
     """A captured step that is replayed many times.
 
     Args:
-        step: reads and changes the same tensors each time.
-        capture: makes its graph.
+        step: Reads and changes the same tensors each time.
+        capture: Captures the step's graph.
     """
 
     def __init__(self, step: Callable[[], None], capture: StepCapture) -> None:

@@ -24,12 +24,12 @@ _CHECKED = 8  # examples that a chain is checked with
 class ChainScorer(Scorer):
     """Scores the models of a chain; the numbers equal the module's up to rounding.
 
-    A module whose `outcomes` are not the losses of the chain, and whether the largest output is the label or the
-    absolute error, is scored as any other. That is checked by numbers when the first examples are there.
+    This requires that the module's `outcomes` are the losses of the chain and either the accuracy of the largest output
+    or the absolute error, which is checked numerically at the first examples. Other modules are scored as in `Scorer`.
 
     Args:
-        template: the module as the user's task builds it, on the CPU.
-        module, layout, dtype, seed: see `Scorer`.
+        template: The module as the user's task builds it, on the CPU.
+        module, layout, dtype, seed: See `Scorer`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ChainScorer(Scorer):
         self._template = template
         self._found: tuple[Chain | None] | None = None  # once it is known
         self._fixed: dict[str, Tensor] = {}
-        self._is_forward = False  # whether the module's `forward` returns the outputs of the chain, which are mixed
+        self._is_forward = False  # True if the module's `forward` returns the chain's outputs, which can be mixed
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
         batch = examples.batch(index[:_CHECKED], torch.float32)
@@ -116,7 +116,7 @@ def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: 
         )
         try:
             expected = outcomes_of(exact, (inputs, labels))
-        except Exception:  # whatever a user's own module raises: the generic scorer says it again
+        except Exception:  # a user's module may raise anything: the generic scorer raises it again
             return None
         if not is_close(_outcomes_of_outputs(chain, outputs, labels, exact), expected):
             return None
@@ -131,7 +131,7 @@ def _is_forward(chain: Chain, module: LightningModule, batch: Batch) -> bool:
         outputs, _ = run_forward(chain.parts, tensors, inputs.flatten(1)[None], None, Arithmetic())
         try:
             returned = exact(inputs).reshape(outputs.shape)
-        except Exception:  # whatever a user's own module raises: the generic scorer says it again
+        except Exception:  # a user's module may raise anything: the generic scorer raises it again
             return False
         if not is_close(outputs, returned):
             return False

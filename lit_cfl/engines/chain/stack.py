@@ -33,8 +33,8 @@ class Stack:
         slots: Slots of the trained parameters.
         work: Local training of the cohort.
         examples: The cohort's examples.
-        group: the clients.
-        capture: captures steps on a GPU; None on a CPU.
+        group: Clients of the stack.
+        capture: Captures steps on a GPU; None on a CPU.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Stack:
         self._rules = training.rules(work.prox if work.centers is not None else 0.0)
         in_dual = self._names_in_dual_form() if group.size else []
         self._starts = self._pieces(work.models, work.start[clients])
-        kept = torch.contiguous_format  # a copy always: one client of one model would otherwise train that model itself
+        kept = torch.contiguous_format  # always a copy: a single client of a single model would train that model itself
         trained = {name: t for name, t in self._starts.items() if name not in in_dual}
         self._trained = {name: t.clone(memory_format=kept) for name, t in trained.items()}
         self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients])
@@ -114,9 +114,9 @@ class Stack:
         """Trains the clients.
 
         Args:
-            rows: `[n, d]`, of the cohort; those of the clients are written.
-            losses: sums of each client's losses, float64 `[n]`, in the same way.
-            ended: called with how many of them have ended, whenever some have.
+            rows: Rows of the cohort `[n, d]`; those of these clients are overwritten.
+            losses: Sum of each client's losses, float64 `[n]`, overwritten likewise.
+            ended: Called with the number of finished clients, whenever it changes.
         """
         for spans in self._group.stretches(self._capture is not None):
             self._train_stretch(spans, rows, ended)
@@ -125,7 +125,7 @@ class Stack:
     def _train_stretch(self, spans: list[Span], rows: Tensor, ended: Callable[[int], None]) -> None:
         """Trains the first clients for a span of steps with a constant number of lanes.
 
-        Lanes of clients that have ended continue, and nobody reads their numbers.
+        Lanes of finished clients continue to compute, but their numbers are not read.
         """
         steps, busy = range(spans[0].steps.start, spans[-1].steps.stop), spans[0].busy
         lanes = max(busy, self._least)
@@ -240,7 +240,7 @@ def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor:
 def least_lanes(layers: list[ChainLayer]) -> int:
     """Returns the minimum number of clients in a stack.
 
-    A product with a single row or column is computed in another way where it is alone in its stack than in company.
+    A product with a single row or column is computed differently if it is alone in its stack.
     """
     return LEAST if any(min(layer.inputs, layer.outputs) == 1 for layer in layers) else 1
 

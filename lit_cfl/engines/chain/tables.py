@@ -20,9 +20,9 @@ class CohortExamples:
 
     Args:
         inputs: `[N, ...]`.
-        targets: see `targets_of`, `[N, k]`.
-        fixed: the frozen parameters by name, `[1, ...]`.
-        decode: converts inputs into floats, see `CohortFit`; None = they are floats.
+        targets: Targets `[N, k]`, see `targets_of`.
+        fixed: Frozen parameters by name, `[1, ...]`.
+        decode: Converts inputs to floats, see `CohortFit`; None = inputs are floats.
     """
 
     inputs: Tensor
@@ -38,10 +38,10 @@ class CohortExamples:
     def read(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """Reads examples at these positions `[...]` as floats `[..., d]`.
 
-        Bytes become floats here, while they lie in a cache, and not before the training.
+        Bytes are converted here, while they are in a cache, rather than before the training.
 
         Args:
-            out: an earlier result of at least this size, to be overwritten.
+            out: Earlier result of at least this size, to be overwritten.
         """
         which, inputs = rows.flatten(), self.inputs.view(-1, self.width)
         out = None if out is None else out.view(-1, self.width)[: len(which)]
@@ -57,11 +57,11 @@ class Step(NamedTuple):
     """The inputs of a step of the first clients of a stack, except those that `inputs.py` gathers.
 
     Args:
-        targets: see `prepare_targets`, `[lanes, B, k]`.
-        shares: weight of each example in the mean over its mini-batch `[lanes, B, 1]`, times its loss's factor; 0 =
-            there is none.
+        targets: Targets `[lanes, B, k]`, see `prepare_targets`.
+        shares: Weight of each example in the mean over its mini-batch `[lanes, B, 1]`, times its loss's factor; 0 =
+            no example.
         keys: Keys of the dropout masks, int64 `[lanes]`; None without dropout.
-        corrections, first: see `Update.finish`; None under plain SGD.
+        corrections, first: See `Update.finish`; None under plain SGD.
     """
 
     targets: Tensor
@@ -73,17 +73,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StackSteps:
-    """Several steps of a stack, with what each of its first clients (lanes) needs for them, on the device.
+    """Inputs of several steps for the first clients (lanes) of a stack, on the device.
 
     Args:
-        rows: positions of the mini-batches' examples, int64 `[steps, lanes * B]`: among those of the cohort, or in dual
-            form among the padded ones of the stack. Where there is no example, the first one of the mini-batch.
+        rows: Positions of the mini-batches' examples, int64 `[steps, lanes * B]`: among those of the cohort, or in dual
+            form among the padded ones of the stack. Places without an example repeat the first one of the mini-batch.
         targets: Targets of these examples, see `targets_of`, `[steps, lanes, B, k]`.
-        shares: weight of each in the mean over its mini-batch `[steps, lanes, B, 1]`; 0 = there is none.
+        shares: Weight of each in the mean over its mini-batch `[steps, lanes, B, 1]`; 0 = no example.
         weights: Factor of the loss of each, of the same shape; None = 1.
         keys: Keys of the dropout masks, int64 `[steps, lanes]`; None without dropout.
-        left, pulled: see `DualLayer.shares`; None where no layer is in dual form.
-        corrections, first: see `Update.finish`; None under plain SGD.
+        left, pulled: See `DualLayer.shares`; None if no layer is in dual form.
+        corrections, first: See `Update.finish`; None under plain SGD.
     """
 
     rows: Tensor
@@ -133,7 +133,7 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
     """Builds the tables of a group's mini-batches and their factors.
 
     Args:
-        starts: position of each client's first example in the cohort's, int64 `[clients]`, on the device.
+        starts: Position of each client's first example in the cohort's, int64 `[clients]`, on the device.
         masked: True if the chain has dropout.
     """
     firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]

@@ -24,7 +24,7 @@ _ACTIVATIONS: dict[Any, Activation] = {
     }.items()
     for key in keys
 }
-_RESHAPING = {torch.flatten, torch.reshape, "flatten", "reshape", "view", "contiguous"}  # the numbers say if it matters
+_RESHAPING = {torch.flatten, torch.reshape, "flatten", "reshape", "view", "contiguous"}  # the numerical check follows
 _SHAPES = {getattr, operator.getitem, operator.mul, operator.floordiv, "size", "dim", "numel"}
 
 
@@ -42,18 +42,18 @@ class _Tracer(fx.Tracer):
 def find_parts(module: nn.Module) -> Parts:
     """Finds the parts of the chain in a module's `forward`, in order.
 
-    What only changes the shape is left out: `recognise.py` checks by numbers that it changes nothing else.
+    Operations that change the shape are left out: `recognise.py` checks numerically that they change nothing else.
 
     Args:
-        module: a task of ours, whose net is traced, or any other module.
+        module: One of our tasks, whose net is traced, or any other module.
 
     Raises:
-        NotAChainError: the forward pass has something else in it.
+        NotAChainError: the forward pass contains anything else.
     """
     root, prefix = (module.net, "net.") if isinstance(module, Task) else (module, "")
     try:
         graph = _Tracer().trace(root)
-    except Exception as error:  # whatever a user's forward raises when it is given no numbers
+    except Exception as error:  # a user's forward may raise anything when it is traced
         line = (str(error).splitlines() or [""])[0]
         raise NotAChainError(f"its forward cannot be traced ({type(error).__name__}: {line})") from error
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -81,7 +81,7 @@ def _rename(part: ChainLayer | Activation | Drop, prefix: str) -> ChainLayer | A
 
 
 def _is_shape(node: fx.Node, value: fx.Node) -> bool:
-    """Returns whether a node computes a shape and not a tensor: `x.shape[0]`, `x.size(0)`."""
+    """Returns whether a node computes a shape rather than a tensor: `x.shape[0]`, `x.size(0)`."""
     if node is value or node.target not in _SHAPES:
         return False
     if node.target is getattr:

@@ -1,7 +1,7 @@
 """Updates the parameters of a stack of clients after each step.
 
-Plain SGD changes a layer's weights by one product in place. All else makes the gradients, and leaves the step to the
-one `FunctionalOptimizer`.
+Plain SGD changes a layer's weights by one product in place. Other optimizers compute the gradients first, and leave the
+step to `FunctionalOptimizer`.
 """
 
 from abc import ABC, abstractmethod
@@ -23,9 +23,9 @@ class Rule:
     """Update rule of a parameter in plain SGD: `w <- shrink * w + pull * center - rate * gradient of the losses`.
 
     Args:
-        rate: the learning rate.
+        rate: Learning rate.
         shrink: Share of the parameter that a step keeps under its weight decay, its penalty and the proximal term.
-        pull: the rate times the strength of the proximal term.
+        pull: Learning rate times the strength of the proximal term.
     """
 
     rate: float
@@ -46,8 +46,8 @@ class Training:
         chain: Chain that the clients train.
         names: Names of the trained parameters, in the order of the layout.
         optimizer: Optimizer, with options for the parameters in this order.
-        clip: largest norm of a client's gradient; None = any.
-        arithmetic: how matrices are multiplied.
+        clip: Maximum norm of a client's gradient; None = no clipping.
+        arithmetic: Multiplies matrices.
     """
 
     chain: Chain
@@ -74,8 +74,8 @@ class Update(ABC):
     """Updates the trained parameters.
 
     Args:
-        training: see `Training`.
-        trained: the trained parameters by name, `[clients, ...]`; they change in place.
+        training: See `Training`.
+        trained: Trained parameters by name, `[clients, ...]`; they change in place.
         centers: Proximal centres by name, `[clients, ...]` or `[1, ...]`; None without one.
         prox: Strength of the proximal term.
     """

@@ -25,7 +25,7 @@ Resources = Mapping[str, float]  # number of "CPU", "GPU"
 _ANSWER_SECONDS = 5.0
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # RFC 9113, 3.4: the preface of HTTP/2
 _SETTINGS = b"\x04"  # type of the frame that every HTTP/2 server answers with
-_users = 0  # users of a connection that was made here
+_users = 0  # number of users of a connection made here
 
 
 def connect(plan: Plan) -> Resources:
@@ -147,7 +147,7 @@ def _start(plan: Plan) -> None:
     with _keep_sigterm_handler():
         try:
             ray.init(address, **options)
-        except Exception as error:  # Ray has many: no cluster, another version, no right, no disk
+        except Exception as error:  # Ray raises many kinds: no cluster, another version, no permission, no disk space
             where = "on this machine"
             if address != "local":
                 where = f"at RAY_ADDRESS={address!r} (set RAY_AUTH_MODE and the token as the cluster has them)"
@@ -165,7 +165,7 @@ def _require_answer(address: str) -> None:
             if os.environ.get("RAY_USE_TLS", "0") in ("0", ""):
                 connection.sendall(_HELLO)
                 if connection.recv(9)[3:4] != _SETTINGS:
-                    raise ConnectionError("what answers there is not Ray")
+                    raise ConnectionError("the server at that address is not Ray")
     except (OSError, ValueError) as error:
         raise InputError(
             f"no Ray cluster answers at RAY_ADDRESS={address!r} ({error}); start it (`ray start --head`), give its "

@@ -36,7 +36,7 @@ from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
 # Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, or fewer above 200,000 parameters.
 _HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # parameters times examples, parameters
-_GRADIENT_ROW = 20  # examples whose gradient takes as long as to hand over its row
+_GRADIENT_ROW = 20  # examples whose gradient takes as long as handing over its row
 
 
 class RayEngine(Engine):
@@ -58,7 +58,7 @@ class RayEngine(Engine):
 
     def switch_plan(self, plan: Plan) -> None:
         if plan.lanes != self.plan.lanes:
-            self.close()  # workers have those they were started with
+            self.close()  # running workers keep their number of lanes
         super().switch_plan(plan)
 
     def fit_chunks(
@@ -123,7 +123,7 @@ class RayEngine(Engine):
     def _started(self) -> WorkerPool:
         if self._pool is None:
             deterministic = torch.are_deterministic_algorithms_enabled()
-            plan = replace(self.plan, workers=0)  # an actor's GPU is number 0: Ray shows it no other one
+            plan = replace(self.plan, workers=0)  # Ray shows an actor no other GPU, so its own is number 0
             constants = digest_of_constants(self.template, self.layout)
             spec = EngineSpec(self._task, plan, self.seed, self.local, deterministic, constants)
             self._pool = WorkerPool(spec, self.plan)

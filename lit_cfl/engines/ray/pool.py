@@ -27,7 +27,7 @@ from lit_cfl.engines.ray.tasks import Ref, ended_tasks
 from lit_cfl.engines.ray.worker import EngineSpec, Worker
 from lit_cfl.errors import InputError, WorkersLostError
 
-MAX_RETRIES = 3  # of a share whose worker died
+MAX_RETRIES = 3  # restarts of a share whose worker died
 _START_SECONDS = 300.0  # a cluster may have to make room, or start a machine
 _POLL_SECONDS = 0.2
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
@@ -65,7 +65,7 @@ class WorkerPool:
         self._asked = monotonic()
         try:
             self._spec = ray.put(spec)
-        except Exception as error:  # whatever a user's object raises when it is pickled
+        except Exception as error:  # a user's object may raise anything when it is pickled
             self.close()
             raise InputError(
                 f"the task cannot be sent to Ray's workers: {str(error).splitlines()[0]}; let it build what it needs "

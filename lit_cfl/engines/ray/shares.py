@@ -38,7 +38,7 @@ class HeldClients:
     Args:
         num_clients: Clients of the run.
         holders: ids of the clients that have examples, int64 `[h]`, ascending.
-        lists: their training examples `[h]`.
+        lists: Training examples of each holder `[h]`.
     """
 
     num_clients: int

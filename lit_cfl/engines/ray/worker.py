@@ -30,7 +30,7 @@ class EngineSpec:
     """The arguments from which a worker builds its engine.
 
     Args:
-        task, seed, local: see `Engine`.
+        task, seed, local: See `Engine`.
         plan: Plan of the worker's engine, which has no workers.
         deterministic: True for deterministic operations only on a GPU, as in the driver.
         constants: The driver's digest of tensors that are in no row, such as frozen layers.
@@ -49,7 +49,7 @@ class Worker:
 
     Args:
         spec: Reference to the engine's specification, inside a list, so that it is read only after the paths are set.
-        paths: The driver's `sys.path`, which also has the user's code.
+        paths: The driver's `sys.path`, on which the user's code is found.
     """
 
     def __init__(self, spec: Sequence[Ref], paths: Sequence[str]) -> None:
@@ -85,8 +85,8 @@ class Worker:
             found = digest_of_constants(self._engine.template, self._engine.layout)
             if found != spec.constants:
                 raise InputError(
-                    f"a Ray worker on {platform.node()} has another {CONSTANTS} (SHA-256 {found[:12]}) than where the "
-                    f"run was started ({spec.constants[:12]}); put the same files of weights on every machine"
+                    f"a Ray worker on {platform.node()} has another {CONSTANTS} (SHA-256 {found[:12]}) than the "
+                    f"machine that started the run ({spec.constants[:12]}); put the same weight files on every machine"
                 )
         return self._engine
 

@@ -8,7 +8,7 @@ import torch
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.stacked.steps import Lanes, LaneWork
 
-_WARM_UPS = 3  # before a capture, so that libraries have made their workspaces
+_WARM_UPS = 3  # calls before a capture, in which libraries allocate their workspaces
 
 
 class CapturingError(RuntimeError):

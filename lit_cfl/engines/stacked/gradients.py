@@ -11,7 +11,7 @@ from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.parameters import ParameterLayout
 
-LARGEST = 2048  # examples of a client whose gradient is taken at once
+LARGEST = 2048  # maximum number of examples of a client whose gradient is computed in a stack
 STACK_EXAMPLES = 4 * LARGEST  # examples of a stack, including padding
 
 
@@ -50,7 +50,7 @@ def compute_stacked_gradients(
 
     Args:
         model: `[d]`, on the device.
-        work: see `ClientLoop.gradients`.
+        work: See `ClientLoop.gradients`.
     """
     device = model.device
     places = torch.arange(max(1, int(work.sizes.max()))).expand(len(work), -1)

@@ -3,7 +3,8 @@
 Fake tensors have shapes and no numbers, so the estimate is a property of model, optimizer and batch size. It excludes
 the workspaces of cuDNN and cuBLAS, the rounding of the allocator, and the memory of graphs captured earlier: a graph
 keeps the memory of its step, and the warm-ups before the capture of another width, or with a proximal term or weights,
-run next to it. By rule lanes take at most a quarter of a GPU's memory (`choose_plan.py`), which leaves room for that.
+take memory in addition to it. By rule lanes take at most a quarter of a GPU's memory (`choose_plan.py`), which leaves
+room.
 """
 
 from typing import Any

@@ -95,12 +95,12 @@ class LaneTables:
 
     Args:
         slots: Lane and steps of each client, in the clients' order.
-        index: positions in the fit's examples, int64 `[steps, lanes, B]`, on the device, -1 = no example.
+        index: Positions in the fit's examples, int64 `[steps, lanes, B]`, on the device, -1 = no example.
         keys: Keys of the dropout masks, int64 `[steps, lanes]`.
         numbers: Number of the client's step, from 1, int64 `[steps, lanes]`; 1 where a lane is idle.
         owners: Client of each mini-batch of the fit, int64.
-        rows: Step of the stack that trains on it, int64.
-        lanes: Lane that trains on it, int64.
+        rows: Step of the stack that trains on each mini-batch, int64.
+        lanes: Lane that trains on each mini-batch, int64.
     """
 
     slots: Sequence[LaneSlot]
@@ -138,7 +138,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
     """Schedules the clients of a fit, and arranges their mini-batches in tables.
 
     Args:
-        widths, call_cost: see `schedule_by_cost`.
+        widths, call_cost: See `schedule_by_cost`.
         batch_size: B, the number of places in a lane's mini-batch, at least the size of the fit's largest one.
     """
     slots = sorted(schedule_by_cost(work.steps, widths, call_cost), key=lambda slot: slot.fit)

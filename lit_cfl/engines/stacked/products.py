@@ -4,8 +4,8 @@ PyTorch stacks 2-d convolutions as one convolution with a group for each client,
 product of each client's kernels with its unfolded images is one operation for all clients: on an H200 it takes 0.75 to
 0.9 times as long for mini-batches of 10 images, and 0.95 to 1.25 times as long for 50 and more.
 
-A linear layer multiplies its weight from the left, so that the weight's gradient lies in memory as the weight does:
-PyTorch's own has its rows and columns exchanged, and the update that reads it takes three times as long.
+A linear layer multiplies its weight from the left, so that the weight's gradient has the memory layout of the weight:
+that of PyTorch's own layer is transposed, and the update that reads it takes three times as long.
 """
 
 from collections.abc import Callable, Sequence

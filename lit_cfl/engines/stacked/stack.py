@@ -23,7 +23,7 @@ from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
-_CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step as to update one: an estimate
+_CALL_PARAMETERS = 8e6  # parameters of a model; a GPU updates them in the time of launching a step: an estimate
 
 
 class StackLoop(ClientLoop):
@@ -147,7 +147,7 @@ class StackLoop(ClientLoop):
             mine[:steps].copy_(send(new, self.plan.device))
         held.at.zero_()
         if self._rates is not None and work.rates is not None:
-            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # the rest are of frozen groups
+            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # the others are of frozen groups
             self._rates.copy_(send(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)

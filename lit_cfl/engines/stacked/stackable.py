@@ -23,7 +23,7 @@ def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch
     if found:
         return found
     normalised = has_batch_norm(module)
-    count = 8 if normalised else 2  # the gradients of a normalised batch of two are nearly 0, and mostly rounding
+    count = 8 if normalised else 2  # the gradients of a normalised batch of two are nearly 0: mostly rounding errors
     with torch.random.fork_rng(devices=[]):
         return _compare_with_plain_loop(module, layout, (batch[0][:count], batch[1][:count]))
 
@@ -31,13 +31,13 @@ def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch
 def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
     """Compares a step of two lanes with that of a plain loop; any difference would appear in the run.
 
-    The second lane has one example fewer than the first, and a place that is filled up.
+    The second lane has one example fewer than the first, so one of its places is padding.
     """
     module, (inputs, labels) = to_double(module, batch)
     parts = [(inputs, labels), (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
     try:
         alone = [run_step(module, layout, part) for part in parts]
-    except Exception:  # it cannot take the data at all: `require_trainable` reports it
+    except Exception:  # the module cannot take the data: `require_trainable` reports that
         return []
     present = torch.ones(2, len(labels), dtype=torch.bool)
     present[1, 1:] = torch.arange(1, len(labels)) < len(labels) - 1
@@ -47,12 +47,12 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
             together = _take_stacked_step(
                 copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present
             )
-    except Exception as error:  # whatever a user's own module raises when it is stacked
+    except Exception as error:  # a user's module may raise anything when it is stacked
         return [_in_words(error)]
     lanes = [[*gradients, *after.values()] for gradients, after in alone]
     expected = torch.stack([torch.cat([part.flatten() for part in lane if part is not None]) for lane in lanes])
     same = torch.allclose(together, expected, rtol=1e-6, atol=1e-9, equal_nan=True)
-    return [] if same else ["its gradients in a stack are others than alone"]
+    return [] if same else ["its gradients in a stack differ from those computed alone"]
 
 
 def _in_words(error: Exception) -> str:

@@ -28,7 +28,7 @@ class _PlainCells(nn.Module):
     """Replaces a fused layer, with the same options and parameters under their names.
 
     Args:
-        layer: an LSTM or GRU, see `why_not_stacked`.
+        layer: An LSTM or GRU, see `why_not_stacked`.
     """
 
     hidden_size: int
@@ -52,7 +52,7 @@ class _PlainCells(nn.Module):
         """Computes the outputs `[B, T, directions * H]` and the last states `[layers * directions, B, H]`.
 
         Args:
-            inputs: `[B, T, F]`; as the outputs, `[T, B, ...]` where the layer is not `batch_first`.
+            inputs: `[B, T, F]`; like the outputs, `[T, B, ...]` if the layer is not `batch_first`.
             start: Initial states, in the shape of the last ones; None = zeros.
             num_states: Number of tensors in a state.
         """
@@ -162,7 +162,7 @@ class StackedBatchNorm(nn.Module):
     statistics, so the new ones are stored in `updated`.
 
     Args:
-        layer: a BatchNorm layer, see `why_not_stacked`.
+        layer: A BatchNorm layer, see `why_not_stacked`.
     """
 
     present: Tensor
@@ -202,7 +202,7 @@ class StackedBatchNorm(nn.Module):
         count = present.sum().clamp(min=1) * inputs[0, 0].numel()
 
         def average(numbers: Tensor) -> Tensor:
-            of_each = numbers[..., None].flatten(2).sum(2)  # [B, C]; to leave out the fill before would be another pass
+            of_each = numbers[..., None].flatten(2).sum(2)  # [B, C]; removing the padding first would be another pass
             return (of_each * present[:, None]).sum(0) / count
 
         mean = average(inputs)
@@ -257,11 +257,11 @@ def why_not_stacked(layer: nn.Module) -> str:
     """Explains why this layer has no plain form that can be stacked; empty if it has one or needs none."""
     kind = type(layer).__name__
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and (layer.max_norm is not None or layer.scale_grad_by_freq):
-        return f"{kind} with max_norm or scale_grad_by_freq, which would count the fill of a short batch"
+        return f"{kind} with max_norm or scale_grad_by_freq, which would count the padding of a short batch"
     if not _needs_plain(layer):
         return ""
     if type(layer) not in _PLAIN:
-        return f"{kind}, which has no form for a stack"
+        return f"{kind}, which has no form that can be stacked"
     if has_forward_hooks(layer):
         return f"{kind} with hooks"
     if isinstance(layer, nn.RNNBase) and layer.proj_size:

@@ -1,7 +1,7 @@
 """Training steps of several clients at once, as functions of tensors: the core of the way `stack`.
 
 The clients of a stack are its lanes. Each lane has separate parameters, optimizer state, batch and proximal centre; no
-number of one lane enters another one. Shapes are fixed, and a step changes the lanes in place, so that it can be
+lane's numbers depend on another lane. Shapes are fixed, and a step changes the lanes in place, so that it can be
 captured as a CUDA graph. A lane without a batch computes numbers that are never read: the next client overwrites them.
 """
 
@@ -27,7 +27,7 @@ class Lanes:
     """The models and optimizer states of clients that train together.
 
     Args:
-        rows: each tensor of the model, `[lanes, *shape]`, in the order of the layout.
+        rows: Each tensor of the model, `[lanes, *shape]`, in the order of the layout.
         state: State of the optimizer, see `FunctionalOptimizer.start`.
     """
 
@@ -49,10 +49,10 @@ class LaneWork:
     """The batches, keys and optimizer inputs of the lanes in all steps of a fit.
 
     Args:
-        inputs, labels: the pool of examples, `[N, ...]` and `[N]`.
-        index: positions in the pool `[steps, lanes, B]`, -1 = no example.
+        inputs, labels: Pool of examples, `[N, ...]` and `[N]`.
+        index: Positions in the pool `[steps, lanes, B]`, -1 = no example.
         keys: Keys of the dropout masks, int64 `[steps, lanes]`.
-        corrections: see `FunctionalOptimizer.corrections`, `[steps, 2, lanes]`.
+        corrections: See `FunctionalOptimizer.corrections`, `[steps, 2, lanes]`.
         first: True for a client's first step, bool `[steps, lanes]`.
         at: Number of the next step, int64 `[1]`; a step increments it.
         losses: Output: sums of the losses over each batch `[steps, lanes]`.
@@ -113,7 +113,7 @@ class Steps:
     ) -> None:
         self.module, self._losses = module, _Losses(module)
         self._names = [f"module.{slot.name}" for slot in layout.slots]
-        self._trained = sum(not slot.is_buffer for slot in layout.slots)  # they come first
+        self._trained = sum(not slot.is_buffer for slot in layout.slots)  # trained parameters come first
         self._keys = [f"module.{name}" for name in key_names(module)]
         self._norms = find_stacked_norms(self._losses)
         self._optimizer, self._clip, self._autocast = update, clip, autocast
@@ -122,7 +122,7 @@ class Steps:
         """Takes step number `work.at`: updates the lanes, stores the losses, and increments the number."""
         index, keys, corrections, first = (table.index_select(0, work.at)[0] for table in work.tables)
         present = index != _NO_EXAMPLE
-        own = index[:, :1]  # pads a short batch: another client's example may be infinite
+        own = index[:, :1]  # pads a short batch with the client's own example: another client's may be infinite
         chosen = torch.where(present, index, own).clamp(min=0)
         parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
         batch = work.inputs[chosen], work.labels[chosen]
