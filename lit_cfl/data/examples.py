@@ -70,6 +70,31 @@ class View:
         return bool(self.quarter_turns or self.angle or self.blur or self.colour)
 
 
+@dataclass(frozen=True, eq=False)
+class Decoding:
+    """Conversion of stored inputs to floats: `(input - offset) * scale`.
+
+    Args:
+        scale, offset: see `Examples`.
+        dtype: dtype of the floats.
+    """
+
+    scale: float | Tensor
+    offset: float | Tensor
+    dtype: torch.dtype
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all positions of an input have the same scale and offset."""
+        return not (isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor))
+
+    def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        """Converts inputs `[n, ...]`, into the tensor `out` if one is given."""
+        inputs = inputs.to(self.dtype) if out is None else out.copy_(inputs)
+        inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
+        return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
+
+
 _LONG_RUN = 32  # indices
 _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
 
@@ -264,9 +289,9 @@ class Examples:
     def stored(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         """Returns inputs `[n, ...]` as bytes, and labels; None if stored inputs or their views are not bytes.
 
-        `decode` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
+        `decoding` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
-        seen, varies = self._seen(index), isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor)
+        seen, varies = self._seen(index), not self.decoding(dtype).is_uniform
         changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
         rotate_images = any(view.quarter_turns for view, _ in seen)
         if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (rotate_images and varies):
@@ -277,11 +302,9 @@ class Examples:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
         return inputs, self._targets(index, seen, dtype)
 
-    def decode(self, inputs: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-        """Converts stored inputs `[n, ...]` to floats, in a tensor `out` of this dtype if one is given."""
-        inputs = inputs.to(dtype) if out is None else out.copy_(inputs)
-        inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
-        return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
+    def decoding(self, dtype: torch.dtype) -> Decoding:
+        """Returns the conversion of stored inputs to floats of this dtype."""
+        return Decoding(self.scale, self.offset, dtype)
 
     def _gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         seen = self._seen(index)
@@ -291,7 +314,7 @@ class Examples:
             inputs = self.embeddings[inputs.long()]
         elif self.vocabulary:
             return inputs, self._targets(index, seen, dtype)
-        inputs = self.decode(inputs, dtype)
+        inputs = self.decoding(dtype)(inputs)
         for view, those in seen:
             if view.quarter_turns:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))

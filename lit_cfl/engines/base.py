@@ -423,7 +423,7 @@ class Engine:
             examples = self.examples(data)
             as_bytes = self.way.reads_bytes and device == "cpu" and examples.augment is None
             if as_bytes and (gathered := examples.stored(entries, compute)):
-                decode = partial(examples.decode, dtype=compute)
+                decode = examples.decoding(compute)
             gathered = gathered or examples.batch(entries, compute, device)
         inputs, labels = (send(part, device) for part in gathered)
         models, start = move_rows(device, dtype, work.models, work.start)

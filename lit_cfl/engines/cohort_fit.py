@@ -12,6 +12,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_cfl.data.examples import Decoding
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
@@ -51,8 +52,7 @@ class CohortFit:
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
             examples are not augmented, or were augmented already.
-        decode: Converts inputs from bytes to floats, into the tensor `out` if given; None = inputs are not bytes
-            (`ClientLoop.reads_bytes`).
+        decode: Converts inputs from bytes to floats; None = inputs are not bytes (`ClientLoop.reads_bytes`).
     """
 
     clients: Tensor
@@ -72,7 +72,7 @@ class CohortFit:
     rates: Rates | None = None
     weights: Tensor | None = None
     augment_keys: Tensor | None = None
-    decode: Callable[..., Tensor] | None = None
+    decode: Decoding | None = None
 
     def __len__(self) -> int:
         return len(self.clients)

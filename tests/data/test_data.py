@@ -80,7 +80,7 @@ def test_stored_bytes_become_what_a_batch_hands_out(views: tuple[View, ...]):
     examples, index = pool(views, scale=1 / 255), torch.arange(3 * len(views)).flip(0)
     inputs, labels = examples.stored(index, torch.float32)
     assert inputs.dtype == torch.uint8
-    for found, expected in zip((examples.decode(inputs, torch.float32), labels), examples.batch(index), strict=True):
+    for found, expected in zip((examples.decoding(torch.float32)(inputs), labels), examples.batch(index), strict=True):
         assert torch.equal(found, expected)
 
 

@@ -202,7 +202,7 @@ def test_models_and_centres_that_clients_share_stay_as_they_are(name: str, prox:
 def test_bytes_train_as_the_floats_they_stand_for():
     work = work_of("mlp", dtype=torch.float32)
     stored = (work.inputs * 255).byte()
-    decode = partial(Examples(stored, work.labels, 3, 1 / 255).decode, dtype=torch.float32)
+    decode = Examples(stored, work.labels, 3, 1 / 255).decoding(torch.float32)
     found, losses = fit("mlp", replace(work, inputs=stored, decode=decode), plan=Plan())
     expected, wanted = fit("mlp", replace(work, inputs=decode(stored)), plan=Plan())
     assert torch.equal(found, expected)

@@ -190,11 +190,13 @@ def test_clients_of_compiled_steps_are_counted_and_their_models_stay():
 
 @has_compiler
 @pytest.mark.usefixtures("built")
-def test_compiled_steps_read_bytes_as_the_floats_they_stand_for():
+@pytest.mark.parametrize("uniform", [True, False])
+def test_compiled_steps_read_bytes_as_the_floats_they_stand_for(uniform):
     work = work_of("linear")
     images = (work.inputs * 255).byte()
-    examples = Examples(images, work.labels, 3, 1 / 255, offset=7.0)
-    decode = partial(examples.decode, dtype=torch.float32)
+    scale = 1 / 255 if uniform else torch.linspace(0.001, 0.01, images[0].numel()).view(images.shape[1:])
+    examples = Examples(images, work.labels, 3, scale, offset=7.0)
+    decode = examples.decoding(torch.float32)
     found, _ = fit("linear", replace(work, inputs=images, decode=decode))
     assert torch.equal(found, fit("linear", replace(work, inputs=decode(images)))[0])
 

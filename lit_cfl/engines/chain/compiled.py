@@ -41,12 +41,13 @@ class _Layer(ctypes.Structure):
 
 class _Work(ctypes.Structure):
     _pointers = (
-        "models", "start", "centers", "center", "inputs", "labels", "sizes", "steps", "dual", "drawn", "begins",
-        "counts", "rows", "losses",
+        "models", "start", "centers", "center", "inputs", "bytes", "labels", "sizes", "steps", "dual", "drawn",
+        "begins", "counts", "rows", "losses",
     )  # fmt: skip
     _fields_ = [
         ("layers", ctypes.POINTER(_Layer)),
         *((name, ctypes.c_int64) for name in ("num_layers", "columns", "clients")),
+        *((name, ctypes.c_float) for name in ("offset", "scale")),
         *((name, ctypes.c_void_p) for name in _pointers),
     ]
 
@@ -107,8 +108,9 @@ class CompiledSteps:
         can_be_dual = first.weight in starts and not first.penalty
         pays = dual_pays(work.sizes, work.steps, widest_batches(work), first.inputs, first.outputs)
         self._dual = (pays & can_be_dual).long()
-        self._first_steps = work.first_steps
-        self._starts = work.starts
+        self._first_steps, self._starts = work.first_steps, work.starts
+        decode = examples.decode
+        self._decoding = (decode.offset, decode.scale) if decode is not None and decode.is_uniform else (0.0, 1.0)
 
     def _layer(self, layer: ChainLayer, relu: bool, starts: dict[str, int], rules: dict[str, Rule]) -> _Layer:
         names = layer.weight, layer.bias or ""
@@ -135,21 +137,24 @@ class CompiledSteps:
             losses: Sum of each client's losses, float64 `[n]`, overwritten likewise.
             ended: Called with the number of these clients after they have finished.
         """
-        work, first, step, start = (
-            self._work,
-            clients.start,
-            self._first_steps[clients.start],
-            self._starts[clients.start],
-        )
-        examples = torch.arange(start, start + int(work.sizes[first : clients.stop].sum()))
-        inputs, missing = self._examples.read(examples), -self._examples.width % _PADDED
-        inputs = pad(inputs, (0, missing)) if missing else inputs  # `pad` copies even if nothing is missing
-        read = [work.models, work.start[first:], work.centers, work.center[first:], inputs]
+        work, first = self._work, clients.start
+        step, start = self._first_steps[first], self._starts[first]
+        inputs = self._inputs(slice(start, start + int(work.sizes[first : clients.stop].sum())))
+        read = [work.models, work.start[first:], work.centers, work.center[first:], *inputs]
         read += [self._examples.targets[start:], work.sizes[first:], work.steps[first:], self._dual[first:]]
         read += [work.batches.drawn, work.batches.begins[step:], work.batches.counts[step:]]
         kept = [None if part is None else part.contiguous() for part in read]  # kept alive until the call has ended
         pointers = [None if part is None else part.data_ptr() for part in (*kept, rows[first:], losses[first:])]
-        asked = _Work(self._layers, len(self._layers), self._columns, len(clients), *pointers)
+        counts = len(self._layers), self._columns, len(clients)
+        asked = _Work(self._layers, *counts, *self._decoding, *pointers)
         library: Any = load_library()[0]
         library.train(ctypes.byref(asked))  # without the GIL
         ended(len(clients))
+
+    def _inputs(self, own: slice) -> tuple[Tensor | None, Tensor | None]:
+        """Returns these examples of the cohort as floats, with rows filled up with zeros, or as bytes; one is None."""
+        inputs, decode, missing = self._examples.inputs[own], self._examples.decode, -self._examples.width % _PADDED
+        if decode is not None and decode.is_uniform:
+            return None, inputs
+        inputs = (inputs if decode is None else decode(inputs)).flatten(1)
+        return pad(inputs, (0, missing)) if missing else inputs, None  # `pad` copies even if nothing is missing

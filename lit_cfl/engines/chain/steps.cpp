@@ -148,11 +148,13 @@ struct Layer {
 struct Work {  // of CohortFit, for some of its clients
   const Layer* layers;
   int64_t num_layers, columns, clients;
+  float offset, scale;  // of bytes
   const float* models;
   const int64_t* start;
   const float* centers;  // null = no proximal term
   const int64_t* center;
-  const float* inputs;  // [examples, inputs], rows filled up with zeros to a multiple of kPadded
+  const float* inputs;   // [examples, inputs], rows filled up with zeros to a multiple of kPadded; null = bytes
+  const uint8_t* bytes;  // [examples, inputs]
   const int64_t *labels, *sizes, *steps, *dual, *drawn, *begins, *counts;
   float* rows;
   double* losses;
@@ -290,6 +292,15 @@ double take_step(const std::vector<Held>& layers, Dual* dual, const View& own, c
   return losses;
 }
 
+// Converts a client's bytes to floats, with the roundings of `Decoding`.
+View decode(const Work& work, int64_t example, int64_t count, const Matrix& to) {
+  const uint8_t* from = work.bytes + example * to.columns;
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t k = 0; k < to.columns; ++k)
+      to[i][k] = (float(from[i * to.columns + k]) - work.offset) * work.scale;
+  return to.view();
+}
+
 }  // namespace
 
 extern "C" const char* source() { return SOURCE; }
@@ -297,21 +308,24 @@ extern "C" const char* source() { return SOURCE; }
 // Writes the clients' trained models, and the sum of the losses of all examples that each has seen.
 extern "C" void train(const Work* work) {
   const int64_t clients = work->clients;
-  int64_t all_steps = 0, most = 0;
+  int64_t all_steps = 0, most = 0, largest = 0;
   for (int64_t i = 0; i < clients; ++i) {
     all_steps += work->steps[i];
     if (work->dual[i]) most = std::max(most, work->sizes[i]);
+    if (work->bytes) largest = std::max(largest, work->sizes[i]);
   }
   std::vector<Held> layers;
   for (int64_t l = 0; l < work->num_layers; ++l)
     layers.emplace_back(work->layers[l], *std::max_element(work->counts, work->counts + all_steps));
   Dual dual(layers[0], most);
+  const Matrix floats(largest, work->layers[0].inputs);
   int64_t example = 0, step = 0;
   for (int64_t i = 0; i < clients; ++i) {
     const float* center = work->centers ? work->centers + work->center[i] * work->columns : nullptr;
     for (Held& held : layers) held.begin(work->models + work->start[i] * work->columns, center);
     const int64_t row = layers[0].weight.row;
-    const View own{work->inputs + example * row, row};
+    const View given{work->inputs + example * row, row};
+    const View own = work->bytes ? decode(*work, example, work->sizes[i], floats) : given;
     if (work->dual[i]) dual.begin(own, work->sizes[i], center);
     double losses = 0;
     for (const int64_t end = step + work->steps[i]; step < end; ++step)

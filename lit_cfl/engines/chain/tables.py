@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lit_cfl.data.examples import Decoding
 from lit_cfl.devices import send
 from lit_cfl.engines.chain.groups import ClientGroup
 from lit_cfl.engines.chain.losses import prepare_targets
@@ -28,7 +29,7 @@ class CohortExamples:
     inputs: Tensor
     targets: Tensor
     fixed: Mapping[str, Tensor]
-    decode: Callable[..., Tensor] | None = None
+    decode: Decoding | None = None
 
     @property
     def width(self) -> int:
