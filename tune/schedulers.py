@@ -83,7 +83,7 @@ def _class(study: Study) -> tuple[type[TrialScheduler], dict[str, Any]]:
     return find_class(study.scheduler, "scheduler", default, _SCHEDULERS)
 
 
-class SchedulerPerAlgorithm(TrialScheduler):
+class SchedulerPerAlgorithm(FIFOScheduler):
     """A scheduler per algorithm, for the trials of that algorithm only; none judges the default setting.
 
     Args:
@@ -96,40 +96,23 @@ class SchedulerPerAlgorithm(TrialScheduler):
         super().__init__()  # type: ignore[no-untyped-call]  # Ray's
         self.of_algorithm = dict(of_algorithm)
         self._free = FIFOScheduler()  # type: ignore[no-untyped-call]  # Ray's
-        self._judged_by: str | None = None
         self._ended: list[Any] = [trial for trial in earlier if trial.ended]
         self._continued = {trial.config[NUMBER]: trial for trial in earlier if not trial.ended and trial.results}
         self._repeated: dict[int, tuple[int, str]] = {}  # by number: last repeated round, and the decision on it
-
-    @property
-    def _all(self) -> list[TrialScheduler]:
-        return [self._free, *self.of_algorithm.values()]
 
     def of(self, trial: Trial | EarlierTrial) -> TrialScheduler:
         """Returns the scheduler of a trial."""
         return self.of_algorithm[str(trial.config.get("algorithm", ""))] if trial.config[NUMBER] else self._free
 
-    def _ask(self, tune_controller: Any, trial: Trial, method: str, *result: dict[str, Any]) -> Any:
-        one = self.of(trial)
-        return getattr(one, method)(_OwnTrials(tune_controller, self, one), trial, *result)
-
-    @property
-    def supports_buffered_results(self) -> bool:
-        return all(one.supports_buffered_results for one in self._all)
-
-    @property
-    def metric(self) -> str | None:
-        return self._judged_by
-
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        self._judged_by = metric
-        done = [one.set_search_properties(metric, mode, **spec) for one in self._all]
+        taken = super().set_search_properties(metric, mode, **spec)
+        done = [one.set_search_properties(metric, mode, **spec) for one in self.of_algorithm.values()]
         for trial in self._ended:
             self.of(trial).on_trial_add(_NO_TRIALS, trial)
             self._repeat(trial, trial.results)
             for last in trial.results[-1:]:
                 self.of(trial).on_trial_complete(_NO_TRIALS, trial, last)
-        return all(done)
+        return taken and all(done)
 
     def _repeat(self, trial: Any, results: Sequence[dict[str, Any]]) -> None:
         """Repeats results on which the scheduler has decided before."""
@@ -140,7 +123,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
             repeat(_NO_TRIALS, trial, result)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        self._ask(tune_controller, trial, "on_trial_add")
+        self.of(trial).on_trial_add(_NO_TRIALS, trial)
         before = self._continued.pop(trial.config[NUMBER], None)
         if before is not None:  # the study may have been killed before the decision on the last result
             self._repeat(trial, before.results[:-1])
@@ -149,52 +132,26 @@ class SchedulerPerAlgorithm(TrialScheduler):
             self._repeated[before.config[NUMBER]] = last[ROUNDS], str(decision)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        self._ask(tune_controller, trial, "on_trial_error")
+        self.of(trial).on_trial_error(_NO_TRIALS, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         repeated, decision = self._repeated.get(trial.config[NUMBER], (0, self.CONTINUE))
         if decision == self.STOP or result[ROUNDS] <= repeated:  # rounds after the last checkpoint are trained again
             return decision
-        return str(self._ask(tune_controller, trial, "on_trial_result", result))
+        return str(self.of(trial).on_trial_result(_NO_TRIALS, trial, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._ask(tune_controller, trial, "on_trial_complete", result)
+        self.of(trial).on_trial_complete(_NO_TRIALS, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        self._ask(tune_controller, trial, "on_trial_remove")
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        seen: list[tuple[TrialScheduler, Any]] = [(one, _OwnTrials(tune_controller, self, one)) for one in self._all]
-        chosen = (one.choose_trial_to_run(own) for one, own in seen)
-        waiting = [trial for trial in chosen if trial is not None]
-        return min(waiting, key=lambda trial: int(trial.config[NUMBER]), default=None)
-
-    def debug_string(self) -> str:
-        return "\n".join(one.debug_string() for one in self._all)
+        self.of(trial).on_trial_remove(_NO_TRIALS, trial)
 
 
 class _NoTrials:
-    """Ray's controller for results that are repeated: no other trial waits, so that none is paused."""
+    """Ray's controller as a scheduler of one algorithm sees it: no trial waits, so that none is paused for another."""
 
     def get_live_trials(self) -> set[Trial]:
         return set()
 
 
 _NO_TRIALS: Any = _NoTrials()
-
-
-class _OwnTrials:
-    """Shows a scheduler all of Ray's controller, but only the trials of its algorithm."""
-
-    def __init__(self, tune_controller: Any, groups: SchedulerPerAlgorithm, whose: TrialScheduler) -> None:
-        self._tune_controller, self._groups, self._whose = tune_controller, groups, whose
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tune_controller, name)
-
-    def get_trials(self) -> list[Trial]:
-        return [trial for trial in self._tune_controller.get_trials() if self._groups.of(trial) is self._whose]
-
-    def get_live_trials(self) -> set[Trial]:
-        live = self._tune_controller.get_live_trials()  # includes trials whose workers died once too often
-        return {trial for trial in live if self._groups.of(trial) is self._whose and not trial.is_finished()}

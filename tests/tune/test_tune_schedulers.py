@@ -159,42 +159,19 @@ def test_what_cannot_search_this_space_is_refused(space: dict[str, Any], options
 class Controller:
     """Ray's controller with trials that report when they are told to."""
 
-    search_alg = None
-
     def __init__(self, groups: Any) -> None:
-        self.groups, self.trials = groups, []
+        self.groups = groups
         groups.set_search_properties(METRIC, "max")
 
-    def get_trials(self) -> list[Any]:
-        return self.trials
-
-    def get_live_trials(self) -> set[Any]:
-        return {trial for trial in self.trials if trial.status in ("RUNNING", "PAUSED", "PENDING")}
-
-    def stop_trial(self, trial: Any) -> None:
-        trial.status = "TERMINATED"
-        self.groups.on_trial_remove(self, trial)
-
-    def add(self, number: int, algorithm: str, **values: Any) -> Any:
-        trial = Fake({NUMBER: number, "algorithm": algorithm} | values)
-        self.trials.append(trial)
+    def add(self, number: int, algorithm: str) -> Any:
+        trial = EarlierTrial(
+            str(number), {NUMBER: number, "algorithm": algorithm}, (), ended=False
+        )  # like one of Ray's
         self.groups.on_trial_add(self, trial)
         return trial
 
-    def reports(self, trial: Any, rounds: int, figure: float, **more: Any) -> str:
-        decision = str(self.groups.on_trial_result(self, trial, {ROUNDS: rounds, METRIC: figure} | more))
-        trial.status = {"STOP": "TERMINATED", "PAUSE": "PAUSED"}.get(decision, "RUNNING")
-        return decision
-
-
-class Fake:
-    """One of Ray's trials."""
-
-    def is_finished(self) -> bool:
-        return self.status in ("TERMINATED", "ERROR")
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.trial_id, self.config, self.status = str(config[NUMBER]), config, "RUNNING"
+    def reports(self, trial: Any, rounds: int, figure: float) -> str:
+        return str(self.groups.on_trial_result(self, trial, {ROUNDS: rounds, METRIC: figure}))
 
 
 TWO = {"algorithm": {"choice": ["FedAvg", "StoCFL"]}}
@@ -233,14 +210,6 @@ def test_which_schedulers_judge_trials_by_their_rounds():
     kinds = (None, "ASHAScheduler", "MedianStoppingRule", "FIFOScheduler")
     assert [stops_early(study(ETA, scheduler=kind)) for kind in kinds] == [True] * 3 + [False]
     assert not stops_early(study(ETA, second_metric="traffic/mib"))
-
-
-def test_the_next_trial_is_the_one_with_the_lowest_number_whatever_its_algorithm():
-    controller = Controller(make_scheduler(study(TWO), parse_space(TWO), 16, 0))
-    trials = [controller.add(number, name) for number, name in ((11, "FedAvg"), (2, "StoCFL"), (10, "StoCFL"))]
-    for trial in trials:
-        trial.status = "PENDING"
-    assert controller.groups.choose_trial_to_run(controller) is trials[1]
 
 
 EARLIER = {1: (0.5, True), 2: (0.6, True), 3: (0.7, True), 4: (0.8, False)}  # figure in each round, and whether ended
