@@ -69,6 +69,30 @@ class IndexedClass:
         """The options by name: arguments of `__init__` or fields of a dataclass, including inherited ones."""
         return dict(_options_of(self))
 
+    @property
+    def is_abstract(self) -> bool:
+        """Whether it cannot be chosen: it names ABC among its bases, or has an abstract method."""
+        functions = [part for part in self._node.body if isinstance(part, ast.FunctionDef)]
+        marks = [*self._node.bases, *(mark for part in functions for mark in part.decorator_list)]
+        return any(getattr(mark, "id", "") in ("ABC", "abstractmethod") for mark in marks)
+
+    @property
+    def docstring(self) -> str:
+        """The docstring; empty if there is none."""
+        return ast.get_docstring(self._node) or ""
+
+    def text(self, variable: str) -> str:
+        """Reads an annotated class variable that is a text; empty if the class itself does not set it."""
+        for part in self._node.body:
+            if isinstance(part, ast.AnnAssign) and getattr(part.target, "id", "") == variable and part.value:
+                return str(ast.literal_eval(part.value))
+        return ""
+
+    def derives_from(self, base: str) -> bool:
+        """Returns whether a class of this name is a base, or a base of one."""
+        named = any(getattr(parent, "id", "") == base for parent in self._node.bases)
+        return named or any(parent.derives_from(base) for parent in self.bases)
+
     def _listed(self) -> dict[str, IndexedOption]:
         function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
         if isinstance(function, ast.FunctionDef):
@@ -154,6 +178,16 @@ def find_class(module: str, name: str) -> IndexedClass | None:
         other, there = found.imported[name]
         return find_class(other, there) if other != module else None
     return None
+
+
+def list_classes(module: str) -> list[IndexedClass]:
+    """Lists the classes that a module defines, or the modules of a package, but not those of its subpackages."""
+    file = _file_of(module)
+    if file is None:
+        return []
+    files = sorted(file.parent.glob("*.py")) if file.name == "__init__.py" else []
+    modules = [f"{module}.{part.stem}" for part in files] or [module]
+    return [IndexedClass(one, name) for one in modules for name in _module(one).classes]
 
 
 def find_path(path: str) -> IndexedClass | None:

@@ -43,24 +43,7 @@ KIND_OF_KEY = {
     "net": "nets",
     "task": "tasks",
 }
-_KIND_OF_BASE = {
-    "Algorithm": "algorithms",
-    "FederatedDataModule": "data",
-    "Partition": "partitions",
-    "Skew": "skews",
-    "Shift": "shifts",
-    "Net": "nets",
-    "LightningModule": "tasks",
-}
-_MODULES = {
-    "algorithms": "lit_cfl.algorithms",
-    "data": "lit_cfl.datamodules",
-    "partitions": "lit_cfl.datamodules.partition",
-    "skews": "lit_cfl.datamodules.skew",
-    "shifts": "lit_cfl.datamodules.shift",
-    "nets": "lit_cfl.nets",
-    "tasks": "lit_cfl.tasks",
-}  # modules in which classes are found by short names
+_KIND_OF_BASE = {base: kind for kind, (_, base) in catalogue.CLASSES.items()}
 _ELSEWHERE = {
     "clients_per_round": "cohort_size",
     "participation": "cohort_size",
@@ -200,7 +183,7 @@ def class_of(name: str, kind: str | None) -> IndexedClass | None:
     """Finds a class by its short name among those of a kind (None = schedulers), or by its full path."""
     if "." in name:
         return find_path(name)
-    return find_class("torch.optim.lr_scheduler" if kind is None else _MODULES[kind], name)
+    return find_class("torch.optim.lr_scheduler" if kind is None else catalogue.CLASSES[kind][0], name)
 
 
 def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence[str] = OF_RUN) -> OptionTree:
