@@ -173,7 +173,7 @@ def test_many_clients_are_merged_without_a_matrix_of_all_pairs(monkeypatch: pyte
 def test_more_pairs_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(products, "machine_memory", lambda: 8 * 20**2)
     assert products.gram(torch.eye(20)).shape == (20, 20)
-    with pytest.raises(InputError, match=r"to compare 21 clients with each other takes .*; use fewer clients, or an"):
+    with pytest.raises(InputError, match=r"comparing 21 clients with each other takes .*; use fewer clients, or an"):
         products.gram(torch.eye(21))
 
 

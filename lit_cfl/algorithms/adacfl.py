@@ -5,8 +5,8 @@ that are CFL's are from arXiv:1910.01991.
 
 Where this differs from the paper:
 * AdaCFL's own rule for the number of clusters is not in our sources, and no code could be found. The l2 distances
-  between the weights of the fully connected layers follow the description; OURS is the cut at the largest gap between
-  two merges of complete linkage, at the moments at which CFL splits. All our results of AdaCFL are of this rule.
+  between the weights of the fully connected layers follow the description. OUR rule cuts at the largest gap between two
+  merges of complete linkage, whenever CFL would split. All our results of AdaCFL use it.
 * everything else is CFL's (C30, C32): the criterion, the means, and how a newcomer is placed, by l2 distance.
 """
 
@@ -54,7 +54,7 @@ class AdaCFL(SplittingAlgorithm):
     caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 
     def check(self, work: LocalWork) -> None:
-        # names the existing layers in its error, also for a net without fully connected layers
+        # its error names the existing layers, even for a net without fully connected layers
         work.layout.columns((self._layers(work) or ["linear[0]"]) if self.layers is None else self.layers)
 
     def place(
@@ -94,7 +94,7 @@ def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
 
 
 def _weights(updates: Tensor, start: Tensor) -> Tensor:
-    return updates.add_(start[: updates.shape[1]])  # in place: the rows may fill a disk
+    return updates.add_(start[: updates.shape[1]])  # in place, since the rows may be in a large file
 
 
 def _nearness(weights: Tensor, means: Tensor) -> Tensor:

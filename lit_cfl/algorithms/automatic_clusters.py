@@ -37,7 +37,7 @@ class ClusterNumberOptions:
     @property
     def known_clusters(self) -> int:
         """The number of clusters; 1 until it has been decided."""
-        number: NumClusters | None = vars(self)["num_clusters"]  # a field of each algorithm, which places it itself
+        number: NumClusters | None = vars(self)["num_clusters"]  # each algorithm declares this field, in its own order
         return number if isinstance(number, int) else 1
 
     @property

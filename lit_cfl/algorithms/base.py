@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
-State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts; of `state_type`
+State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts: a `state_type`
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ class Info:
 
     Args:
         loss: Mean training loss, weighted by examples; nan if nobody trained.
-        down: Models sent to clients, counted where they are sent.
-        up: Models sent by clients.
+        down: Number of models sent to clients, counted by the step that sends them.
+        up: Number of models sent by clients.
         bytes_up: Bytes sent by clients in addition to models. The round loop adds those of `LocalWork.map`.
-        skipped: Clients that were asked to train and did not (no data, or diverged and left out).
+        skipped: Number of clients that were asked to train but did not (no data, or diverged and left out).
         scores: Further columns of `metrics.csv`.
         similarity: Similarities of clients, if the algorithm compared them.
         closeness: Similarities that `place` compared, `[clients, clusters]`, larger is closer; None if it compared
@@ -66,8 +66,7 @@ class Info:
 
         Traffic and skipped clients are added up: a client that both steps skipped is counted twice, so a caller whose
         steps ask the same clients counts them itself. Rows of tables are appended to the earlier ones. If both steps
-        have a score or similarity, the one of this step counts. `loss`, `closeness` and `clusters` are those of this
-        step.
+        have a score or similarity, this step's is kept. `loss`, `closeness` and `clusters` are those of this step.
         """
         tables = earlier.tables | self.tables
         return replace(
@@ -119,8 +118,8 @@ class Assignment:
         extra: Further rows `[d]` by name; `global` is scored as `test/global_<score>`.
         own: Layers that clients have instead of those of their model; None = none.
         weights: Weights of the models in each client's mixture, float64 `[clients asked for, K]`: they sum to 1, and
-            are 0 for a client without a model; `index` is the largest, ties: the lowest number. Outputs of the models
-            are mixed by the task's `mix_outputs`. None = each client uses one model.
+            are 0 for a client without a model; `index` is the model of the largest weight, ties: the lowest number.
+            Outputs of the models are mixed by the task's `mix_outputs`. None = each client uses one model.
     """
 
     models: Tensor
@@ -179,14 +178,14 @@ class Algorithm(ABC):
     ) -> tuple[State, Info]:
         """Assigns a model to newcomers `[n]` without labels, from the inputs of their data alone; optional.
 
-        `work` shows no labels: those that `map` passes on are zeros, and `label_counts` has no columns.
+        `work` has no labels: `map` passes on zeros for them, and `label_counts` has no columns.
 
         Raises:
             InputError: the algorithm's rule for newcomers needs more than inputs.
         """
         raise InputError(
             f"{type(self).__name__} cannot place clients without labels: its rule for newcomers needs more than their "
-            "inputs; leave out --unlabelled, or run an algorithm that goes by inputs alone, such as FLUX"
+            "inputs; leave out --unlabelled, or run an algorithm that needs only inputs, such as FLUX"
         )
 
     @abstractmethod
@@ -201,7 +200,7 @@ class Algorithm(ABC):
     @property
     def reason_without_personal(self) -> str | None:
         """Explains in one line why clients cannot keep personal layers (`personal`); None if they can."""
-        return "a client mixes several models, and keeps one set of layers" if self.mixes_models else None
+        return "a client mixes several models, but keeps only one set of layers" if self.mixes_models else None
 
     @property
     def models_per_client(self) -> int:

@@ -51,7 +51,7 @@ class CFL(SplittingAlgorithm):
         criterion_weights: Weights of the clients in the mean update of u (C32).
         gamma_max: Split only if this is below sqrt((1 - a) / 2), with a the largest cosine across the parts (Theorem
             1); 0 to 1. None = no such test.
-        linkage: Linkage: `single` finds the optimal bipartition (paper), `complete` need not (code) (C29).
+        linkage: Linkage: `single` finds the optimal bipartition (paper), `complete` may not (code) (C29).
     """
 
     paper: ClassVar[str] = (
@@ -75,7 +75,7 @@ class CFL(SplittingAlgorithm):
         """Finds the bipartition of clients by their similarity `[n, n]`.
 
         Returns:
-            Parts int64 `[n]`, 0 or 1; None where Theorem 1 does not allow the split (`gamma_max`).
+            Parts int64 `[n]`, 0 or 1; None if Theorem 1 does not allow the split (`gamma_max`).
         """
         parts = bipartition(similarity, self.linkage)
         across = float(similarity[parts == 0][:, parts == 1].max())

@@ -27,7 +27,7 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
             `clusters`.
 
     Raises:
-        InputError: it is no pair of a state and an Info, or a value of the Info has the wrong type.
+        InputError: it is not a pair of a state and an Info, or a value of the Info has the wrong type.
     """
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Info):
         kinds = (
@@ -37,9 +37,9 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
     state, info = answer
     kind = getattr(algorithm, "state_type", None)
     if not is_dataclass(kind):
-        raise _rule_error(algorithm, "names no state_type, or one that is no dataclass")
+        raise _rule_error(algorithm, "has no state_type, or one that is not a dataclass")
     if type(state) is not kind:
-        raise _rule_error(algorithm, f"its state is a {type(state).__name__}, but state_type is another")
+        raise _rule_error(algorithm, f"its state is a {type(state).__name__}, but state_type is another class")
     _require_numbers(algorithm, call, info)
     for name, rows in info.tables.items():
         columns = set(algorithm.tables.get(name, ()))
@@ -53,7 +53,9 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
             )
     for name, values in info.clusters.items():
         if name not in _CLUSTER_COLUMNS or values.shape != (served(state),):
-            raise _rule_error(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
+            raise _rule_error(
+                algorithm, f"Info.clusters[{name!r}] is not a column of clusters.csv with one value per model"
+            )
     return state, info
 
 
@@ -119,7 +121,7 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
             shape = tuple(rows.shape[1:])
             raise _rule_error(algorithm, f"serve gives a model of shape {shape}; give ({columns},)")
     if len(index) and not -1 <= int(index.min()) <= int(index.max()) < len(models):
-        raise _rule_error(algorithm, "serve names a model that it does not give")
+        raise _rule_error(algorithm, "serve gives an index without a model")
     _require_mixtures(algorithm, served)
     return served
 
@@ -129,7 +131,7 @@ def _require_mixtures(algorithm: Algorithm, served: Assignment) -> None:
     if (weights is not None) != algorithm.mixes_models:
         what = "no weights" if weights is None else "weights"
         raise _rule_error(
-            algorithm, f"serve gives {what}, but mixes_models is {algorithm.mixes_models}; make both agree"
+            algorithm, f"serve gives {what}, but mixes_models is {algorithm.mixes_models}; make them agree"
         )
     if weights is None:
         return

@@ -27,7 +27,7 @@ from lit_cfl.local_work import Budget, Fitted, LocalWork
 class DittoState:
     models: Tensor  # w [1, d]
     initial: Tensor  # w_0 [d], which every personal model starts from
-    personal: dict[int, Tensor]  # v_k [d] by client; in files if all of them were more than half of the memory
+    personal: dict[int, Tensor]  # v_k [d] by client; in files if all of them would take more than half of the memory
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Ditto(Algorithm):
 
     @property
     def models_per_client(self) -> int:
-        return 2  # the global and the personal one
+        return 2  # the global and the personal model
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[DittoState, Info]:
         w0 = work.initial(0)

@@ -14,8 +14,9 @@ Where this differs from the paper:
 * models start from w_0, and a new one from the client's best model, as in the published code.
 * `start: clients` is what the published code runs as FedDrift; there, new models overwrite those of the first clients,
   here they do not. With `one` all clients share the first model.
-* clusters merge strictly below `merge_delta`; the published code also merges at it. The merged model is weighted by the
-  examples that have chosen each cluster, counted once per time step; the code counts clients, which are of equal size.
+* clusters merge strictly below `merge_delta`; the published code also merges at this distance. The merged model is
+  weighted by the examples that have chosen each cluster, counted once per time step; the code counts clients, which are
+  of equal size.
 * the number of models is not limited unless `max_clusters` is given; the published code always has a limit.
 * clients without data keep their cluster, or stay without one.
 """

@@ -27,7 +27,7 @@ from lit_cfl.clustering.number_of_clusters import number_of_clusters
 from lit_cfl.clustering.number_of_components import number_of_components
 from lit_cfl.local_work import LocalWork
 
-_DECIDING = 1000  # clients that decide M at most: the products of more of them take too long
+_DECIDING = 1000  # maximum number of clients that decide M: the products of more clients take too long
 _WORST = 1e30  # loss of an example under a diverged model: finite, so that the other models explain the example
 
 
@@ -63,7 +63,7 @@ class FedEM(ClusterNumberOptions, Algorithm):
 
     @property
     def reason_without_personal(self) -> str:
-        return "a client trains several models, and keeps one set of layers"
+        return "a client trains several models, but keeps only one set of layers"
 
     @property
     def models_per_client(self) -> int:
@@ -75,9 +75,9 @@ class FedEM(ClusterNumberOptions, Algorithm):
         return FedEMState(models, torch.zeros(len(work.num_examples), len(models), dtype=torch.float64)), info
 
     def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
-        """Decides M if it is `auto`: the larger one of the number of clusters and that of mixture components.
+        """Decides M if it is `auto`: the larger of the numbers of clusters and of mixture components.
 
-        Clients in training with two or more examples, at most 1,000 drawn at random, train twice from w_0, on either
+        Clients in training with two or more examples, at most 1,000 drawn at random, train twice from w_0, once on each
         half of their examples.
 
         Raises:
@@ -172,7 +172,7 @@ def _equal_if_unknown(weights: Tensor) -> Tensor:
 
 
 def _look_up(weights: Tensor, clients: Tensor) -> Tensor:
-    """Looks up the weights of clients `[n, M]`; 0 for clients that the table does not know."""
+    """Looks up the weights of clients `[n, M]`; 0 for clients that are not in the table."""
     known = clients < len(weights)
     return torch.where(known[:, None], weights[clients.clamp(max=len(weights) - 1)], 0.0)
 

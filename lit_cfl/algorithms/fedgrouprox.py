@@ -17,7 +17,7 @@ from lit_cfl.algorithms.fedgroup import FedGroup
 class FedGrouProx(FedGroup):
     """FedGroup with FedProx inside each cluster.
 
-    The arguments of FedGroup, and:
+    Takes the arguments of FedGroup, and:
 
     Args:
         mu: Proximal factor: mu/2 * |w - w_cluster|^2 is added to each client's loss; 0 is FedGroup. The paper uses 1

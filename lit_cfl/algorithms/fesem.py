@@ -14,7 +14,7 @@ Where this differs from the paper:
 * distances are over all parameters as in FlexCFL; FeSEM's code uses the last layer: `cluster_on` (C15). That code also
   starts from K-means, and weights by examples.
 * FlexCFL's code averages with wrong weights: `weights` (C1).
-* a cluster without selected members is unchanged; the paper's mean would be over nobody.
+* a cluster without selected members is unchanged; the paper's mean would be over no clients.
 * neither paper nor code defines newcomers. Our rule: a newcomer trains once from the mean of the clusters that have
   members, and joins the nearest one.
 * migration (FeSEM-MIG) is FlexCFL's addition: `migrate`. The rule does not depend on data, so models stay the same.
@@ -47,7 +47,7 @@ from lit_cfl.parameters import ParameterLayout
 class FeSEMState:
     models: Tensor  # C [K, d]
     index: Tensor  # [clients], -1 = never selected
-    last: dict[int, Tensor]  # W_i, the columns of what client i trained last that distances are over
+    last: dict[int, Tensor]  # W_i: of the model that client i trained last, the columns that are compared
     initial: Tensor  # the compared columns of w_0
     reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
@@ -176,7 +176,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
 
     def _columns(self, layout: ParameterLayout) -> slice:
         if self.cluster_on == "all":
-            return slice(0, layout.num_parameters)  # running statistics are no part of a distance
+            return slice(0, layout.num_parameters)  # running statistics are not part of a distance
         kernel = next(slot for slot in layout.slots if slot.layer == layout.layers[-1])
         return slice(kernel.start, kernel.stop)
 
@@ -205,7 +205,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)
         last = dict(state.last)
         fitted = self._keep_rows(work.fit(middle, new, purpose="place"), new, last, work)
-        for _ in fitted.chunks():  # read for what `_keep_rows` keeps
+        for _ in fitted.chunks():  # reading the chunks lets `_keep_rows` store the rows
             pass
         state = replace(state, last=last)
         labels, info = self.estimate_clusters(state, clients, work)

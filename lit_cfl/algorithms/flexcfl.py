@@ -38,7 +38,7 @@ class FlexCFLState(FedGroupState):
 class FlexCFL(FedGroup, MigrationOptions):
     """FedGroup with migration: a client whose data have shifted redoes its cold start before the round.
 
-    The arguments of FedGroup, `pretrain` with FlexCFL's default, and:
+    Takes the arguments of FedGroup, `pretrain` with FlexCFL's default, and:
 
     Args:
         pretrain: Budget of the pre-training: 50 mini-batches of 10 (code), instead of FedGroup's one epoch.

@@ -6,7 +6,7 @@ Where this differs from the paper:
 * the paper's thresholds and its code could not be found: Euclidean distance, complete linkage, a cut at a number of
   clusters and 10 rounds of FedAvg are our defaults (published third-party code merges the least similar, or takes
   similarities for distances).
-* every cluster starts from the joint model; the updates of the round that clusters only serve to compare clients. With
+* every cluster starts from the joint model; the updates of the clustering round only serve to compare clients. With
   one cluster the run is FedAvg without that round.
 * cohorts are drawn among all clients, as for every method here, not as a fraction of each cluster.
 * a client that could not take part in the clustering (no data, or a newcomer) trains once from the joint model and
@@ -58,7 +58,7 @@ class FLHC(ClusterNumberOptions, Algorithm):
     """Clusters clients once, after some rounds of FedAvg.
 
     Args:
-        warmup_rounds: Rounds of FedAvg before the round that clusters, in which every client takes part; 0 or more.
+        warmup_rounds: Rounds of FedAvg before the clustering round, in which every client takes part; 0 or more.
         distance: Distance of two updates: `l1`, `l2` or `cosine`.
         linkage: Distance of two clusters: `single`, `complete`, `average`, or `ward` (only with `l2`).
         num_clusters: Number of clusters at which the tree is cut, 1 or more, or `auto`: decided from the updates that

@@ -9,8 +9,8 @@ Where this differs from the paper and its code:
 * clients are clustered after `warmup_rounds` rounds; the code waits until the mean validation accuracy gains less than
   0.06 in a round, but at least 3 rounds and at most 80 % of them.
 * the largest latent feature, which bounds the random points from which the axes are computed, is that of the clients'
-  training data in the round that clusters; in the code, of their validation data in the round before.
-* every client with data sends its descriptor in that round, also one that is not in the cohort.
+  training data in the clustering round; in the code, of their validation data in the round before.
+* every client with data sends its descriptor in that round, even if it is not in the cohort.
 * if the nearest distances have no knee, their maximum is the radius, so that equal clients form one cluster; the code
   ends with an error.
 * of two equal nearest distances, those of mutual neighbours, the second can always be the knee; in the code rounding
@@ -69,7 +69,7 @@ class FLUX(Algorithm):
             (10 if there are no classes).
         radius_scale: Factor of DBSCAN's radius, which follows from the nearest distances of the clients' descriptors;
             above 0, and larger = fewer clusters.
-        num_clusters: Number of clusters, 1 or more, which K-means makes; or `auto`: DBSCAN finds it.
+        num_clusters: Number of clusters for K-means, 1 or more; or `auto`: DBSCAN finds the number.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
@@ -213,7 +213,7 @@ def describe_client(
     Args:
         center: Origin of the axes `[features]`.
         axes: Axes `[features, r]`.
-        num_labels: Number of labels to describe; 0 = only all examples together.
+        num_labels: Number of labels to describe; 0 = describe only all examples together.
     """
     features = latent_features(module, inputs)
     points = (features.double() - center.to(features.device)) @ axes.to(features.device)

@@ -104,8 +104,8 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
         state = replace(state, index=assign(state.index, cohort, estimates))
-        labels = clusters_of(state.index, cohort)  # without an estimate: the cluster before
-        asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data: without a model
+        labels = clusters_of(state.index, cohort)  # a client without an estimate keeps its cluster
+        asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data, no model
         fitted = work.fit(state.models, cohort, labels)  # line 9
         models = self._average(fitted, state.models, cohort, labels, work, rng)  # line 12 or 13
         state, reassigned = self._reassign(replace(state, models=models), work)
@@ -159,7 +159,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [able, k]
         losses = found.new_full((len(clients), len(state.models)), float("nan"))
         losses[able] = found
-        best = losses.nan_to_num(torch.inf).argmin(1)  # a model that diverged fits nobody
+        best = losses.nan_to_num(torch.inf).argmin(1)  # a diverged model fits no client
         return torch.where(able, best, -1), Info(down=len(clients) * len(state.models), closeness=-losses)
 
     def serve(self, state: IFCAState, clients: Tensor) -> Assignment:

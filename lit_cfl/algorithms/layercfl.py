@@ -1,4 +1,4 @@
-"""LayerCFL: CFL that compares clients by those layers in which their kind of skew shows.
+"""LayerCFL: CFL that compares clients only by the layers in which their kind of skew shows.
 
 Cybersecurity 6, 2023, Algorithms 1 and 2, Equations 23 to 28. It has no arXiv number that we know of; it builds on CFL,
 arXiv:1910.01991.
@@ -7,9 +7,9 @@ Where this differs from the paper (in addition to CFL's list: C29 to C32):
 * eps2 is compared with the norm of the whole update by default, like eps1; the paper uses the selected layers (whose
   scale depends on their size) and lets eps2 range from eps1 to 10 eps1: `eps2_on` (C33).
 * linkage is not stated; ours is single, as in CFL, for every distance.
-* Algorithm 2 splits at >= eps2, CFL's code above it; here above.
-* "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last of fewer; "an FC layer" the first
-  fully connected one. `layers: auto` is ours: it never sees true clusters.
+* Algorithm 2 splits at >= eps2, CFL's code above it, and so do we.
+* "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last one if there are fewer; "an FC layer"
+  the first fully connected one. `layers: auto` is ours: it never sees true clusters.
 * Theorem 1 is about cosines: with l2 distances there is no `gamma_max`. They are converted to 1 - 2 l2 / the largest
   l2, so that layers of any size can be compared.
 """
@@ -48,9 +48,9 @@ _FEATURE_LAYER = 3  # conv4 of VGG16 in the paper
 
 @dataclass(frozen=True)
 class LayerCFL(CFL):
-    """CFL by part of the layers.
+    """CFL that compares clients by some of the layers.
 
-    The arguments of CFL, and:
+    Takes the arguments of CFL, and:
 
     Args:
         layers: Layers to compare: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label
@@ -75,7 +75,9 @@ class LayerCFL(CFL):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gamma_max is not None and self.distance.endswith("l2"):
-            raise InputError(f"gamma_max is {self.gamma_max}, but distance {self.distance} has no Theorem 1; give null")
+            raise InputError(
+                f"gamma_max is {self.gamma_max}, but Theorem 1 does not apply to distance {self.distance}; give null"
+            )
 
     def check(self, work: LocalWork) -> None:
         if isinstance(self.layers, list):
@@ -122,7 +124,7 @@ class LayerCFL(CFL):
         return found
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """Turns updates into weights, in place, if weights are compared: rows may fill a disk."""
+        """Turns updates into weights, in place, if weights are compared: rows may be in a file."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
@@ -146,4 +148,4 @@ class LayerCFL(CFL):
 
 
 def _number(score: float) -> float:
-    return score if score == score else float("-inf")  # a nan separates nobody
+    return score if score == score else float("-inf")  # nan: no separation

@@ -37,7 +37,7 @@ class Local(Algorithm):
 
     @property
     def reason_without_means(self) -> str:
-        return "nobody communicates, so that there is no mean"
+        return "clients do not communicate, so there is no mean"
 
     @property
     def reason_without_personal(self) -> str:

@@ -29,7 +29,7 @@ def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algo
     """Derives an algorithm whose class has another first base; name and options are unchanged.
 
     Args:
-        base: Class whose methods call those of the algorithm by `super()`.
+        base: Class whose methods call the algorithm's methods through `super()`.
         content: Attributes of the new class.
     """
     kind = type(algorithm)
@@ -53,7 +53,7 @@ def require_hook_used(algorithm: Algorithm, option: str, work: "HookedWork", tak
     if work.asked and not (taken or algorithm.needs_all(work.round)):
         raise InputError(
             f"{option} is given, but {type(algorithm).__name__} does not average the fits of a round by "
-            f"mean_by_cluster(fitted, ..., into=models), where it would count; leave out {option}"
+            f"mean_by_cluster(fitted, ..., into=models), to which it would apply; leave out {option}"
         )
 
 

@@ -19,10 +19,10 @@ from lit_cfl.local_work import LocalWork
 
 DriftMetric = Literal[ShiftMetric, "loss", "features"]
 
-MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # the table
+MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # columns
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
 THRESHOLDS: dict[str, float] = {"loss": 0.1, "features": 0.25}  # docs/drift.md says how they were found
-_OF_LABELS = 0.2  # the paper's
+_OF_LABELS = 0.2  # threshold for labels, from the paper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class MigrationOptions:
             if self.migrate and not work.label_counts.shape[1]:
                 raise InputError(
                     "migrate compares the labels of a client's data, but these have no classes; give shift_metric loss "
-                    "or features, or set it to false"
+                    "or features, or set migrate to false"
                 )
             return work.label_counts[:known].clone(), sizes
         if self.shift_metric == "loss":

@@ -8,8 +8,8 @@ Where this differs from the paper:
   smallest angle between a vector of one client and a vector of the other (`vectors`). It keeps the signs, which are
   arbitrary; here angles are between lines.
 * the published code has two kinds of subspaces: of all examples (MIX-4), or one per label side by side, which are
-  compared whatever the label (`subspace: each_label`). The vectors of a client are then no orthonormal basis; principal
-  angles are those of their span.
+  compared whatever the label (`subspace: each_label`). The vectors of a client are then not an orthonormal basis;
+  principal angles are those of their span.
 * linkage `average` of the published code is usually called `weighted`: both parts of a cluster have the same weight,
   whatever their numbers of clients. Here `average` is the mean over clients.
 * a client with fewer examples than p sends fewer vectors. With Dirichlet label proportions the code's clients send more
@@ -108,7 +108,7 @@ class PACFL(Algorithm):
         return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
-        """Computes the cosine of the angle (or of the mean angle of a sum), for pictures."""
+        """Computes the cosine of the angle (or of the mean angle of a sum), for figures."""
         most = bases.shape[1] if self.angles == "sum" else 1
         return (angles / most).deg2rad().cos()
 

@@ -48,8 +48,8 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
     if reason := algorithm.reason_without_personal:
         raise InputError(f"personal is given, but {name} cannot have it: {reason}; leave out personal")
     own = [
-        ("own_columns", Tensor, field(kw_only=True)),  # of the personal layers in a model, int64 [p]
-        ("own_initial", Tensor, field(kw_only=True)),  # w_0's [p]
+        ("own_columns", Tensor, field(kw_only=True)),  # columns of the personal layers in a model, int64 [p]
+        ("own_initial", Tensor, field(kw_only=True)),  # personal layers of w_0 [p]
         ("own_layers", dict[int, Tensor], field(kw_only=True)),  # [p] by client; in files if Ditto's models would be
     ]
     kind = type(algorithm).state_type
@@ -148,7 +148,7 @@ def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor
     columns = layout.columns_with_buffers(patterns)
     if int((columns < layout.num_parameters).sum()) == layout.num_parameters:
         raise InputError(
-            f"personal is {list(patterns)}, which are all layers that are trained: nothing is left to average; leave "
+            f"personal is {list(patterns)}, which are all trained layers: nothing is left to average; leave "
             "some out, or run Local"
         )
     return columns

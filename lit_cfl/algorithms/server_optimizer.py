@@ -63,7 +63,7 @@ def _require_usable(make: OptimizerFactory) -> None:
         ) from error
     odd = [name for name, value in optimizer.state[parameter].items() if not isinstance(value, Tensor | None)]
     if odd:
-        raise InputError(f"server: {type(optimizer).__name__} keeps {odd[0]!r}, which is no tensor; give another one")
+        raise InputError(f"server: {type(optimizer).__name__} keeps {odd[0]!r}, not a tensor; give another one")
 
 
 class _WithServer(Algorithm):

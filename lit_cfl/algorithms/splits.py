@@ -31,7 +31,7 @@ class SplitState:
     layers: list[list[str]]  # layers compared in each split
     part_split: Tensor  # split of each part, int64 [P]
     part_cluster: Tensor  # cluster made from each part, int64 [P]
-    part_means: Tensor  # of each part: mean of what was compared, in all layers [P, parameters]
+    part_means: Tensor  # mean of the compared features of each part, in all layers [P, parameters]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class SplittingAlgorithm(Algorithm, ABC):
 
     @property
     def reason_without_means(self) -> str:
-        return "a cluster is split when its mean update is small, so that mean has to be what moves its model"
+        return "a cluster is split when its mean update is small, so its model has to move by that mean"
 
     def needs_all(self, round: int) -> bool:
         return True
@@ -276,7 +276,7 @@ def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def subtract_starts(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
-    """Subtracts the start models `models[labels]` from local models `[n, d]` in place: they may fill a disk."""
+    """Subtracts the start models `models[labels]` from local models `[n, d]` in place, since they may be in a file."""
     for row, label in zip(rows, labels.tolist(), strict=True):
         row -= models[label]
     return rows

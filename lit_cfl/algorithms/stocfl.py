@@ -49,7 +49,7 @@ class StoCFL(Algorithm):
     """Merges similar clusters as clients are sampled; each cluster trains a model that is pulled towards a global one.
 
     Args:
-        tau: Cosine from which on the representations of two clusters merge them, -1 to 1; 1 = never.
+        tau: Minimum cosine of the representations of two clusters that merge, -1 to 1; 1 = never merge.
         lambda_: Pull of a cluster's model towards the global model omega, 0 or more.
         psi: Representation of a client: the `gradient` of its loss at the anchor (paper), or the `update`, anchor minus
             weights, after `psi_budget` (published code).
@@ -59,7 +59,7 @@ class StoCFL(Algorithm):
         merged_model: Model of merged clusters: that of the `larger` (published code), or the `average` weighted by
             their numbers of clients (C24).
         weights: Weights of the clients in all means: `equal` (paper), or their number of `examples`.
-        sketch_dim: Number of columns of random projections of Psi, which are compared instead of Psi, the same for all
+        sketch_dim: Number of columns of a random projection of Psi that is compared instead of Psi, the same for all
             clients; None = Psi itself.
         global_update: Training of omega: clients train in `parallel` (paper), or one after another, each continuing
             from the result of the previous one, before the mean is taken: `sequential_by_id`, in the order of their ids

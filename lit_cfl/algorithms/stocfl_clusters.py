@@ -17,7 +17,7 @@ from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
 MergedModel = Literal["larger", "average"]
 _BINS = 40  # bins of the histogram of cosines
 _AT_ONCE = 2**22  # cosines of clients with clusters
-_MOST_KEPT = 2**24  # cosines returned for people, who would not read more
+_MOST_KEPT = 2**24  # maximum number of cosines returned for people to read
 
 
 @dataclass(frozen=True, eq=False)

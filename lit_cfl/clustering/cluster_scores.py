@@ -15,7 +15,7 @@ _DENSE = 2**20  # maximum number of cells of a dense matrix of overlaps
 
 
 def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
-    """Scores how well the found clusters agree with the true ones, whatever their numbers.
+    """Scores how well the found clusters agree with the true ones, however they are numbered.
 
     Args:
         found, truth: Clusters of the clients, int64 `[n]`.
@@ -48,7 +48,7 @@ def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 def mean_entropy(weights: Tensor) -> float:
-    """Computes the mean entropy of the clients' weights over models, nats: 0 where each has one model, at most log K.
+    """Computes the mean entropy of the clients' weights over models, nats: 0 if each has one model, at most log K.
 
     Args:
         weights: Weights `[n, K]`, not negative; each client's sum to 1.

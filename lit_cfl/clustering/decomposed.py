@@ -8,7 +8,7 @@ from lit_cfl.clustering.merging import by_lowest_member
 from lit_cfl.clustering.products import Rows, chunks_of, gram, require_finite
 from lit_cfl.errors import InputError
 
-_NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of the largest is only rounding
+_NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of the largest is a rounding error
 
 
 def madc(similarity: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def edc(updates: Rows, num_directions: int) -> Tensor:
         `[n, n]`: (1/m) * |E_i - E_j| with E the embedding; 0 on the diagonal.
 
     Raises:
-        InputError: as `edc_embedding`.
+        InputError: as in `edc_embedding`.
     """
     embedding = edc_embedding(updates, num_directions)
     exact = torch.cdist(embedding, embedding, compute_mode="donot_use_mm_for_euclid_dist")

@@ -38,7 +38,7 @@ def find_knee(values: Tensor) -> int | None:
     Kneedle (Satopaa, Albrecht, Irwin, Raghavan. ICDCS Workshops 2011) with sensitivity 1 for a convex curve: seen
     from the largest value, the first peak of the normalised curve's height above the diagonal from which the height
     falls by 1 / (n - 1) or more before it rises again. Mutual nearest neighbours have equal distances, and the height
-    falls by exactly 1 / (n - 1) between them. Where only more counts, as in kneed, rounding decides there.
+    falls by exactly 1 / (n - 1) between them. If only a larger fall counts, as in kneed, rounding decides.
     """
     n = len(values)
     if n < 2 or not values[-1] > values[0]:

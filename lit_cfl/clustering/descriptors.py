@@ -10,7 +10,7 @@ _ROUNDING = 1e-12  # relative to the largest value: a block with a smaller range
 def principal_axes(points: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """Computes the mean `[d]` of points `[n, d]` and their principal directions `[d, r]`, r <= `number`.
 
-    Directions have length 1. Their sign is free: the largest entry is positive.
+    Directions have length 1. Their sign is arbitrary; it is chosen so that the largest entry is positive.
     """
     center = points.mean(0)
     axes = torch.linalg.svd(points - center, full_matrices=False).Vh[:number]

@@ -49,10 +49,10 @@ def find_drifted(
         bool `[n]`.
 
     Raises:
-        InputError: as `label_shift_distance`; a negative threshold; or a wrong number of sizes.
+        InputError: as in `label_shift_distance`; a negative threshold; or a wrong number of sizes.
     """
     if not threshold >= 0:
-        raise InputError(f"threshold {threshold} is no distance; give 0 or more")
+        raise InputError(f"threshold {threshold} is not a distance; give 0 or more")
     if len(num_examples) != len(counts_now):
         raise InputError(f"{len(num_examples)} sizes do not fit counts of {len(counts_now)} clients; give one for each")
     moved, out_of = _as_fraction(counts_now, counts_before, metric)
@@ -89,6 +89,6 @@ def _check(now: Tensor, before: Tensor, metric: ShiftMetric) -> None:
     if metric not in get_args(ShiftMetric):
         raise InputError(f"shift_metric '{metric}' is not known; give one of {', '.join(get_args(ShiftMetric))}")
     if now.ndim != 2 or now.shape != before.shape:
-        raise InputError(f"counts of one shape [n, C] are wanted; given are {list(now.shape)} and {list(before.shape)}")
+        raise InputError(f"counts have the shapes {list(now.shape)} and {list(before.shape)}; give one shape [n, C]")
     if bool((now < 0).any()) or bool((before < 0).any()):
         raise InputError(f"a count is {float(torch.minimum(now, before).min())}; counts are 0 or more")

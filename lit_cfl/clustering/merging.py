@@ -38,8 +38,8 @@ def agglomerate(
         labels int64 `[n]`.
 
     Raises:
-        InputError: both or neither of the two are given, there are more clusters than clients, the matrix is no matrix
-            of distances, or the linkage is unknown.
+        InputError: both or neither of the two are given, there are more clusters than clients, the matrix is not a
+            matrix of distances, or the linkage is unknown.
     """
     n = len(distances)
     if (num_clusters is None) == (threshold is None):
@@ -47,7 +47,7 @@ def agglomerate(
     if num_clusters is not None and not 1 <= num_clusters <= n:
         raise InputError(f"{num_clusters} clusters cannot be made of {n} clients")
     if threshold is not None and not threshold >= 0:
-        raise InputError(f"threshold {threshold} is no distance; give 0 or more")
+        raise InputError(f"threshold {threshold} is not a distance; give 0 or more")
     if bool((distances < 0).any()):
         raise InputError(f"a distance is {float(distances.min())}; distances are 0 or more")
     tree = merge_tree(distances, linkage)
@@ -63,7 +63,7 @@ def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
         linkage: Linkage, see `agglomerate`.
 
     Raises:
-        InputError: the matrix is no matrix of distances, or the linkage is unknown.
+        InputError: the matrix is not a matrix of distances, or the linkage is unknown.
     """
     return torch.from_numpy(merge_tree(distances, linkage)[:, 2].copy())
 
@@ -82,7 +82,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
         InputError: tau outside [-1, 1], or a representation that is not finite.
     """
     if not -1 <= tau <= 1:
-        raise InputError(f"tau {tau} is no cosine; give a number in [-1, 1]")
+        raise InputError(f"tau {tau} is not a cosine; give a number in [-1, 1]")
     number = sum(map(len, chunks_of(representations)))
     if number > _ALL_PAIRS:
         return _merge_in_tiles(torch.cat(chunks_of(representations)), tau)
@@ -147,7 +147,7 @@ def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
 def require_symmetric(matrix: Tensor) -> None:
     """Raises InputError unless the matrix is `[n, n]`, finite and symmetric up to rounding."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"a matrix [n, n] of all pairs is wanted; the one given is {list(matrix.shape)}")
+        raise InputError(f"the matrix of all pairs has shape {list(matrix.shape)}; give [n, n]")
     if not matrix.isfinite().all():
         raise InputError("a pair's value is not finite: an update diverged; lower the learning rate")
     if not torch.allclose(matrix, matrix.T, rtol=1e-4, atol=1e-6):

@@ -20,7 +20,7 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
     Args:
         updates: Updates of clients `[n, d]`, or its chunks; K-means compares them by EDC's embedding.
         most: Maximum number of clusters, 1 or more; at most a quarter of the clients.
-        rng: Source of the divisions in halves.
+        rng: Generator that divides the clients in halves.
 
     Returns:
         The largest k with a mean prediction strength of 0.9 or more over 10 divisions; 1 if there is none.
@@ -48,7 +48,7 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
 
 
 def prediction_strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
-    """Computes the minimum share of a cluster's pairs that the other half's centres keep together.
+    """Computes the minimum over clusters of the share of pairs that the other half's centres keep together.
 
     Args:
         one, other: Points of the halves `[n, m]`. Both are clustered by K-means; the clusters are those of `other`.

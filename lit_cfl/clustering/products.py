@@ -68,7 +68,7 @@ def zeros_of_pairs(n: int) -> Tensor:
     needed, there = 8 * n * n, machine_memory()
     if needed > there:
         raise InputError(
-            f"to compare {n:,} clients with each other takes {needed / 2**30:,.0f} GiB or more, and this machine has "
+            f"comparing {n:,} clients with each other takes {needed / 2**30:,.0f} GiB or more, but this machine has "
             f"{there / 2**30:,.0f}; use fewer clients, or an algorithm that compares only a cohort or with cluster "
             "models (FedGroup, IFCA, FeSEM, StoCFL)"
         )

@@ -89,7 +89,7 @@ def distances(rows: Rows, metric: Metric) -> Tensor:
     Args:
         rows: Rows `[n, d]`, or their chunks.
         metric: Distance: `l1` and `l2` are the norms of the difference, `cosine` is 1 - cosine, in [0, 2]. `l1` is much
-            slower, as it is no matrix product.
+            slower, as it is not a matrix product.
 
     Returns:
         `[n, n]`, symmetric, 0 on the diagonal. A zero row has cosine distance 1 to all others.
@@ -144,7 +144,7 @@ def _manhattan(rows: Rows) -> Tensor:
 def _euclidean(rows: Rows) -> Tensor:
     products = zeros_of_pairs(sum(map(len, chunks_of(rows))))
     for block in column_blocks(rows):
-        add_gram(products, block - block.mean(0))  # centred: models that lie close together keep their digits
+        add_gram(products, block - block.mean(0))  # centred: models close together keep their precision
     squares = products.diagonal()
     lengths = squares[:, None] + squares
     squared = lengths - 2 * mirror(products)
@@ -153,7 +153,7 @@ def _euclidean(rows: Rows) -> Tensor:
 
 def warn_if_equal(updates: Tensor) -> None:
     """Adds a notice if all updates `[n, d]` to be clustered are equal."""
-    if len(updates) < 2 or not all(torch.equal(row, updates[0]) for row in updates[1:]):  # ends at the first other one
+    if len(updates) < 2 or not all(torch.equal(row, updates[0]) for row in updates[1:]):  # ends early
         return
     zero = " to zero" if not updates[0].any() else ""
     warnings.warn(

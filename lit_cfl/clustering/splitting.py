@@ -62,8 +62,8 @@ def separation_threshold(cross_similarity: float) -> float:
         sqrt((1 - cross_similarity) / 2), in [0, 1].
 
     Raises:
-        InputError: the value is no cosine.
+        InputError: the value is not a cosine.
     """
     if not abs(cross_similarity) <= 1 + _ROUNDING:
-        raise InputError(f"a cross similarity of {cross_similarity} is no cosine; give a number in [-1, 1]")
+        raise InputError(f"a cross similarity of {cross_similarity} is not a cosine; give a number in [-1, 1]")
     return math.sqrt((1 - min(cross_similarity, 1.0)) / 2)

@@ -28,7 +28,7 @@ class Augment:
 
     Args:
         crop: Pixels of zeros added on each side; a window of the image's size is then cut at random. 0 = no crop.
-        flip: Mirror every second image, on average, from left to right.
+        flip: Mirror each image from left to right with a probability of 1/2.
     """
 
     crop: int = 0
@@ -84,7 +84,7 @@ def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFu
     """Returns the function selected by the option `data.augment`.
 
     Raises:
-        InputError: It is no function, or cannot be imported.
+        InputError: It is not a function, or cannot be imported.
     """
     found = import_object("data.augment", given) if isinstance(given, str) and "." in given else given
     if found is not None and not callable(found):
@@ -123,7 +123,7 @@ def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -
         again = [torch.cat(tensors) for tensors in zip(*map(changed, parts), strict=True)]
         if not all(torch.equal(mine, first) for mine, first in zip(again, whole, strict=True)):
             raise InputError(
-                "data.augment changes the same examples otherwise when it is asked again, or in other company; draw "
+                "data.augment changes an example differently when called again, or together with other examples; draw "
                 "the random numbers of an example from its key (lit_cfl.keyed_random), and read no other example"
             )
 

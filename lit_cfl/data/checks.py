@@ -112,7 +112,7 @@ def require_several(labels: Tensor, what: str) -> None:
         row, column = (int(place) for place in (~good).nonzero()[0])
         raise InputError(
             f"{what} hold {float(labels[row, column]):g} in row {row}, column {column}; several labels of an example "
-            "are 0 or 1 each, or shares between"
+            "are 0 or 1 each, or shares in between"
         )
 
 
@@ -254,7 +254,7 @@ def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
     clients = lists.clients_of(twice // most)
     warnings.warn(
         f"{what}: {len(clients)} clients have an example more than once ({join_ids(clients)}; such as example "
-        f"{int(twice[0]) % most}), which counts as often",
+        f"{int(twice[0]) % most}), and each repeat counts",
         Notice,
         stacklevel=4,
     )

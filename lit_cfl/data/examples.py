@@ -30,8 +30,8 @@ class View:
         label_map: New label for each label, or None for unchanged labels.
         noise: Standard deviation of the Gaussian noise on the input, in units of the scaled input; an example always
             has the same noise.
-        angle: Further counter-clockwise rotation in degrees, above 0 and below 360 and no multiple of 90; bilinear, 0
-            outside of the image.
+        angle: Further counter-clockwise rotation in degrees, above 0 and below 360 and not a multiple of 90; bilinear,
+            0 outside of the image.
         blur: Standard deviation of a Gaussian blur, in pixels.
         brightness: Factor on the scaled input.
         colour: Factor on each channel of the scaled image; empty = 1.
@@ -153,10 +153,10 @@ class Examples:
         if isinstance(self.augment, Augment):
             self.augment.require_images(self.input_shape, bool(self.vocabulary))
         if any(view.quarter_turns for view in self.views) and len(shape) != 4:
-            raise InputError(f"inputs of shape {tuple(shape[1:])} are no images; only images can be rotated")
+            raise InputError(f"inputs of shape {tuple(shape[1:])} are not images; only images can be rotated")
         if any(view.of_images for view in self.views) and (len(shape) != 4 or self.vocabulary):
             raise InputError(
-                f"inputs of shape {tuple(shape[1:])} are no images [channels, height, width]; only images can be "
+                f"inputs of shape {tuple(shape[1:])} are not images [channels, height, width]; only images can be "
                 "turned, blurred or coloured"
             )
         for view in self.views:
@@ -216,7 +216,7 @@ class Examples:
         return str(label) if name == str(label) else f"{label} ({name!r})"
 
     def require_classes(self, who: str) -> None:
-        """Raises InputError, naming who needs classes, unless the labels are classes."""
+        """Raises InputError unless the labels are classes; the message says that `who` needs them."""
         if self.label_kind == "multi-label":
             raise InputError(
                 f"{who} needs one label of each example, but these have {self.labels.shape[1]} each; take a partition "
@@ -224,7 +224,7 @@ class Examples:
             )
         if self.label_kind != "classes":
             held = "are numbers" if self.label_kind == "numbers" else "are not there"
-            raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
+            raise InputError(f"{who} needs classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
         """Raises InputError if other examples give a label name another number; `where` describes these examples."""

@@ -48,8 +48,8 @@ class FederatedData:
         train: Lists of the clients' training examples.
         validation: Lists of their validation examples; may be empty.
         test: Lists of their test examples.
-        true_clusters: True cluster of each client, int64 `[clients]`, -1 = unknown. For scoring only; no algorithm but
-            an upper bound sees it.
+        true_clusters: True cluster of each client, int64 `[clients]`, -1 = unknown. For scoring only; no algorithm
+            except an upper bound sees it.
         skew: Skew that the data module was configured to make, before any shift: `feature`, `label` or `other`; see
             `Division`.
         newcomers: True for clients that never take part in training and join after it, bool `[clients]`; None = there

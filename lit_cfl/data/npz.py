@@ -28,7 +28,7 @@ def read_npz(
     """
     try:
         if path.is_file() and not is_zipfile(path):
-            raise BadZipFile("no zip archive")
+            raise BadZipFile("not a zip archive")
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in required if name not in file.files]
             if missing:
@@ -51,4 +51,4 @@ def read_npz(
         if isinstance(error, InputError):
             raise
         reason = str(error).partition(" when allow_pickle")[0].partition("\n")[0] or type(error).__name__
-        raise InputError(f"{path} is damaged, no .npz, or holds objects ({reason})") from error
+        raise InputError(f"{path} is damaged, is not a .npz file, or holds objects ({reason})") from error

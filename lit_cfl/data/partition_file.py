@@ -65,7 +65,7 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
     except (KeyError, ValueError, OSError, TypeError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is no partition file, or a damaged one ({error}); save it again") from error
+        raise InputError(f"{path} is not a partition file, or is damaged ({error}); save it again") from error
     if not intact:
         raise InputError(f"{path} does not match its own hash: it was changed or damaged; save it again")
     return data
@@ -75,7 +75,7 @@ def true_clusters_in(path: Path) -> np.ndarray | None:
     """Reads only the true cluster of each client, int64 `[clients]`, -1 = unknown; None if the file has none.
 
     Raises:
-        FileNotFoundError, InputError: as `read_npz`.
+        FileNotFoundError, InputError: as in `read_npz`.
     """
     return next(iter(read_npz(path, (TRUTH, _LISTED_TRUTH)).values()), None)
 
@@ -84,7 +84,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         arrays = read_npz(path, ("about", "names", "newcomers", TRUTH, *LIST_ARRAYS), no_others=True)
     except InputError as error:
-        raise InputError(f"{error}: no partition file, or a damaged one; give one as a run saves it") from error
+        raise InputError(f"{error}: not a partition file, or a damaged one; give one that a run saved") from error
     return arrays if TRUTH not in arrays else arrays | {_LISTED_TRUTH: arrays.pop(TRUTH)}
 
 

@@ -43,7 +43,7 @@ class ShiftContext:
     """The round and the clients of a shift.
 
     Args:
-        round: Rounds completed before, 0 in the first round.
+        round: Number of rounds completed before, 0 in the first round.
         seed: Seed of this shift in this run.
         participants: Ids of the participants, int64 `[n]`, ascending.
         stride: Number of views before this shift added its own.
@@ -101,7 +101,7 @@ def apply_shifts(
 
     Args:
         data: Data of the previous round; unshifted in the first round.
-        round: Rounds completed before.
+        round: Number of rounds completed before.
         seed: The run's seed.
         warm: Ids of the clients in training that have a model, ascending.
     """

@@ -41,7 +41,7 @@ def image_sizes(
     _, labels = sizes(input_shape, num_labels)
     if input_shape is None or len(input_shape) != 3:
         raise InputError(
-            f"inputs of shape {input_shape} are no images (channels, height, width); "
+            f"inputs of shape {input_shape} are not images (channels, height, width); "
             "choose MLP or MCLR for vectors, a recurrent net for tokens"
         )
     channels, height, width = input_shape

@@ -128,7 +128,7 @@ def _is_plain(algorithm: Algorithm) -> None:
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     assert not bare, _message(algorithm, f"its fields {bare} have no default")
     named = is_dataclass(getattr(kind, "state_type", None))
-    assert named, _message(algorithm, "names no state_type, or one that is no dataclass")
+    assert named, _message(algorithm, "has no state_type, or one that is not a dataclass")
     for state in _states(algorithm, _work(algorithm)):
         with _as_broken_rule():
             require_savable(algorithm, state)

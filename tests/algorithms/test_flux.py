@@ -53,7 +53,7 @@ def published_client(client: int) -> tuple[Tensor, Tensor]:
 
 
 def clustered(algorithm: FLUX, work: QuadraticWork, seed: int = 0) -> tuple[FLUXState, Info]:
-    """Runs the round that clusters, without anybody to train."""
+    """Runs the clustering round, without anybody to train."""
     state, _ = algorithm.init(work, rng(seed))
     return algorithm.round(state, ids(), work.at(algorithm.warmup_rounds), rng(seed))
 

@@ -321,7 +321,7 @@ def test_what_cannot_keep_layers_is_refused(options: dict[str, Any], expected: s
     ("options", "expected"),
     [
         ({"personal": ["fcc"]}, r"layer pattern 'fcc' matches nothing; the layers are: net.fc1 \(linear\)"),
-        ({"personal": ["fc*"]}, r"personal is \['fc\*'\], which are all layers that are trained: nothing is left"),
+        ({"personal": ["fc*"]}, r"personal is \['fc\*'\], which are all trained layers: nothing is left"),
         ({"shared": ["fc*"]}, "layer 'net.fc2' is in personal and in shared; a client cannot keep what all"),
         (
             {"algorithm": LayerCFL(layers=["fc2"])},

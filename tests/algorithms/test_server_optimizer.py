@@ -201,7 +201,7 @@ def test_running_statistics_are_averaged_and_take_no_step():
         (CFL(), "a cluster is split when its mean update is small"),
         (LayerCFL(), "a cluster is split"),
         (AdaCFL(), "a cluster is split"),
-        (Local(), "nobody communicates, so that there is no mean"),
+        (Local(), "clients do not communicate, so there is no mean"),
         (IFCA(averaging="gradients"), "it averages gradients, not models"),
     ],
 )

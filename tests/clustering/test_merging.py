@@ -164,7 +164,7 @@ def test_lower_tau_never_leaves_more_clusters(seed: int, one: float, other: floa
 
 @pytest.mark.parametrize("tau", [1.5, -1.01, math.nan])
 def test_tau_that_is_no_cosine_is_refused(tau: float):
-    with pytest.raises(InputError, match=f"tau {tau} is no cosine"):
+    with pytest.raises(InputError, match=f"tau {tau} is not a cosine"):
         merge_by_threshold(torch.eye(3), tau)
 
 

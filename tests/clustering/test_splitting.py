@@ -143,5 +143,5 @@ def test_bound_forgives_rounding():
 
 @pytest.mark.parametrize("across", [1.1, -2.0, math.nan])
 def test_bound_of_what_is_no_cosine_is_refused(across: float):
-    with pytest.raises(InputError, match=f"{across} is no cosine"):
+    with pytest.raises(InputError, match=f"{across} is not a cosine"):
         separation_threshold(across)

@@ -114,8 +114,14 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             (RUN + "--tracking.loggers my.Logger", "there is no module 'my': put my.py next to the YAML"),
             (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
             (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more of both"),
-            (RUN + "--data.partition_file text.npz", "text.npz is damaged, no .npz, or holds objects (no zip archive)"),
-            (RUN + "--data ArrayData --data.source text.npz", "text.npz is damaged, no .npz, or holds objects (no zip"),
+            (
+                RUN + "--data.partition_file text.npz",
+                "is not a .npz file, or holds objects (not a zip archive)",
+            ),
+            (
+                RUN + "--data ArrayData --data.source text.npz",
+                "text.npz is damaged, is not a .npz file, or holds",
+            ),
             (RUN + "--data ArrayData --data.source huge.npz", "huge.npz is damaged, or too large for the memory"),
             (RUN + "--data datamodules.Digits", "'datamodules.Digits' is now lit_cfl.datamodules.Digits"),
             ("run --config old_path.yaml", "old_path.yaml: 'datamodules.digits.Digits' is now lit_cfl.datamodules."),

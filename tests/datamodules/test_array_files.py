@@ -100,7 +100,7 @@ def test_damaged_file_is_refused(tmp_path: Path, damage: str):
         "array": lambda: path.write_bytes(npy(np.zeros(3))),
         "objects": lambda: saved(path, **given(y=np.array([0, None] * 6))),
     }[damage]()
-    assert f"{path} is damaged, no .npz, or holds objects" in error_of(ArrayData(source=path))
+    assert f"{path} is damaged, is not a .npz file, or holds objects" in error_of(ArrayData(source=path))
 
 
 def npy(array: np.ndarray) -> bytes:

@@ -121,7 +121,7 @@ def test_skew_that_cannot_be_is_refused(make: object, message: str):
 
 def test_skews_that_do_not_fit_the_inputs_are_refused():
     tokens, labels = torch.zeros(2, 5, dtype=torch.int64), ids(0, 1)
-    with pytest.raises(InputError, match="are no images; only images can be rotated"):
+    with pytest.raises(InputError, match="are not images; only images can be rotated"):
         Examples(tokens, labels, 2, views=Rotations().views(2), vocabulary=9)
     with pytest.raises(InputError, match="token ids cannot be made noisy"):
         Examples(tokens, labels, 2, views=NoiseLevels().views(2), vocabulary=9)

@@ -352,8 +352,8 @@ def test_parts_of_a_hybrid_have_none_of_their_own():
         (lambda batch, keys: batch[0], "data.augment returned Tensor for a batch of"),
         (lambda batch, keys: (batch[0][:, :, 1:], batch[1]), r"returned \['torch.float32 \(10, 1, 7, 8\)'"),
         (lambda batch, keys: (batch[0].double(), batch[1]), r"returned \['torch.float64 \(10, 1, 8, 8\)'"),
-        (lambda batch, keys: (batch[0] + torch.rand(1), batch[1]), "changes the same examples otherwise when it is"),
-        (lambda batch, keys: (batch[0] + batch[0].mean(), batch[1]), "or in other company; draw the random numbers"),
+        (lambda batch, keys: (batch[0] + torch.rand(1), batch[1]), "changes an example differently when called again"),
+        (lambda batch, keys: (batch[0] + batch[0].mean(), batch[1]), "or together with other examples; draw the"),
         (lambda batch, keys: (batch[0] @ keys, batch[1]), "data.augment cannot change the examples: RuntimeError"),
     ],
 )  # fmt: skip

@@ -245,7 +245,7 @@ def test_image_that_is_too_small_is_refused(net: type[Net], least: int, pad: int
 
 @pytest.mark.parametrize("net", CONVOLUTIONAL)
 def test_convolutional_net_refuses_what_is_no_image(net: type[Net]):
-    with pytest.raises(InputError, match=r"inputs of shape \[60\] are no images"):
+    with pytest.raises(InputError, match=r"inputs of shape \[60\] are not images"):
         net([60], 10)
 
 

@@ -161,7 +161,7 @@ def test_a_task_that_does_not_take_such_labels_says_so(task: Any, module: ArrayD
 )
 def test_what_goes_by_label_is_refused_with_the_reason(y: Any, changes: dict[str, Any], rule: str):
     reason = "are not there" if y is None else "are numbers"
-    with pytest.raises(InputError, match=f"{rule} goes by the labels' classes, but the labels of these data {reason}"):
+    with pytest.raises(InputError, match=f"{rule} needs classes, but the labels of these data {reason}"):
         numbers(y=y, **changes).federated(0)
 
 
