@@ -1,11 +1,16 @@
 """Reads a `.csv` table: a column of labels, one of clients, and numbers."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError, Notice, suggest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ROLES = ("y", "client", "cluster")
 
@@ -60,7 +65,20 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
                 f"{path}: column {name!r} holds {table[name][0]!r}, which is no number, so it is no input; leave it "
                 f"out, encode it as numbers, or say what it is: columns: {{client: {name}}}"
             )
+    _warn_of_ids(path, table[inputs])
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
     return {"x": table[inputs].to_numpy(np.float32), **arrays}
+
+
+def _warn_of_ids(path: Path, inputs: "DataFrame") -> None:
+    """Notes input columns that number the rows, such as pandas' own index: a net learns nothing from them."""
+    ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
+    if ids:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, ids))}, a different whole number in every line; if that "
+            "is an id, write the table without it",
+            Notice,
+            stacklevel=2,
+        )

@@ -31,7 +31,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     dry_run.show_lines(console, _size(prepared, at_once))
     for notice in notices(prepared.space, prepared.default):
         console.print(notice, soft_wrap=True)
-    console.print("\nThe base, and other trials nearly so:")
+    console.print("\nThe base; trials differ from it by their settings:")
     seconds = dry_run.show(console, prepared.job.of_trial(prepared.default, DEFAULT))
     dry_run.show_lines(console, {"whole study": _time(prepared, seconds, at_once)})
 

@@ -165,5 +165,5 @@ def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -
         "runs": f"{runs}, {at_once} at a time",
     }
     dry_run.show_lines(console, lines)
-    console.print(f"\n{comparison.names[0]}, and the others nearly so:")
+    console.print(f"\n{comparison.names[0]}; the others differ little:")
     dry_run.show(console, comparison.first)

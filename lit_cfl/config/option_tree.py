@@ -71,6 +71,9 @@ _CHANGED_VALUES = {
     ("weights", "first"): "up to 0.1.0 the client with the lowest id counted, and later one that is drawn; "
     "give drawn_first for that",
 }  # values that meant something else in an earlier version
+_WHO_DIVIDES = (
+    "the data name the clients, or a partition makes them: --data.partition IID --data.partition.num_clients 10"
+)
 _FIRST = ("algorithm", "task", "local", "data")  # parts searched first for an option that several have
 _HIDDEN, _GIVEN = ("params",), "Optimizer"  # name and type of arguments that no configuration gives
 _PARTS = re.compile(r"[^.]+")
@@ -233,6 +236,14 @@ def require_known_options(tree: OptionTree, options: Sequence[str], command: str
 
 def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     """Describes an unknown option in one line, with the probably intended one."""
+    names = set(tree.names())
+    if (
+        unknown.part == "num_clients"
+        and "data.partition" in names
+        and not any(n.endswith(".num_clients") for n in names)
+    ):
+        owner = f"{unknown.owner} has" if unknown.owner else "there is"
+        return f"{owner} no option 'num_clients': {_WHO_DIVIDES}"
     if unknown.owner:
         near = suggest(unknown.part, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"

@@ -174,6 +174,15 @@ EARLY = [
     ("run --config quickstart --rounds 3 4", "'4' has no option before it"),
     ("data MNIST", "'MNIST' has no option before it; write --data MNIST"),
     ("run --config quickstart --num_clusters 4", "no option 'num_clusters' (did you mean --algorithm.num_clusters?)"),
+    (
+        "run --data ArrayData --data.num_clients 9",
+        "ArrayData has no option 'num_clients': the data name the clients, or",
+    ),
+    (
+        "run --data ArrayData --num_clients 9",
+        "no option 'num_clients': the data name the clients, or a partition makes",
+    ),
+    ("run --config quickstart --num_clients 9", "no option 'num_clients' (did you mean --data.num_clients?)"),
     ("run --config quickstart --lr 0.1", "there is no option 'lr' (did you mean --task.optimizer.lr?)"),
     ("run --config quickstart --task.optimizer.lrr 1", "SGD has no option 'lrr' (did you mean lr?)"),
     ("run --config quickstart --local.epoch 1", "local has no option 'epoch' (did you mean epochs?)"),

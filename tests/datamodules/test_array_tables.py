@@ -42,11 +42,22 @@ def test_usual_names_need_no_columns(tmp_path: Path):
 
 
 def test_a_table_without_clients_says_so(tmp_path: Path):
-    rows = "".join(f"{number},{number % 2}\n" for number in range(40))
+    rows = "".join(f"{number % 9},{number % 2}\n" for number in range(40))
     table = ArrayData(source=written(tmp_path, "height,y\n" + rows))
     with pytest.warns(Notice, match="no client is given: .* ten clients; give client, or a partition"):
         data = table.federated(0)
     assert len(data.train) == 10
+
+
+def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
+    rows = [f"{number},{number % 7},{number % 2},{number % 3}" for number in range(30)]
+    table = ArrayData(source=written(tmp_path, "Unnamed: 0,age,y,client\n" + "\n".join(rows)))
+    with pytest.warns(
+        Notice, match="the inputs include 'Unnamed: 0', a different whole number in every line"
+    ) as notices:
+        table.federated(0)
+    assert len(notices) == 1
+    assert "age" not in str(notices[0].message)
 
 
 @pytest.mark.parametrize(
