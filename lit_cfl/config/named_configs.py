@@ -1,7 +1,7 @@
 """Finds the configurations on a command line. Imports no large package, so that misspelt names are reported at once."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,7 @@ def with_paths(arguments: Sequence[str]) -> list[str]:
 
     The parser would otherwise replace options by the values of a later file.
     """
-    words = _configs_first(arguments)
-    return [_with_path(before, word) for before, word in zip(["", *words], words, strict=False)]
+    return _renamed(_configs_first(arguments), config_path)
 
 
 def _configs_first(arguments: Sequence[str]) -> list[str]:
@@ -34,12 +33,13 @@ def _configs_first(arguments: Sequence[str]) -> list[str]:
     return [*configs, *others]
 
 
-def _with_path(before: str, word: str) -> str:
-    if before == "--config":
-        return config_path(word)
-    if word.startswith("--config="):
-        return f"--config={config_path(word.removeprefix('--config='))}"
-    return word
+def _renamed(words: Sequence[str], rename: Callable[[str], str]) -> list[str]:
+    """Changes the names of configurations in `--config NAME` and `--config=NAME`."""
+    found = []
+    for before, word in zip(["", *words], words, strict=False):
+        head = "--config=" if word.startswith("--config=") else ""
+        found.append(head + rename(word.removeprefix(head)) if head or before == "--config" else word)
+    return found
 
 
 def config_files(arguments: Sequence[str]) -> list[str]:
@@ -79,8 +79,7 @@ def copy_piped_configs(words: Sequence[str]) -> list[str]:
 
     The files are in a temporary folder that exists as long as this process.
     """
-    pairs = zip(["", *words], words, strict=False)
-    return [_from_pipe(before, word) for before, word in pairs]
+    return _renamed(words, _copy_of_pipe)
 
 
 def is_piped(file: str | Path) -> bool:
@@ -88,15 +87,13 @@ def is_piped(file: str | Path) -> bool:
     return _PIPED in Path(file).parent.name
 
 
-def _from_pipe(before: str, word: str) -> str:
-    head = "--config=" if word.startswith("--config=") else ""
-    name = word.removeprefix(head) if head else word
+def _copy_of_pipe(name: str) -> str:
     path = Path(name)
-    if not (head or before == "--config") or not path.exists() or path.is_file() or path.is_dir():
-        return word
+    if not path.exists() or path.is_file() or path.is_dir():
+        return name
     copy = Path(_folder_of_pipes().name) / f"{path.name}.yaml"
     copy.write_bytes(path.read_bytes())
-    return f"{head}{copy}"
+    return str(copy)
 
 
 @cache
