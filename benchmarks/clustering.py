@@ -10,13 +10,14 @@ at the end. `peak` is the greatest anonymous memory above that before the call, 
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 
 import torch
+from tables import print_rows
 from torch import Tensor
 
 from lit_cfl import clustering
@@ -24,6 +25,8 @@ from lit_cfl.aggregation import mean_by_cluster, mix_clusters
 from lit_cfl.metric_names import Row
 
 NUM_GROUPS = 4  # true clusters, as in rotated MNIST
+MEASURED = ("function", "size", "seconds", "peak MiB")
+ERRORS = ("columns", "sketch_dim", "1/sqrt", "error within", "error across", "greatest", "ms a row")
 
 
 def anonymous_mib() -> float:
@@ -137,17 +140,6 @@ def sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -
             }
 
 
-def print_table(rows: Iterable[Row]) -> list[Row]:
-    """Prints each row as soon as it is there."""
-    printed: list[Row] = []
-    for row in rows:
-        if not printed:
-            print("\n| " + " | ".join(row) + " |\n|" + "---|" * len(row))
-        print("| " + " | ".join(str(value) for value in row.values()) + " |", flush=True)
-        printed.append(row)
-    return printed
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1200)
@@ -164,10 +156,10 @@ def main() -> None:
         rows = mapped_rows(Path(name) / "rows", options.clients, options.columns)
         print(f"file of {rows.nbytes / 2**30:.1f} GiB written in {perf_counter() - begun:.0f} s")
         size = f"{options.clients:,} x {options.columns:,}"
-        table = print_table(measured(on_rows(rows, options.l1_columns), size, options.only))
+        table = print_rows(MEASURED, measured(on_rows(rows, options.l1_columns), size, options.only))
     pairs = f"{options.clients:,} x {options.clients:,}"
-    table += print_table(measured(on_pairs(options.clients), pairs, options.only))
-    errors = print_table(sketch_errors(options.columns, options.sketch_dims))
+    table += print_rows(MEASURED, measured(on_pairs(options.clients), pairs, options.only))
+    errors = print_rows(ERRORS, sketch_errors(options.columns, options.sketch_dims))
     if options.json:
         options.json.write_text(json.dumps({"functions": table, "sketch": errors}, indent=1))
 

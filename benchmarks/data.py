@@ -10,14 +10,14 @@ process. Seconds do not count the imports of torch and lightning; `peak` is the 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
+
+from tables import fresh, print_rows
 
 from lit_cfl.metric_names import Row
 
@@ -114,25 +114,15 @@ def population(clients: int) -> Row:
 CASES: dict[str, Callable[..., Row]] = {"fashion": fashion, "cifar": cifar, "population": population}
 
 
-def fresh(environment: dict[str, str], *words: str) -> Row:
-    """One case in a process of its own."""
-    command = [sys.executable, __file__, "--case", *words]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    row: Row = json.loads(done.stdout.splitlines()[-1])
-    return row
-
-
 def rows(clients: list[int]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         caches = {"LITCFL_CACHE": f"{folder}/ours", "HF_HOME": f"{folder}/theirs"}
         for name, case in ((FASHION, "fashion"), (CIFAR, "cifar")):
             if "LITCFL_DATA" in os.environ:
-                yield {"what": f"{name}, first time"} | fresh(caches, case)
-                yield {"what": f"{name}, again"} | fresh(caches, case)
+                yield {"what": f"{name}, first time"} | fresh(__file__, ["--case", case], caches)
+                yield {"what": f"{name}, again"} | fresh(__file__, ["--case", case], caches)
     for number in clients:
-        yield {"what": f"synthetic, {number:,} clients"} | fresh({}, "population", str(number))
+        yield {"what": f"synthetic, {number:,} clients"} | fresh(__file__, ["--case", "population", str(number)])
 
 
 def main() -> None:
@@ -145,7 +135,6 @@ def main() -> None:
         name, *numbers = options.case
         print(json.dumps(CASES[name](*map(int, numbers))))
         return
-    found = []
     columns = [
         "what",
         "seconds",
@@ -157,21 +146,7 @@ def main() -> None:
         "peak MiB",
         "above imports MiB",
     ]
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for row in rows(options.clients):
-        found.append(row)
-        cells = [row.get(column, "") for column in columns]
-        shown = [
-            f"{cell:,.2f}"
-            if isinstance(cell, float)
-            else f"{cell:,}"
-            if cell != "" and isinstance(cell, int)
-            else str(cell)
-            for cell in cells
-        ]
-        print(f"| {' | '.join(shown)} |", flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=2) + "\n")
+    print_rows(columns, rows(options.clients), options.out)
 
 
 if __name__ == "__main__":

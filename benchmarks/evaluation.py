@@ -9,7 +9,6 @@ in one thread; times are of the processor, which others on the machine do not le
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -18,6 +17,7 @@ from time import process_time
 
 import torch
 from engines import NETS
+from tables import print_rows
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
@@ -83,14 +83,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = []
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in rows(options.clients, options.models, options.repeats):
-        found.append(row)
-        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
-        print(f"| {' | '.join(cells)} |", flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print_rows(COLUMNS, rows(options.clients, options.models, options.repeats), options.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ median of the repeats; `training` is the longest wait of a worker.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -26,6 +25,7 @@ import numpy as np
 import ray
 import torch
 from engines import BATCH, CLIENTS, EPOCHS, NETS, SHAPE, data
+from tables import print_rows
 from torch import Tensor
 
 from lit_cfl.data import Examples
@@ -134,14 +134,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = []
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in rows(options.models, options.workers, options.repeats):
-        found.append(row)
-        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
-        print(f"| {' | '.join(cells)} |", flush=True)
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print_rows(COLUMNS, rows(options.models, options.workers, options.repeats), options.out)
 
 
 if __name__ == "__main__":

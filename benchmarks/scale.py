@@ -13,14 +13,13 @@ Every row is a fresh process with one thread; peak is the largest memory of the 
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 from data import SMALL_CLIENTS, measured
+from tables import fresh, print_rows
 
 from lit_cfl.metric_names import Row
 
@@ -110,23 +109,9 @@ CASES: dict[str, Callable[[int, int], Row]] = {"cohort": cohort, "population": p
 def rows(cohorts: list[int], populations: list[int], rows_mib: int) -> Iterator[Row]:
     for case, numbers in (("cohort", cohorts), ("population", populations)):
         for number in numbers:
-            row = fresh(case, number, rows_mib)
+            row = fresh(__file__, ["--case", case, str(number), "--rows_mib", str(rows_mib)])
             trained = number if case == "cohort" else min(SELECTED, number)
             yield {"what": case, "ms a client": 1000 * float(row["round s"]) / trained} | row
-
-
-def fresh(case: str, number: int, rows_mib: int) -> Row:
-    """A case in a process of its own."""
-    command = [sys.executable, __file__, "--case", case, str(number), "--rows_mib", str(rows_mib)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    row: Row = json.loads(done.stdout.splitlines()[-1])
-    return row
-
-
-def shown(cell: float | str) -> str:
-    if isinstance(cell, str):
-        return cell
-    return f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}"
 
 
 def draw(found: list[Row], target: Path) -> None:
@@ -171,13 +156,7 @@ def main() -> None:
     if options.case:
         print(json.dumps(CASES[options.case[0]](int(options.case[1]), options.rows_mib)))
         return
-    found = []
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in rows(options.cohorts, options.populations, options.rows_mib):
-        found.append(row)
-        print(f"| {' | '.join(shown(row.get(column, '')) for column in COLUMNS)} |", flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
+    found = print_rows(COLUMNS, rows(options.cohorts, options.populations, options.rows_mib), options.out)
     if options.picture:
         draw(found, options.picture)
 

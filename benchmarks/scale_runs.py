@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from data import SMALL_CLIENTS, peak
-from scale import shown
+from tables import print_rows
 
 from lit_cfl import algorithms
 from lit_cfl.config import catalogue
@@ -118,6 +118,15 @@ def rows(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
         before = row
 
 
+def kept(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[Row]:
+    """Adds new rows to those of the file, as tables are made piece by piece."""
+    for row in found:
+        known += [row] if row not in known else []
+        if out:
+            out.write_text(json.dumps(known, indent=1) + "\n")
+        yield row
+
+
 def fresh(cell: Row, limit: float) -> Row:
     """A run in a process of its own."""
     with get_context("fork").Pool(1) as pool:  # which ends with the block
@@ -152,13 +161,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     known = json.loads(options.out.read_text()) if options.out and options.out.exists() else []
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in rows(cells(options), known, options.limit):
-        print(f"| {' | '.join(shown(row.get(column, '')) for column in COLUMNS)} |", flush=True)
-        if row not in known:
-            known.append(row)
-        if options.out:
-            options.out.write_text(json.dumps(known, indent=1) + "\n")
+    print_rows(COLUMNS, kept(rows(cells(options), known, options.limit), known, options.out))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,43 @@
+"""What benchmarks share: rows that are printed as soon as they are there, and cases in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.metric_names import Row
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Row], out: Path | None = None) -> list[Row]:
+    """Prints a Markdown table row by row; each new row is also added to a JSON file, if there is one."""
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+    found = []
+    for row in rows:
+        found.append(row)
+        print(f"| {' | '.join(shown(row.get(column, '')) for column in columns)} |", flush=True)
+        if out is not None:
+            out.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def shown(cell: Any) -> str:
+    """Formats a cell with three significant digits, or as a whole number from 100 on."""
+    if not isinstance(cell, int | float):
+        return str(cell)
+    return f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}"
+
+
+def fresh(script: str, words: Sequence[str], environment: dict[str, str] | None = None) -> Row:
+    """Runs a case of a script in a process of its own, whose last line is its row as JSON."""
+    done = subprocess.run(
+        [sys.executable, script, *words],
+        env=os.environ | (environment or {}),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
