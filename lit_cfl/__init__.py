@@ -1,9 +1,8 @@
 """Lit-CFL: clustered federated learning on PyTorch Lightning.
 
-`Experiment` describes one and iterates over its rounds, `load_experiment` reads one from a configuration, `run` makes
-a run directory, `load_run` opens one, `run_many` makes many side by side, `compare` and `tune` are the commands of
-these names, with their results as pandas tables.
-`docs/api.md` lists all that is public.
+`Experiment` describes an experiment and iterates over its rounds, `load_experiment` reads one from a configuration,
+`run` writes a run directory, `load_run` opens one, `run_many` runs many experiments side by side. `compare` and `tune`
+are the commands of these names and return pandas tables. `docs/api.md` lists all public names.
 """
 
 from importlib import import_module
@@ -32,7 +31,7 @@ _CALLABLE = ("compare", "tune")  # packages
 __all__ = ["Experiment", "__version__", "compare", "load_experiment", "load_run", "run", "run_many", "tune"]
 
 
-def __getattr__(name: str) -> Any:  # PyTorch loads with the first name that needs it: `lit-cfl --help` is instant
+def __getattr__(name: str) -> Any:  # the first name that needs PyTorch loads it, so `lit-cfl --help` is instant
     if name == "__version__":
         return version("lit-cfl")
     if name in _CALLABLE:

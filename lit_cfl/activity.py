@@ -11,7 +11,7 @@ class Activity:
     Args:
         what: Name of the step, such as `pre-training`.
         round: Number of rounds completed before its round; None = it comes before the rounds.
-        done: Clients that have finished it, 0 to `total`.
+        done: Number of clients that have finished it, 0 to `total`.
         total: Number of clients; 0 = they are not counted.
     """
 

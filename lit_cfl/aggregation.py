@@ -56,7 +56,7 @@ def draw_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tenso
     """Draws a random order of clients: one number per client, float64 `[n]`, the same in any cohort.
 
     Args:
-        clients: their ids, int64 `[n]`.
+        clients: Ids of the clients, int64 `[n]`.
         num_clients: Number of all clients.
         rng: Generator of the round.
     """
@@ -88,7 +88,7 @@ def mean_by_cluster(
     found = _sums_by_cluster(models, labels, weights, num_clusters)
     if found is None:
         if into is None:
-            raise InputError("a mean over no models at all; give at least one row, or `into`")
+            raise InputError("there are no models to average; give at least one row, or `into`")
         return into.clone()
     sums, totals, dtype = found
     empty = totals == 0
@@ -127,7 +127,7 @@ def _require_fitting(models: Tensor | Fitted, labels: Tensor, weights: Tensor, n
     if len(weights) != len(labels):
         raise InputError(f"{len(weights)} weights do not fit {len(labels)} labels; give one for each")
     if bool((weights < 0).any()):
-        raise InputError(f"a weight of {float(weights.min())} in a mean; give 0 or more")
+        raise InputError(f"a weight is {float(weights.min())}; weights in a mean are 0 or more")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_clusters:
         wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
         raise InputError(f"label {wrong} is not one of the {num_clusters} clusters; place every client first")
@@ -144,9 +144,9 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_par
     """Mixes the clusters' models, computed from the unmixed ones, as in FedGroup and FlexCFL (FlexCFL, Eq. 20).
 
     Args:
-        models: `[clusters, d]`, the clusters that take part.
-        eta_g: mixing rate, 0 or more; 0 changes nothing.
-        form: `sum` is the paper's, w_j + eta_g * sum over l != j of w_l / |w_l|; `normalised` is the published
+        models: Models of the clusters that take part `[clusters, d]`.
+        eta_g: Mixing rate, 0 or more; 0 changes nothing.
+        form: `sum` is the paper's rule, w_j + eta_g * sum over l != j of w_l / |w_l|; `normalised` is the published
             code's, the same divided by 1 + eta_g * sum over l != j of 1 / |w_l|, which keeps the norm bounded (C5).
             A model of norm zero is left out of the others' sums.
         num_parameters: Number of first columns, which are mixed and enter the norms; the buffers after them are
@@ -180,7 +180,7 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor, num_parameters: 
     Args:
         fitted: Result of the clients' training; nan if its rows are not held.
         models: `[clusters, d]` after the aggregation and the inter-cluster mix.
-        labels: cluster of each client in the fit, int64 `[n]`.
+        labels: Cluster of each client in the fit, int64 `[n]`.
         num_parameters: Number of first columns, over which distances are computed, without buffers; None = all.
 
     Returns:

@@ -14,7 +14,7 @@ _NO_MEMORY = (
     "ALLOC_FAILED",  # cuBLAS
     "CUBLAS_STATUS_NOT_INITIALIZED",  # no memory was left for its handle
     "CUDNN_STATUS_INTERNAL_ERROR",
-    "unable to find an engine to execute this computation",  # cuDNN, which swallows why each of its plans failed
+    "unable to find an engine to execute this computation",  # cuDNN, which hides why each of its plans failed
     "can't allocate memory",  # PyTorch
     "bad_alloc",  # C++
 )
@@ -35,7 +35,7 @@ def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, whi
 
     Args:
         table: `[K, d]`.
-        which: the row of each client, int64 `[n]`.
+        which: Row of each client, int64 `[n]`.
 
     Returns:
         the rows `[at most K, d]` on the device, and the row of each client, int64 `[n]`.
@@ -83,7 +83,7 @@ def count_gpus() -> int:
 
 
 def gib_of_gpu(device: str) -> int:
-    """Returns a GPU's total memory in whole GiB, since drivers differ in what they leave of it.
+    """Returns a GPU's total memory in whole GiB, since drivers differ in how much of it they leave.
 
     A trial of a search with a share of a GPU has that share of the memory. A GPU that only Ray's workers see counts as
     16 GiB.

@@ -14,7 +14,7 @@ __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", 
 
 _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
-_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # not those that are named already
+_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # except those that are named already
 
 
 class Notice(UserWarning):
@@ -63,7 +63,7 @@ def name_clients(names: Sequence[str]) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # whatever a run raises: it is raised again, with the names
+    except Exception as error:  # any error of a run is raised again, with the names
         if isinstance(error, InputError):
             error.args = (with_client_names(str(error), names), *error.args[1:])
         elif hasattr(error, "__notes__"):

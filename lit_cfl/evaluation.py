@@ -72,7 +72,7 @@ class EvaluationPlan:
         if self.fine_tune is not None and algorithm.mixes_models:
             raise InputError(
                 f"evaluation.fine_tune is given, but {type(algorithm).__name__} mixes several models for each client, "
-                "of which none is its own to fine-tune; leave fine_tune out"
+                "so that no client has one model to fine-tune; leave fine_tune out"
             )
 
     def require_clients(self, clients: int) -> None:
@@ -329,7 +329,7 @@ def evaluate(
         before: Cluster of each client at the previous evaluation, int64 `[clients]`, for the churn.
     """
     candidates = plan.candidates(data.population, engine.seed)
-    served = algorithm.serve(state, data.population)  # only once: a model per client may fill the memory
+    served = algorithm.serve(state, data.population)  # only once, since a model per client may fill the memory
     served = check_assignment(algorithm, served, data.population, engine.layout.num_columns)
     unassigned = data.population[served.index < 0]
     assigned = len(data.population) - len(unassigned)

@@ -94,7 +94,7 @@ class Experiment:
         evaluation: Rounds and clients that are evaluated.
         stop: Early stopping; None = never.
         server: Optimizer of the server inside clusters, any `torch.optim` class with its options: its gradient is a
-            cluster's model minus the mean of its clients' local models. None = the mean is taken.
+            cluster's model minus the mean of its clients' local models. None = use the mean.
         shared: Layers that all clusters share, such as [conv*], by name or kind: averaged over all clients of a round,
             while the others stay per cluster. None = none.
         personal: Layers that each client keeps, such as [bn*, fc2], by name or kind: trained, but neither sent nor
@@ -152,7 +152,7 @@ class Experiment:
             raise InputError(f"task is a {made}; give a function that makes a new one: task=lambda: {made}(...)")
         if self.server is not None and self.shared is not None:
             raise InputError(
-                "server and shared are both given: a step of the server in each cluster would part the shared layers; "
+                "server and shared are both given: server steps in each cluster would make shared layers differ; "
                 "leave out one"
             )
         for name in ("algorithm", "baseline"):

@@ -173,10 +173,10 @@ class LocalCosts:
     """Counts of the clients' computations for an algorithm, without evaluations.
 
     Args:
-        steps: Mini-batches that clients trained on; a gradient over all examples of a client counts as one.
-        examples: Examples in these mini-batches, counted each time.
-        scored: Examples used without training: for a loss, counted once per model, such as IFCA's choice among k
-            models, or for a statistic (`map`).
+        steps: Number of mini-batches that clients trained on; a gradient over all examples of a client counts as one.
+        examples: Number of examples in these mini-batches, counted each time.
+        scored: Number of examples used without training: for a loss, counted once per model, such as IFCA's choice
+            among k models, or for a statistic (`map`).
     """
 
     steps: int = 0
@@ -197,7 +197,7 @@ class LocalWork(Protocol):
 
     @property
     def round(self) -> int:
-        """Rounds completed before this one, 0 in the first; the key of its random streams."""
+        """Number of rounds completed before this one, 0 in the first; the key of its random streams."""
 
     @property
     def layout(self) -> ParameterLayout:
@@ -209,7 +209,7 @@ class LocalWork(Protocol):
 
     @property
     def num_examples(self) -> Tensor:
-        """n_i, int64 `[clients]`."""
+        """n_i, the number of each client's training examples, int64 `[clients]`."""
 
     @property
     def label_counts(self) -> Tensor:
@@ -232,7 +232,7 @@ class LocalWork(Protocol):
         """Bytes that clients have sent in answers of `map` so far; the round loop counts them as traffic."""
 
     def initial(self, number: int) -> Tensor:
-        """Returns the run's initial model of that number `[d]`: 0 is w_0, others initialise further clusters."""
+        """Returns the run's initial model with this number `[d]`: 0 is w_0, others initialise further clusters."""
 
     def fit(
         self,
@@ -251,15 +251,15 @@ class LocalWork(Protocol):
 
         Args:
             models: `[K, d]`.
-            clients: ids int64 `[n]`.
-            start: client k starts from `models[start[k]]`; one number = the same for all.
+            clients: Ids int64 `[n]`.
+            start: Client k starts from `models[start[k]]`; one number = the same for all.
             purpose: Name of the random stream: batches depend on (seed, purpose, round, client).
             prox: Strength of the proximal term prox/2 * |w - center|^2 of each client's loss; 0 or more.
             centers: `[C, d]`, needed if `prox` is not 0; client k is pulled to `centers[center[k]]`.
             budget: Length of the training; None = the run's.
             weights: Factor of the loss of each training example, 0 or more, client by client as `example_losses` lists
                 them `[sum of n_i]`; None = 1. A mini-batch still divides by its number of examples, and what the task
-                adds to each loss, such as `kernel_l2`, keeps the factor 1. `Fitted.losses` are those with the factors.
+                adds to each loss, such as `kernel_l2`, keeps the factor 1. `Fitted.losses` include the factors.
         """
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
@@ -270,7 +270,7 @@ class LocalWork(Protocol):
 
         Args:
             models: `[K, d]`.
-            clients: ids int64 `[n]`.
+            clients: Ids int64 `[n]`.
             penalised: True to include the penalty that the task adds in training, such as `kernel_l2`.
         """
 
@@ -278,11 +278,11 @@ class LocalWork(Protocol):
         """Computes each model's loss on each training example of the clients, float64 `[K, sum of n_i]`.
 
         Examples are listed client by client, always in the same order within a client. The losses stay with the
-        clients: an algorithm computes from them what each client would.
+        clients: an algorithm computes from them what each client would compute.
 
         Args:
             models: `[K, d]`.
-            clients: ids int64 `[n]`.
+            clients: Ids int64 `[n]`.
         """
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
@@ -295,8 +295,9 @@ class LocalWork(Protocol):
             function: `function(inputs, labels)` or, with a model, `function(inputs, labels, module)`. It returns a
                 tensor, or a tuple or dict of tensors, and changes nothing else. Inputs `[n_i, ...]` are as in training.
                 It may run in another process.
-            clients: ids int64 `[n]`.
-            model: a row `[d]`; the function gets the task's module with it, in evaluation mode and without gradients.
+            clients: Ids int64 `[n]`.
+            model: A row `[d]`; the function receives the task's module with it, in evaluation mode and without
+                gradients.
 
         Returns:
             the answer of each client, on the CPU; None for a client without training examples.
@@ -350,5 +351,5 @@ def _tensors_of(statistic: Statistic | None) -> Iterable[Tensor]:
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
     """Expands an index to one per client `[n]`: the given tensor, or the same number for all."""
     if isinstance(which, Tensor) and bool((which < 0).any()):
-        raise ValueError("a client is given the model -1: those that have none yet cannot be fitted; place them first")
+        raise ValueError("a client has the model -1: clients without a model cannot be trained; place them first")
     return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)

@@ -67,7 +67,7 @@ def store_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
     size = max(at_most, 1) * first.shape[1]
     with tempfile.NamedTemporaryFile(prefix="lit-cfl-rows-") as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size * first.itemsize)  # a write into a full disk would kill us
+            os.posix_fallocate(file.fileno(), 0, size * first.itemsize)  # a write to a full disk would kill the process
         except OSError as error:
             raise InputError(
                 f"{tempfile.gettempdir()} has no room for {size * first.itemsize / 2**30:.3g} GiB of clients' models "

@@ -18,6 +18,6 @@ def import_object(option: str, path: str) -> object:
     module, _, name = path.rpartition(".")
     try:
         found: object = getattr(import_module(module), name)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # a user's module may raise anything
         raise InputError(f"{option} names {path!r}, which cannot be imported: {short_error(error)}") from error
     return found

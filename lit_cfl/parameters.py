@@ -117,7 +117,7 @@ class ParameterLayout:
         """Finds the columns of the trainable parameters that a pattern chooses, ascending int64.
 
         Args:
-            patterns: one or several of: a name with wildcards (`fc*`, `conv1.weight`, `*`), or a kind and a
+            patterns: One or several of these: a name with wildcards (`fc*`, `conv1.weight`, `*`), or a kind and a
                 position counted from 0 or from the end (`conv[3]` is the fourth convolution, `linear[-1]` the
                 last fully connected layer, `batchnorm[*]` are all layers of that kind).
 
@@ -222,11 +222,11 @@ def _require_real(module: nn.Module) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_complex():
             raise InputError(
-                f"{name} is complex, and a model is a row of real numbers; hold its real and its imaginary part "
+                f"{name} is complex, but a model is a row of real numbers; store its real and imaginary parts "
                 "(torch.view_as_real), and put them together in forward (torch.view_as_complex)"
             )
         if tensor.layout is not torch.strided and tensor.is_floating_point():
-            raise InputError(f"{name} is sparse, and a model is a row of numbers; make it dense with .to_dense()")
+            raise InputError(f"{name} is sparse, but a model is a row of numbers; make it dense with .to_dense()")
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

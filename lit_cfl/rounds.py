@@ -29,7 +29,7 @@ class Cohorts:
 
     Args:
         size: K, the number of clients in a round.
-        rule: see `selection.select`.
+        rule: See `selection.select`.
         dropout: Probability that a selected client does not answer, 0 to below 1. It does not apply to rounds in which
             an algorithm needs every client.
         seed: Seed of the draws; None = derived from the run's seed.
@@ -64,7 +64,7 @@ class Round:
 
     Args:
         index: Number of rounds completed before it, 0 in the first. Random streams, `LocalWork`, `evaluate` and the
-            schedules of algorithms and shifts use it. People see `number`.
+            schedules of algorithms and shifts use it. Users see `number`.
         state: State of the algorithm after the round.
         info: Info of the round; in the first round it includes `init`.
         data: Data during the round.
@@ -93,12 +93,12 @@ def warn_of_ineffective_options(
     """Warns of options that have no effect with this number of rounds, or with this algorithm.
 
     Args:
-        num_rounds: T.
+        num_rounds: Number of rounds T.
     """
     name, first = type(algorithm).__name__, algorithm.first_clustering_round()
     if first >= num_rounds:
         _note(
-            f"{name} clusters nobody before round {first + 1}, but rounds is {num_rounds}: there will be one cluster; "
+            f"{name} clusters nothing before round {first + 1}, but rounds is {num_rounds}: there will be one cluster; "
             "raise rounds, or shorten the algorithm's warm-up"
         )
     for shift in shifts:
@@ -111,7 +111,7 @@ def warn_of_ineffective_options(
     whole = [index + 1 for index in range(num_rounds) if algorithm.needs_all(index)] if cohorts.dropout else []
     if whole:
         when = "every round" if len(whole) == num_rounds else f"round {join_ids(whole)}"
-        _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, and there nobody drops out")
+        _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, where dropout does not apply")
 
 
 def _note(text: str) -> None:
@@ -133,11 +133,11 @@ def rounds(
 
     Args:
         algorithm: Algorithm to run.
-        clients: An engine.
+        clients: Clients, usually an engine.
         data: Clients and examples before any shift; unused if `after` is given, which has data.
         cohorts: Rule by which clients are selected.
         seed: The run's seed; together with the arguments it determines the result.
-        num_rounds: T.
+        num_rounds: Number of rounds T.
         shifts: Changes of the data before each round, in this order.
         after: Round after which to continue; None = from the start.
     """

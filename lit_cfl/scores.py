@@ -38,15 +38,15 @@ _TAKEN = (
 class Score:
     """A score that is averaged over examples.
 
-    A task gives a value and a weight for each example. The score of a set of examples is the mean of their values by
-    weight, and then the transform of that mean.
+    A task gives a value and a weight for each example. The score of a set of examples is the transform of the weighted
+    mean of their values.
 
     Args:
         name: Name in the score's columns, such as `test/weighted_<name>`: lower-case letters, digits and underscores.
         higher_is_better: Direction of the score, for everything that chooses or compares.
         transform: Transformation of the mean; `exp` makes a perplexity of a cross-entropy.
         worst: Value of an example whose loss is not finite, such as 0 for a share; None = nan, which leaves the score
-            blank. Bool values are then False in any case.
+            blank. A boolean value is always False.
     """
 
     name: str
@@ -124,7 +124,7 @@ class SetScore(Score):
         """Computes the score of a set; nan without examples, or if it is undefined.
 
         Raises:
-            InputError: The function returned no number.
+            InputError: The function did not return a number.
         """
         if self.function is None or not len(labels):
             return nan
@@ -137,7 +137,7 @@ class SetScore(Score):
             raise InputError(f"the function of the score {self.name!r} returned {form}; return one number") from error
 
 
-ACCURACY = Score("accuracy")  # score of a task that names none: the share of right answers
+ACCURACY = Score("accuracy")  # default score: the share of right answers
 Scores = tuple[Score, ...]  # scores of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
 
@@ -156,7 +156,7 @@ def scores_of(module: Any) -> Scores:
     """Reads the scores from a LightningModule's attribute `scores`; accuracy by default.
 
     Raises:
-        InputError: the attribute is no tuple of scores with different names.
+        InputError: the attribute is not a tuple of scores with different names.
     """
     scores = getattr(module, "scores", CLASSIFIER)
     name = type(module).__name__

@@ -1,6 +1,6 @@
 """Statistics over several seeds and several data sets.
 
-Over seeds: means, deviations, and 95 % intervals by Student's t, which hold with three seeds, too. Over data sets:
+Over seeds: means, deviations, and 95 % intervals by Student's t, which are valid for three seeds, too. Over data sets:
 Friedman's test and Nemenyi's critical difference.
 """
 
@@ -141,7 +141,7 @@ def friedman(scores: Mapping[str, Mapping[str, float]], higher_is_better: bool =
     """Ranks methods over data sets by Friedman's test, as Demsar (JMLR 7, 2006) recommends.
 
     A score is one figure of a method on a data set, such as the mean over seeds: seeds of one data set are not
-    independent and are no further data sets.
+    independent, so they do not count as data sets.
 
     Args:
         scores: Scores of each method, by data set: `scores[data_set][method]`.
@@ -165,7 +165,7 @@ def friedman(scores: Mapping[str, Mapping[str, float]], higher_is_better: bool =
     sign = -1 if higher_is_better else 1
     values = np.array([[sign * float(row[name]) for name in names] for row in tables.values()])
     ranks = rankdata(values, axis=1).mean(0)
-    alike = bool((values == values[:, :1]).all())  # scipy divides by 0 then
+    alike = bool((values == values[:, :1]).all())  # scipy would divide by 0
     test = (0.0, 1.0) if alike else friedmanchisquare(*values.T)
     ordered = sorted(zip(names, ranks.tolist(), strict=True), key=lambda pair: pair[1])
     difference = critical_difference(len(names), len(tables))

@@ -97,7 +97,7 @@ def test_bad_weights_are_refused():
     for incomplete in ((None, None), (ids(0, 0), None), (None, torch.rand(2))):
         with pytest.raises(InputError, match="weights 'drawn_first' need clusters and a drawn order"):
             client_weights(ids(1, 2), "drawn_first", *incomplete)
-    with pytest.raises(InputError, match=r"a weight of -1\.0"):
+    with pytest.raises(InputError, match=r"a weight is -1\.0"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
     with pytest.raises(InputError, match="2 weights do not fit 3 labels"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, 1.0]))

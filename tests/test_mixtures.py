@@ -330,9 +330,9 @@ def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Pat
     )
     assert torch.equal(again.weights[12:], weights)
     assert placed.test is not None
-    with pytest.raises(InputError, match="newcomer 1 uses a mixture of models, no single one"):
+    with pytest.raises(InputError, match="newcomer 1 uses a mixture of models, not a single one"):
         placed.module(1)
-    with pytest.raises(InputError, match=r"client \d+ uses a mixture of models, no single one"):
+    with pytest.raises(InputError, match=r"client \d+ uses a mixture of models, not a single one"):
         saved.client_module(int((saved.served().index >= 0).nonzero()[0]))
 
 

@@ -27,7 +27,7 @@ def test_warm_up_that_is_longer_than_the_run_is_noted(kind: type[Any]):
     assert notes(kind(warmup_rounds=2), 3) == []  # round 3 clusters
     (note,) = notes(kind(warmup_rounds=3), 3)
     assert note.startswith(
-        f"{kind.__name__} clusters nobody before round 4, but rounds is 3: there will be one cluster"
+        f"{kind.__name__} clusters nothing before round 4, but rounds is 3: there will be one cluster"
     )
 
 
@@ -44,7 +44,8 @@ def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
     assert notes(CFL(warmup_rounds=0), 5) == []
     every, once = "every round", "round 3"
     for algorithm, when in ((CFL(warmup_rounds=0), every), (FLHC(warmup_rounds=2), once)):
-        told = f"dropout is 0.3, but {type(algorithm).__name__} asks all clients in {when}, and there nobody drops out"
+        name = type(algorithm).__name__
+        told = f"dropout is 0.3, but {name} asks all clients in {when}, where dropout does not apply"
         assert notes(algorithm, 5, dropout=0.3) == [told]
 
 

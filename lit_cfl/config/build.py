@@ -71,7 +71,7 @@ def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -
     Args:
         config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. Missing options have
             their defaults.
-        read: All options as a parser has read them, whose dump `config` is; None = they are parsed.
+        read: All options as read by a parser, whose dump is `config`; None = they are parsed here.
 
     Raises:
         InputError: an object cannot be built.
@@ -157,7 +157,7 @@ def _shape(examples: Examples) -> dict[str, object]:
 def instantiate(parser: ArgumentParser, read: Namespace) -> Namespace:
     """Instantiates a configuration. Raises InputError with the message of our or the user's class.
 
-    For an option that takes several types the parser's own error names only why the first of them was refused.
+    For an option of several types, the parser's own error says only why the first of them was refused.
     """
     raised: list[tuple[type, Exception]] = []
 

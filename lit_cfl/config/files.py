@@ -115,7 +115,7 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the paths of an experiment's configuration absolute, also those of loggers: workers run elsewhere."""
+    """Makes the paths of an experiment's configuration absolute, including those of loggers: workers run elsewhere."""
     tracking = with_absolute_paths(config["tracking"], LOGGER_PATHS) if "tracking" in config else None
     changed = {"data": with_absolute_paths(config.get("data")), "tracking": tracking}
     return {**config, **{name: value for name, value in changed.items() if name in config}}
@@ -124,8 +124,8 @@ def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
 def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
     """Makes the paths in a data module's configuration absolute, so that it is valid in any folder.
 
-    Unchanged stay a `source` that does not exist (an id of the Hugging Face Hub), `embeddings` that do not exist (a
-    file in LITCFL_DATA), and addresses such as `s3://...`.
+    A `source` that does not exist (an id of the Hugging Face Hub), `embeddings` that do not exist (a file in
+    LITCFL_DATA), and addresses such as `s3://...` stay unchanged.
 
     Args:
         options: Part of a configuration.
@@ -152,7 +152,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
 
     Raises:
         InputError: it is not YAML, holds no options, gives one twice (YAML itself would use the last), or names a class
-            of ours as up to version 0.1.
+            of ours by its path up to version 0.1.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -165,7 +165,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
         raise InputError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
-        raise InputError(f"{file} holds {held}, no options; write one per line, such as rounds: 10")
+        raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")
     for value in _texts(content):
         require_present_path(value, f"{file}: ")
     return content
@@ -202,7 +202,7 @@ def other_base(word: str) -> str | None:
         return None
     meant, base = parse_yaml(word), 8 if octal else 60
     plain = f"{int(word)} or {meant}, whichever you mean" if octal and int(word) != meant else str(meant)
-    return f"{word} is {meant} in YAML, which reads it to the base of {base}; write {plain} (a text: '{word}')"
+    return f"{word} is {meant} in YAML, which reads it in base {base}; write {plain} (a text: '{word}')"
 
 
 def _texts(content: Any) -> Iterator[str]:
@@ -222,7 +222,7 @@ def require_present_path(word: str, where: str = "") -> None:
     top = path.partition(".")[0]
     found = find_spec(top)
     if found is None or (found.origin and _of_a_checkout(Path(found.origin).parent)):
-        raise InputError(f"{where}{path!r} is now lit_cfl.{path}; write it so")
+        raise InputError(f"{where}{path!r} is now lit_cfl.{path}; write that")
 
 
 def _of_a_checkout(package: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Reads options from files and from a command line, without knowing which there are."""
+"""Reads options from files and from a command line, without knowing which exist."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

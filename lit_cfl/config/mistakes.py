@@ -123,7 +123,7 @@ def _mistake(path: str, value: Any, wanted: Any) -> str | None:
 
 
 def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
-    """Returns None if a value has a type, else a text on what is wrong inside it, possibly empty."""
+    """Returns None if a value has a type, else a text that says what is wrong in it, possibly empty."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return None if value in inner else ""
@@ -198,7 +198,7 @@ def _class(path: str, name: str, base: Any) -> Any:
         raise InputError(describe_failed_import(module, error)) from error
     if found is None and not name.startswith("torch.optim."):
         classes = [one for one, part in vars(import_module(module)).items() if inspect.isclass(part)]
-        raise InputError(f"{name!r} is not there: {module} has no class {last!r}{suggest(last, classes)}")
+        raise InputError(f"{name!r} cannot be found: {module} has no class {last!r}{suggest(last, classes)}")
     if found is None or (inspect.isclass(found) and not issubclass(found, base)):
         raise InputError(describe_other_class(path, name, base))
     return found

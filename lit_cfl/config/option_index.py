@@ -61,7 +61,7 @@ class IndexedClass:
 
     @property
     def is_dataclass(self) -> bool:
-        """Whether it is decorated as one."""
+        """Whether it is decorated as a dataclass."""
         return any("dataclass" in ast.unparse(mark) for mark in self._node.decorator_list)
 
     @property

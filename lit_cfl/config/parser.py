@@ -104,7 +104,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
 
     Args:
         prog: Name of the command.
-        ignored: Those of `task`, `algorithm` and `baseline` that may be anything, or missing.
+        ignored: Options among `task`, `algorithm` and `baseline` that may have any value or be missing.
     """
     parser = CommandParser(
         prog=prog,
@@ -261,7 +261,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
     if recorded and read.plan is None and "plan" in dict(given_options(words)):
-        raise InputError("--plan null beside --resume: a resumed run keeps its plan; leave it out, or add --new_plan")
+        raise InputError("--plan null with --resume: a resumed run keeps its plan; leave it out, or add --new_plan")
     for name, value in ({} if read.plan is None else vars(read.plan)).items():
         if value is not None and value != recorded.get(name, value):
             raise InputError(

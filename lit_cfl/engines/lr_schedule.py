@@ -140,7 +140,7 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
     found = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
     if not isinstance(found, Optimizer):
         raise InputError(
-            f"local.lr_schedule needs one optimizer, but configure_optimizers of {name} returns no single one; "
+            f"local.lr_schedule needs one optimizer, but configure_optimizers of {name} does not return exactly one; "
             "return one, or leave out local.lr_schedule"
         )
     return found

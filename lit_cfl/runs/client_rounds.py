@@ -66,7 +66,7 @@ def read_parts(path: Path, last: int) -> "DataFrame":
     """Reads the rows of a run directory up to a round, in order.
 
     Raises:
-        InputError: The run has none.
+        InputError: The run has no such rows.
     """
     from pandas import concat, read_parquet
 

@@ -81,7 +81,7 @@ class PlacedNewcomers:
             raise InputError(f"newcomer {newcomer} has no model: it could not be placed; give it training data")
         if self.assignment.weights is not None:
             raise InputError(
-                f"newcomer {newcomer} uses a mixture of models, no single one; take the module of each cluster from "
+                f"newcomer {newcomer} uses a mixture of models, not a single one; take the module of each cluster from "
                 "the run, and mix their outputs by assignment.weights with module.mix_outputs"
             )
         return self.engine.module(self.assignment.models[clusters[newcomer]]).eval()
@@ -184,7 +184,7 @@ class SavedRun:
             raise InputError(f"client {client} has no model yet; `assign` finds one for clients that never took part")
         if served.weights is not None:
             raise InputError(
-                f"client {client} uses a mixture of models, no single one; mix the outputs of module(0), module(1), "
+                f"client {client} uses a mixture of models, not a single one; mix the outputs of module(0), module(1), "
                 "... by served().weights with module.mix_outputs"
             )
         own = served.own or OwnLayers(index[:0], {})
@@ -195,7 +195,7 @@ class SavedRun:
 
         Args:
             data: Clients to place.
-            unlabelled: Go by the inputs alone: the clients have no labels, or these are hidden until the models are
+            unlabelled: Use only the inputs: the clients have no labels, or these are hidden until the models are
                 scored.
 
         Raises:

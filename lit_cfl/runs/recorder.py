@@ -32,7 +32,7 @@ from lit_cfl.tracking.artifacts import Models, cluster_models
 
 
 class Recorder:
-    """Runs a prepared experiment into its directory.
+    """Runs a prepared experiment, and writes its directory.
 
     Args:
         prepared: Prepared experiment.
@@ -63,7 +63,7 @@ class Recorder:
         """Restores the run from a checkpoint.
 
         Raises:
-            InputError: it is of another configuration, or (unless `new_plan`) of another plan.
+            InputError: it belongs to another configuration, or (unless `new_plan`) to another plan.
         """
         require_same_run(self.directory.path, saved)
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
@@ -225,7 +225,7 @@ class Recorder:
         dropout = self.experiment.dropout
         why = f"dropout is {dropout}; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
         warnings.warn(
-            f"nobody trained in any of the {rounds} rounds: the models are those of the start ({why})",
+            f"nobody trained in any of the {rounds} rounds: the models are the initial ones ({why})",
             Notice,
             stacklevel=2,
         )

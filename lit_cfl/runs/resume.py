@@ -116,17 +116,17 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     """Checks that a resumed run has the recorded configuration, except for more rounds, or another plan on request.
 
     Raises:
-        InputError: with the differences, as `option: recorded -> requested`.
+        InputError: the differences, as `option: recorded -> requested`.
     """
     found = disagreements(stored, now, {"rounds"}, new_plan)
     if found:
         raise InputError(
-            f"{path} was started with another configuration: {'; '.join(found)}. Leave these as they were, "
+            f"{path} was started with another configuration: {'; '.join(found)}. Leave these unchanged, "
             "or start a new run with --run_dir (if only the plan differs, --new_plan continues it)"
         )
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
-            f"{path} was started with {stored['rounds']} rounds, {now['rounds']} are fewer; "
+            f"{path} was started with {stored['rounds']} rounds, but rounds is {now['rounds']}; "
             f"give {stored['rounds']} or more"
         )
 
@@ -142,7 +142,7 @@ def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: "Pr
         raise InputError(
             f"{path} was started with {before} rounds, and its local.lr_schedule ends after {before}: the rates of "
             f"rounds {before + 1} to {now} would not be those of a run of {now} rounds; start a new run with "
-            "--run_dir, with a schedule of its length"
+            "--run_dir, with a schedule of that length"
         )
 
 
@@ -175,7 +175,7 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedR
     """Checks that data, initial model and frozen weights match the checkpoint, beyond the configuration.
 
     Raises:
-        InputError: naming what differs, with both digests.
+        InputError: the parts that differ, with both digests.
     """
     from lit_cfl.engines.module_state import CONSTANTS  # imports Lightning
 
@@ -185,7 +185,7 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedR
         if then != now and not (then is None and what == CONSTANTS):  # not recorded before 0.3
             raise InputError(
                 f"{path} was made with another {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); "
-                "give the same data and model as then, with the same files of weights"
+                "give the same data and model, with the same weight files"
             )
 
 

@@ -65,7 +65,8 @@ class RunCallbacks:
 
     Args:
         between_clients: Called before a client is trained; may raise to end the run, which saves itself.
-        activity: Called with the current activity, from the loading of the data on; often, so it should return fast.
+        activity: Called with the current activity, starting with the loading of the data; often, so it should return
+            fast.
         started: Called before the first round with a title, the rounds completed before, all rounds, and the seed.
         row: Called with each row of `metrics.csv`.
         ended: Called when a run ends, with the reason if it was stopped early.
@@ -89,7 +90,7 @@ def run(
     """Runs an experiment, and its baseline, for all its seeds.
 
     With one seed, `path` is the run directory; with several, `path/seed-<s>/` are, and `path/summary.json` holds
-    the means of their figures.
+    the means of their numbers.
 
     Args:
         path: Directory to create or to resume; None = runs/<name>-<time>.
@@ -98,7 +99,7 @@ def run(
             `new_plan`: resumes it under a plan for this machine, with the parts that the experiment's `plan` sets.
 
     Raises:
-        InputError: another configuration than the one recorded, files that were changed, a directory in use.
+        InputError: a configuration other than the recorded one, files that were changed, a directory in use.
     """
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()

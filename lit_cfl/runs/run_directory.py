@@ -43,7 +43,7 @@ _FILES = (
     "checkpoint.pt",
     *_AT_THE_END,
 )
-_PUT_BACK = "the algorithm or the task was changed since; put it back, or start a new run"
+_PUT_BACK = "the algorithm or the task was changed since; restore it, or start a new run"
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
 
@@ -193,7 +193,7 @@ class RunDirectory:
             self.digests[name] = digest
 
     def _require_no_other_files(self) -> None:
-        """Raises InputError if our files exist, unless a run left them that ended during its start."""
+        """Raises InputError if our files exist, unless they are left from a run that ended while it started."""
         found = [name for name in self._names() if (self.path / name).exists()]
         if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
             return
@@ -246,7 +246,7 @@ class RunDirectory:
         """Appends a row to `metrics.csv`; nan and missing values become blank. Returns the row as written."""
         unknown = row.keys() - {*self.metrics.columns, *LOCAL}
         if unknown:
-            raise KeyError(f"{sorted(unknown)} are no columns of metrics.csv; name them in score_columns")
+            raise KeyError(f"{sorted(unknown)} are not columns of metrics.csv; name them in score_columns")
         whole = {column: blank_nan(row.get(column)) for column in self.metrics.columns}
         self.metrics.append([whole])
         self.rows.append(whole)
@@ -310,7 +310,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-@cache  # the search for all of them takes 8 ms
+@cache  # searching for all of them takes 8 ms
 def _version_of(package: str) -> str | None:
     try:
         return version(package)

@@ -1,7 +1,7 @@
 """Saves a run's state atomically and without pickled code.
 
 A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
-that are views are cloned, for a view would save all of its storage. Fields that map clients to models
+that are views are cloned, since a view would save all of its storage. Fields that map clients to models
 (`dict[int, Tensor]`) are saved incrementally, in `rows/`: a save writes only models whose tensor was replaced since the
 previous save, many per file. A file of which less than half is still needed is dropped, and its needed models are
 written again, so that the files take at most twice the size of the models. `checkpoint.pt` names the files with their
@@ -47,7 +47,7 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
     if names != values.keys():
         raise InputError(
             f"{state_type.__name__} has the fields {sorted(names)}, the saved state {sorted(values)}: "
-            "the algorithm was changed since; put it back, or start a new run"
+            "the algorithm was changed since; restore it, or start a new run"
         )
     return state_type(**values)
 

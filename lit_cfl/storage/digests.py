@@ -1,7 +1,8 @@
 """Records the SHA-256 of files, to detect damaged files and files of another run when reading.
 
-Text files that we read back end with a comment that holds the digest of all before it. `SHA256SUMS`, the last file of a
-run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): once it exists, the run has finished.
+Text files that we read back end with a comment that holds the digest of everything before it. `SHA256SUMS`, the last
+file of a run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): once it exists, the run has
+finished.
 """
 
 import hashlib
@@ -54,7 +55,7 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
         )
     if hashlib.sha256(data[:-_DIGEST_LENGTH]).hexdigest().encode() != seal[2]:
         raise InputError(
-            f"{path} was changed or damaged: it does not fit the digest in its last line; put the original back "
+            f"{path} was changed or damaged: it does not match the digest in its last line; put the original back "
             "(options are changed on the command line; an edited copy can be given to --config, for a new run)"
         )
     return data.decode(), None if seal[1] is None else seal[1].decode()

@@ -12,7 +12,7 @@ def expand_home(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise InputError(f"{str(path)!r} begins with ~, but this user has no home folder; give a whole path") from error
+        raise InputError(f"{str(path)!r} begins with ~, but this user has no home folder; give a full path") from error
 
 
 def resolve_directory(path: str, option: str) -> Path:

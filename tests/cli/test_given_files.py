@@ -51,7 +51,7 @@ def test_a_user_without_a_home_folder_has_no_cache_and_a_note_says_so(monkeypatc
     monkeypatch.setenv("LITCFL_CACHE", "/somewhere")
     assert cache_folder() == Path("/somewhere")
     monkeypatch.setenv("LITCFL_CACHE", "~/x")
-    with pytest.raises(InputError, match="'~/x' begins with ~, but this user has no home folder; give a whole path"):
+    with pytest.raises(InputError, match="'~/x' begins with ~, but this user has no home folder; give a full path"):
         cache_folder()
 
 

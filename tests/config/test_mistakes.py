@@ -80,7 +80,7 @@ def own(**more: Any) -> dict[str, Any]:
         ),
         (
             {"own": f"{__name__}.Onw"},
-            f"'{__name__}.Onw' is not there: {__name__} has no class 'Onw' (did you mean Own?)",
+            f"'{__name__}.Onw' cannot be found: {__name__} has no class 'Onw' (did you mean Own?)",
         ),
         ({"own": {"width": 3}}, "own names no class; write own: {class_path: NAME, init_args: {...}}"),
         ({"untyped": "Untyped"}, f"{__name__}.Untyped: its option 'x' has no type; write one, such as x: float"),
@@ -93,7 +93,7 @@ def own(**more: Any) -> dict[str, Any]:
         ),
         ({"optimizer": "torch.optim.SGD"}, None),  # what it optimizes is given later
         ({"optimizer": 3}, "optimizer: '3' is not an optimizer. Write for example torch.optim.SGD"),
-        ({"names": ["a", None]}, "names is null; give a text, or leave it out"),
+        ({"names": ["a", None]}, "names is null; give text, or leave it out"),
         ({"names": "a"}, "names: 'a' is not a list such as [0, 1]"),
         ({"sizes": [1, "b"]}, "sizes: 'b' is not a whole number"),
         ({"sizes": None, "group": None, "anything": object()}, None),

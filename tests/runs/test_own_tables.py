@@ -69,7 +69,7 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
         (TellsElsewhere, r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, the experiment .*members\.csv"),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # its file was edited since
-        with pytest.raises(InputError, match=told + ".*: the algorithm or the task was changed since; put it back"):
+        with pytest.raises(InputError, match=told + ".*: the algorithm or the task was changed since; restore it"):
             run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
 
 

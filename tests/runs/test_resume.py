@@ -228,7 +228,7 @@ def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(
 
 def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
     assert main(["run", "--resume", str(whole), "--plan", "null"]) == 2
-    assert "--plan null beside --resume: a resumed run keeps its plan; leave it out" in capsys.readouterr().err
+    assert "--plan null with --resume: a resumed run keeps its plan; leave it out" in capsys.readouterr().err
     assert main(["run", "--resume"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert message == "lit-cfl: error: argument --resume: expected one argument; see lit-cfl run --help"

@@ -124,7 +124,7 @@ def test_reason_says_what_happened():
 
 
 def test_test_data_cannot_choose():
-    with pytest.raises(InputError, match=r"'test/loss' cannot choose anything.*use val/loss"):
+    with pytest.raises(InputError, match=r"'test/loss' cannot be a criterion.*use val/loss"):
         StopRule("test/loss")
 
 
