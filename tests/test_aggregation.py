@@ -113,7 +113,7 @@ def test_labels_that_do_not_fit_are_refused():
 
 
 def test_mean_over_no_models_is_refused():
-    with pytest.raises(InputError, match="no models at all"):
+    with pytest.raises(InputError, match="there are no models to average"):
         mean_by_cluster(ROWS[:0], ids())
 
 

@@ -169,13 +169,13 @@ def net() -> nn.Module:
         (
             partial(pytorch.OneCycleLR, max_lr=1, total_steps=3, cycle_momentum=False),
             MLP12,
-            "OneCycleLR gives no rate for round 5: ValueError: Tried to step 4 times.*run fewer rounds",
+            "OneCycleLR has no rate for round 5: ValueError: Tried to step 4 times.*run fewer rounds",
         ),
         (HALVED, lambda: OwnScheduler(net(), in_groups), "OwnScheduler has the scheduler StepLR; return the optimizer"),
         (
             HALVED,
             lambda: TwoOptimizers(net(), in_groups),
-            "needs one optimizer, but .* of TwoOptimizers returns no single",
+            "needs one optimizer, but .* of TwoOptimizers does not return exactly",
         ),
     ],
 )

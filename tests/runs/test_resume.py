@@ -167,7 +167,7 @@ def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_
     assert "local.epochs: 3 -> 7" in message
     assert "algorithm.init_args.eta_g: 0.0 -> 0.5" in message
     assert main([*same, "--rounds", "2"]) == 2
-    assert f"started with {ROUNDS} rounds, 2 are fewer" in capsys.readouterr().err
+    assert f"started with {ROUNDS} rounds, but rounds is 2" in capsys.readouterr().err
 
 
 def test_run_recorded_before_an_option_was_there_agrees_with_its_default(tmp_path: Path):

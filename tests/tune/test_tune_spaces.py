@@ -344,7 +344,7 @@ def test_a_base_that_is_none_is_said_to_be_the_base(tmp_path: Path):
     with pytest.raises(InputError, match=r"^base: nothing says what to run \(no algorithm\)"):
         check_study(study)
     (tmp_path / "list.yaml").write_text("[1]")
-    with pytest.raises(InputError, match=r"^base: .*list\.yaml holds a list, no options"):
+    with pytest.raises(InputError, match=r"^base: .*list\.yaml holds a list instead of options"):
         parse_study(["--config", str(study_file(tmp_path, base="list.yaml"))])
     with pytest.raises(InputError, match="base is 'quickstart'; read it first"):
         check_study(Study("quickstart", study.space))
