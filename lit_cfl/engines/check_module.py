@@ -66,7 +66,7 @@ def _require_copy(module: LightningModule) -> None:
         copy_sharing_frozen(module)
     except Exception as error:  # a user's layer may raise anything
         name, layer = _first_uncopied(module)
-        remedy = "keep no open files in it, and compute in forward what depends on the parameters"
+        remedy = "keep no open files in it, and compute what depends on parameters in forward"
         if hasattr(layer, "weight_g"):
             remedy = "take torch.nn.utils.parametrizations.weight_norm for nn.utils.weight_norm"
         raise InputError(
