@@ -180,7 +180,7 @@ def test_own_scores_are_functions_by_their_path_or_objects():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["f2"], r"'f2', which is no score \(did you mean f1\?\)"),
+        (["f2"], r"'f2', which is not a score \(did you mean f1\?\)"),
         (["nowhere.kappa"], "'nowhere.kappa', which cannot be imported: ModuleNotFoundError"),
         (["math.pi"], r"'math\.pi', which is 3\.14.*; give a function or a SetScore"),
         (["f1", "accuracy", "f1"], "names f1, accuracy, f1; give each once"),

@@ -1,6 +1,6 @@
 """Checks a command line before PyTorch is loaded: folders, options, our classes, words without an option.
 
-Each check refuses only what the command itself would refuse: what the source files do not tell is accepted.
+Each check refuses only what the command itself would refuse: anything that the source files do not show is accepted.
 """
 
 from collections.abc import Mapping, Sequence

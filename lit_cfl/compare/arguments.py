@@ -85,13 +85,13 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
         group = head.partition(".")[0]
         owner = group if group in ("--algorithm", "--baseline") else head
         if owner in _ELSEWHERE:
-            raise InputError(f"{head} is no option of lit-cfl compare; {_ELSEWHERE[owner]}")
+            raise InputError(f"{head} is not an option of lit-cfl compare; {_ELSEWHERE[owner]}")
     if given.resume is not None:
         _require_free(arguments, rest)
     elif given.config is None:
-        raise InputError("nothing says on which experiment to compare; give a file: --config quickstart")
+        raise InputError("no experiment is given; give a file: --config quickstart")
     elif not given.algorithms:
-        raise InputError("nothing says what to compare; give --algorithms, such as --algorithms FedAvg IFCA")
+        raise InputError("no algorithms are given; give --algorithms, such as --algorithms FedAvg IFCA")
     if given.target is not None and not isfinite(given.target):
         raise InputError(f"--target is {given.target:g}; it is a figure on test data, so give a number, such as 0.8")
     if given.num_cpus is not None:
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Test figure of the first score for the columns rounds and MiB (default: what all runs reach).",
     )
     add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
-    add("--quiet", action="store_true", help="Print the comparison's directory at the end; no more but errors.")
+    add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
     return parser
 
@@ -140,7 +140,7 @@ def _whole_numbers(words: Sequence[str]) -> list[int]:
     texts = split_list(words)
     for text in texts:
         if not text.isdecimal():
-            raise InputError(f"--seeds: {text!r} is no seed; give whole numbers from 0 on, such as --seeds 0 1 2")
+            raise InputError(f"--seeds: {text!r} is not a seed; give whole numbers from 0 on, such as --seeds 0 1 2")
     return [int(text) for text in texts]
 
 
@@ -310,4 +310,4 @@ def _short(class_path: str) -> str:
 def _require_name(name: str) -> None:
     plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
     if not plain or name.lower() in _RESERVED:
-        raise InputError(f"{name!r} cannot be a name of an algorithm here: it is to be a folder; choose another NAME=")
+        raise InputError(f"{name!r} cannot be an algorithm's name here, which names a folder; choose another NAME=")

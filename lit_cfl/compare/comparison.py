@@ -171,7 +171,7 @@ def _require_first_gpu(name: str, experiment: Experiment) -> None:
     """Raises InputError if runs in Ray processes, with a GPU each, request a GPU by number."""
     plan = experiment.plan or PlanOptions()
     if "ray" not in (experiment.engine, plan.engine):
-        require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; but for --num_cpus 1)")
+        require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; not with --num_cpus 1)")
 
 
 def _checked(comparison: Comparison) -> Comparison:

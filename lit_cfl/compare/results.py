@@ -241,7 +241,7 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
     for seed in comparison.seeds:
         found = {job.name: read_fingerprint(job.folder) for job in done if job.seed == seed}
         if lost := [name for name, one in found.items() if not one]:
-            notes.append(f"Under seed {seed} nothing says whether {', '.join(lost)} are paired: no checkpoint.pt.")
+            notes.append(f"Under seed {seed} it is unknown whether {', '.join(lost)} are paired: no checkpoint.pt.")
         prints = {name: one for name, one in found.items() if one}
         for what in sorted({key for one in prints.values() for key in one}):
             values = {one[what] for one in prints.values() if what in one}

@@ -32,7 +32,7 @@ def run_many(
             is shown.
 
     Returns:
-        Why runs failed, by their directories.
+        The reasons why runs failed, by their directories.
 
     Raises:
         Interrupted: SIGINT or SIGTERM arrived; the runs have saved themselves.

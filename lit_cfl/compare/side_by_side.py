@@ -23,7 +23,7 @@ from lit_cfl.progress.live import Display
 from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage.csv_log import read_table
 
-_NOTE_SECONDS = 0.5  # between two notes of a worker
+_NOTE_SECONDS = 0.5  # minimum time between two notes of a worker
 _WORKER_DEATHS = 2  # worker deaths that one run survives
 JobResult = tuple[str | None, list[str]]  # why a run failed, and its notices
 
@@ -109,7 +109,7 @@ def in_worker(job: Job, note: Path) -> JobResult:
 
 def _outcome(result: JobResult | RayError) -> JobResult:
     if isinstance(result, RayError):
-        return f"its process died ({type(result).__name__}); where memory is short, give a smaller --num_cpus", []
+        return f"its process died ({type(result).__name__}); if memory is short, give a smaller --num_cpus", []
     return result
 
 

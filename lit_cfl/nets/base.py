@@ -11,7 +11,7 @@ from lit_cfl.errors import InputError
 class Net(nn.Module):
     """Base class of our nets, which configurations find by their short names.
 
-    If a configuration leaves out `input_shape`, `num_labels` or `vocabulary` (number of token ids, 0 if inputs are no
+    If a configuration leaves out `input_shape`, `num_labels` or `vocabulary` (number of token ids, 0 if inputs are not
     tokens), the data module provides it. A user's own net may be any `torch.nn.Module`.
     """
 
@@ -36,7 +36,7 @@ def image_sizes(
         halvings: Number of times that pooling or a stride halves the sides.
 
     Raises:
-        InputError: inputs are no images, or so small that no pixel is left.
+        InputError: inputs are not images, or so small that no pixel is left.
     """
     _, labels = sizes(input_shape, num_labels)
     if input_shape is None or len(input_shape) != 3:

@@ -112,7 +112,7 @@ def _embedding(
         raise InputError(f"inputs of shape {shape} are vectors already; leave out vocabulary, which is {vocabulary}")
     if len(shape) != 1 or not vocabulary:
         raise InputError(
-            f"inputs of shape {shape} with vocabulary {vocabulary} are no text; this net takes token ids [words] with "
+            f"inputs of shape {shape} with vocabulary {vocabulary} are not text; this net takes token ids [words] with "
             "the size of their vocabulary, or vectors [words, width]"
         )
     if min(vocabulary, embedding_width) < 1:

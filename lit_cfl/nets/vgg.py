@@ -23,11 +23,11 @@ class VGG16(Net):
     `fc1`, `fc2`, ..., and with `batch_norm` also `bn1` to `bn13`.
 
     Args:
-        hidden: Widths of the fully connected layers before the last one: `[4096, 4096]` (the original's), `[512, 512]`,
-            or `[]` for a head of one layer.
-        dropout: Dropout after each hidden fully connected layer, 0 to 1; the original's 0.5.
+        hidden: Widths of the fully connected layers before the last one: `[4096, 4096]` (the original net), `[512,
+            512]`, or `[]` for a head of one layer.
+        dropout: Dropout after each hidden fully connected layer, 0 to 1; 0.5 in the original.
         batch_norm: BatchNorm after each convolution.
-        width: Channels of the first block, 1 or more; the original's 64. The other blocks have 2, 4, 8 and 8 times as
+        width: Channels of the first block, 1 or more; 64 in the original. The other blocks have 2, 4, 8 and 8 times as
             many.
         input_shape: channels, height, width; None = the data's.
         num_labels: Number of outputs; None = the data's.

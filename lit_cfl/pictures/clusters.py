@@ -80,7 +80,7 @@ def client_scores(
         clients: Ids of the clients, int `[clients]`.
         values: Scores, float `[R, clients]`, nan = not scored or undefined.
         cluster: Clusters in the last round, int `[clients]`, -1 = none; rows are in their order.
-        score: Score that the values are of.
+        score: Score of the values.
         most_rounds: Maximum number of drawn rounds.
     """
     finite = values[np.isfinite(values)]
@@ -158,7 +158,7 @@ def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.
 
 
 def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int], score: Score) -> Figure | None:
-    """Histogram of the clients' final scores, stacked by cluster if there are few; None without a score.
+    """Draws a histogram of the clients' final scores, stacked by cluster if there are few; None without a score.
 
     Args:
         values: Score of each client, float `[n]`, nan without test data.

@@ -72,7 +72,7 @@ def cluster_styles(
 ) -> dict[str, Style]:
     """Returns the styles of clusters by name, in the order of their numbers, "not assigned" last.
 
-    Above 20 clusters no cluster is in the legend, for colours repeat. A true cluster is in it if no found one has its
+    Above 20 clusters no cluster is in the legend, since colours repeat. A true cluster is in it if no found one has its
     colour.
 
     Args:

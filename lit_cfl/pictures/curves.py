@@ -11,7 +11,7 @@ from lit_cfl.pictures.figure import Figure, known, short, thin
 from lit_cfl.pictures.panels import BLACK, LINE_COLOURS, Curve, Panel, Style
 from lit_cfl.scores import ACCURACY, Score
 
-_MOST_POINTS = 500  # points of a curve at most
+_MOST_POINTS = 500  # maximum number of points of a curve
 _LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _SPLITS = {  # column before the score's name: its line, what it is
     "test/weighted": ("-", "test"),

@@ -51,7 +51,7 @@ def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
 
 
 def size_histogram(data: FederatedData) -> Figure:
-    """Histogram of the clients' numbers of training examples."""
+    """Draws a histogram of the clients' numbers of training examples."""
     sizes = data.num_examples[data.population]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()

@@ -12,8 +12,8 @@ from lit_cfl.pictures.panels import COLUMN, Panel, Style, draw_panels, plain
 
 Cell = str | int | float | None
 HEIGHT = 2.1  # height of a panel in inches
-_WHOLE = 1e9  # below it whole numbers are written out
-MOST_ROWS = 60  # maximum of a table over the rounds
+_WHOLE = 1e9  # whole numbers below it are written out
+MOST_ROWS = 60  # maximum number of rows of a table over the rounds
 _MOST_NOTED = 500  # rows of a table of clients or trials
 
 

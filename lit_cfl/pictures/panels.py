@@ -70,16 +70,16 @@ _LOOK: Any = {
     "grid.alpha": 0.35,
     "lines.linewidth": 0.9,
 }
-_HEIGHT = 1.55  # of a panel
+_HEIGHT = 1.55  # height of a panel
 _T = TypeVar("_T")
-_MOST_NOTES = 60  # notes of a curve at most, approximately
-_MOST_GROUPS = 20  # at the side of a matrix
+_MOST_NOTES = 60  # maximum number of notes of a curve, approximately
+_MOST_GROUPS = 20  # maximum number of names at the side of a matrix
 _UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
 _LONG = 40  # letters of the names on a horizontal axis, above which they are turned
 _THIN = 0.045  # share of the rows that a mark next to them needs
-LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # of lines, in this order: everywhere the same
-_LEGEND = 0.22  # of a line of the legend
-_LETTER, _HANDLE = 4.0, 45  # of the legend, in points
+LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # colours of lines, in this order in every figure
+_LEGEND = 0.22  # height of a line of the legend
+_LETTER, _HANDLE = 4.0, 45  # widths in the legend, in points
 
 
 Note = Mapping[str, str | int | float | None]

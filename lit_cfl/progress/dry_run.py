@@ -80,8 +80,8 @@ def _algorithms(experiment: Experiment) -> list[Algorithm]:
 def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
     """Trains the clients of the first round for more and more steps, until a second has passed or all are done.
 
-    The time of the remaining steps is extrapolated from the last two trials. If this thread computes, its CPU time
-    counts, to which other processes do not add. If Ray workers, a GPU or several threads compute, wall time counts.
+    The time of the remaining steps is extrapolated from the last two trials. If this thread computes, its CPU time is
+    used, which other processes do not increase. If Ray workers, a GPU or several threads compute, wall time is used.
 
     Returns:
         The mini-batches of all clients of the round together, and their estimated seconds.

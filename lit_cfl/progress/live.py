@@ -80,9 +80,9 @@ class Display:
     A run may report activities before it starts; it has the title "" until then.
 
     Args:
-        console: where it writes.
-        total: Runs of a comparison; None = single runs, one after the other, whose rounds are shown.
-        done: Runs of the comparison that had finished before.
+        console: Console to which it writes.
+        total: Number of runs of a comparison; None = single runs, one after the other, whose rounds are shown.
+        done: Number of these runs that had finished before.
         clock: Returns the time in seconds.
     """
 
@@ -100,7 +100,7 @@ class Display:
         """Closes the display."""
 
     def started(self, title: str, completed: int, rounds: int) -> None:
-        """A run starts, or resumes after this many completed rounds."""
+        """Receives the start of a run, or its resumption after this many completed rounds."""
 
     def activity(self, title: str, activity: Activity) -> None:
         """Receives the current activity of a run; called very often."""
@@ -109,7 +109,7 @@ class Display:
         """Receives the row of an evaluated round."""
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
-        """A run has finished.
+        """Receives the end of a run.
 
         Args:
             title: Title of the run.
@@ -240,7 +240,7 @@ class LogDisplay(Display):
     At the first activity, and whenever nothing was printed for ten seconds, each run's activity is printed.
     """
 
-    printed_row = printed = float("-inf")  # when a round, and when anything was printed
+    printed_row = printed = float("-inf")  # times of the last printed round and of the last printed line
     silent = True  # True until something is printed
     held: Row | None = None  # the latest row of a single run, if it was not printed
 

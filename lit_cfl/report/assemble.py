@@ -20,7 +20,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
         command: Command that regenerates the page.
 
     Raises:
-        InputError: a directory holds nothing of ours, or runs cannot be compared.
+        InputError: a directory contains no run, comparison or study, or runs cannot be compared.
     """
     sources = [read_source(path) for path in dict.fromkeys(paths)]
     if data_sets.are_data_sets(sources):

@@ -110,7 +110,7 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
     ari, count, clients = (
         last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count", "assigned")
     )
-    if count is not None and count > 1 and count != clients:  # one client each, as of Local, are no clusters
+    if count is not None and count > 1 and count != clients:  # one client each, as with Local, are not clusters
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
         lines.append(f"{best} found {count:g} clusters.{agreement}")
     return lines

@@ -81,7 +81,7 @@ def kind_of(path: Path) -> Kind:
     """Returns what a directory contains.
 
     Raises:
-        InputError: there is no such directory, or it holds nothing of ours.
+        InputError: there is no such directory, or it contains no run, comparison or study.
     """
     require_directory(path)
     if (path / RECORD).is_file():
@@ -96,7 +96,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def read_source(path: Path) -> ReportSource:
-    """Reads a directory. Raises InputError if it contains nothing of ours."""
+    """Reads a directory. Raises InputError if it contains no run, comparison or study."""
     kind = kind_of(path)
     if kind == "comparison":
         return _comparison(path)

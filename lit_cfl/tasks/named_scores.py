@@ -156,7 +156,7 @@ def _score(name: str | Score, known: KnownScores) -> Score:
     module, _, own = name.rpartition(".")
     if not module:
         raise InputError(
-            f"task.scores names {name!r}, which is no score{suggest(name, known.names)}. There are: "
+            f"task.scores names {name!r}, which is not a score{suggest(name, known.names)}. There are: "
             f"{', '.join(known.names)}, and functions of your own by their path, such as my_scores.{name}"
         )
     return _import_score(name, own)

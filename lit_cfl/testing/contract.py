@@ -19,7 +19,7 @@ from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
 from lit_cfl.testing.quadratic import QuadraticWork
 
 _CLIENTS, _COLUMNS, _ROUNDS, _COHORT = 12, 6, 6, 5
-_TOLERANCE = 1e-9  # float64 sums over clients may have another order
+_TOLERANCE = 1e-9  # the order of float64 sums over clients may differ
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
@@ -88,7 +88,7 @@ def _states(
     between: Callable[[State], State] = lambda state: state,
 ) -> Iterator[State]:
     """Yields the state after `init` and after each round."""
-    algorithm = replace(algorithm)  # attributes of an instance are no state
+    algorithm = replace(algorithm)  # attributes of an instance are not state
     with _raised_in(algorithm, "init"):
         answer = algorithm.init(work.at(0), generator(3, "init"))
     with _as_broken_rule():
@@ -114,7 +114,7 @@ def _num_models(algorithm: Algorithm, state: State) -> int:
 
 @contextmanager
 def _as_broken_rule() -> Iterator[None]:
-    """Turns the error of a check that runs make, too, into a broken rule."""
+    """Turns the error of a check that runs also make into a broken rule."""
     try:
         yield
     except InputError as error:
@@ -124,7 +124,7 @@ def _as_broken_rule() -> Iterator[None]:
 def _is_plain(algorithm: Algorithm) -> None:
     kind = type(algorithm)
     frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses keep it, the stubs do not
-    assert frozen, _message(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
+    assert frozen, _message(algorithm, "is not a frozen dataclass; write @dataclass(frozen=True)")
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     assert not bare, _message(algorithm, f"its fields {bare} have no default")
     named = is_dataclass(getattr(kind, "state_type", None))
@@ -165,7 +165,7 @@ def _repeats(algorithm: Algorithm) -> None:
     torch.manual_seed(2)  # the global generator must not matter
     for round, (a, b) in enumerate(zip(first, _states(algorithm, _work(algorithm)), strict=True)):
         assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
-            algorithm, f"the same seed gives another state after {_after(round)}"
+            algorithm, f"the same seed gives a different state after {_after(round)}"
         )
 
 
@@ -223,7 +223,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
         return
     work = _work(algorithm, _CLIENTS + 3, kind=_Unlabelled)
     state, _ = algorithm.init(_work(algorithm), generator(3, "init"))
-    with _raised_in(algorithm, "place_unlabelled of nobody"):
+    with _raised_in(algorithm, "place_unlabelled of no clients"):
         try:
             algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
         except InputError:
@@ -247,7 +247,7 @@ class _Unlabelled(QuadraticWork):
 def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
     place = getattr(algorithm, name)
     for state in _states(algorithm, _work(algorithm)):
-        with _raised_in(algorithm, f"{name} of nobody"):
+        with _raised_in(algorithm, f"{name} of no clients"):
             place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
             unseen = int(clients[0]) >= _CLIENTS
@@ -275,7 +275,7 @@ def _accepts_empty_rounds(algorithm: Algorithm) -> None:
     work.num_examples[[2, 7]] = 0
     state, _ = algorithm.init(work, generator(3, "init"))
     nobody, without_data = torch.empty(0, dtype=torch.int64), torch.tensor([2, 7])
-    for name, cohort in {"nobody": nobody, "clients without data": without_data}.items():
+    for name, cohort in {"no clients": nobody, "clients without data": without_data}.items():
         with _raised_in(algorithm, f"a round of {name}"):
             after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
             models = algorithm.serve(after, torch.arange(_CLIENTS)).models

@@ -30,8 +30,8 @@ class QuadraticWork:
     lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step on all of a client's
     examples. Each example has the loss F_i, so example weights with the mean q change it to q F_i.
 
-    In `map`, all examples of a client are c_i, and have labels by `label_counts` (n_i zeros if it has no columns); the
-    module of a model w returns `inputs - w`, also as its latent features.
+    In `map`, all examples of a client are c_i, and have labels according to `label_counts` (n_i zeros if it has no
+    columns); the module of a model w returns `inputs - w`, also as its latent features.
 
     Args:
         centers: c_i, float64 `[clients, d]`.
@@ -42,7 +42,7 @@ class QuadraticWork:
         steps: E of the run's budget.
         chunk_size: Number of clients in a chunk: fits of more clients are read in chunks and not held; None = all fits
             are held.
-        kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training does not know of it.
+        kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training ignores the penalty.
         true_clusters: True clusters, int64 `[clients]`, -1 = unknown; None = algorithms that ask for them are refused.
 
     Example:
@@ -85,7 +85,7 @@ class QuadraticWork:
     @property
     def true_clusters(self) -> Tensor:
         if self._true_clusters is None:
-            raise InputError("true_clusters are shown to no algorithm but an upper bound, with sees_truth = True")
+            raise InputError("true_clusters are shown only to an upper bound, with sees_truth = True")
         return self._true_clusters
 
     @property

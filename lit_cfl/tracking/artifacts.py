@@ -21,7 +21,7 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
     """Collects the clients' models as state dicts: one per cluster number, and `global` if there is one.
 
     Args:
-        clients: ids int64 `[n]`.
+        clients: Ids int64 `[n]`.
     """
     served = algorithm.serve(state, clients)
     used = served.index[served.index >= 0].unique().tolist()

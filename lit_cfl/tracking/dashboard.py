@@ -95,10 +95,10 @@ def _saved(project: str, entity: str | None, name: str, scores: Scores) -> str:
         made.save()
     except InputError:
         raise
-    except Exception as error:  # wandb has several, and `requests` has its own
+    except Exception as error:  # wandb raises several kinds, and `requests` its own
         where = f"{entity}/{project}" if entity else project
         raise InputError(
-            f"W&B took no workspace for {where} ({str(error) or type(error).__name__}); log in with `wandb login` or "
+            f"W&B refused a workspace for {where} ({str(error) or type(error).__name__}); log in with `wandb login` or "
             "set WANDB_API_KEY, check the network (WANDB_BASE_URL for a server of your own), and name a --project "
             "that holds a run"
         ) from error

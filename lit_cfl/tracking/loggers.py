@@ -60,8 +60,8 @@ class Loggers:
     """Gives the rows of a run to its loggers.
 
     A resumed run continues in its TensorBoard folder: all rows are logged again, as a killed process may not have
-    written the last ones whole, and `purge_step` makes TensorBoard hide the earlier entries. Any other logger starts a
-    new version, at the round `logged`, or at the next one if that round is not run again.
+    written the last ones completely, and `purge_step` makes TensorBoard hide the earlier entries. Any other logger
+    starts a new version, at the round `logged`, or at the next one if that round is not run again.
 
     Args:
         builds: Functions that each build a logger.

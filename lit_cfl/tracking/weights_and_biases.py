@@ -75,7 +75,7 @@ class WandbRun:
         self._server: str | None = None
         if online is not None:
             self._server = wandb.setup().settings.base_url
-            known = int(online.summary.get("round") or 0)  # of the server; a killed process may have logged more
+            known = int(online.summary.get("round") or 0)  # on the server; a killed process may have logged more
             if known < self._kept:
                 set_offline_aside(path / "wandb", run_id)
             self._kept = known
@@ -92,7 +92,7 @@ class WandbRun:
                 if asked:
                     _warn_offline("no key is set (`wandb login`, or WANDB_API_KEY)")
                 return None
-        except wandb.Error as error:  # a key of another form
+        except wandb.Error as error:  # a malformed key
             _warn_offline(str(error))
             return None
         server = wandb.setup().settings.base_url
@@ -101,7 +101,7 @@ class WandbRun:
             return None
         try:
             return wandb.init(mode="online", **self._options)
-        except Exception as error:  # a wrong key, a project of somebody else, an outage
+        except Exception as error:  # a wrong key, somebody else's project, an outage
             _warn_offline(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
             stop_service()  # or the id would stay in use
             return None

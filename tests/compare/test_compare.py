@@ -283,7 +283,7 @@ def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.Capt
     Path("c/Ditto/seed-0/checkpoint.pt").unlink()  # to make room
     capsys.readouterr()
     assert main(["compare", "--resume", "c"]) == 0
-    assert "Under seed 0 nothing says whether Ditto are paired: no checkpoint.pt." in capsys.readouterr().out
+    assert "Under seed 0 it is unknown whether Ditto are paired: no checkpoint.pt." in capsys.readouterr().out
     assert Path("c/results.csv").read_bytes() == tables[0]
     Path("c/FedAvg/seed-0/metrics.csv").write_text("round\n")
     assert main(["compare", "--resume", "c"]) == 1

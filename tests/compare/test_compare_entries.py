@@ -76,7 +76,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
             ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a name of its own: A=IFCA B=IFCA"),
             ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
-            ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be a name"),
+            ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be an algorithm's name"),
             ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
             ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),
             ("--config quickstart --algorithms own_failing.Needs", "needs strength; give --Needs.strength VALUE"),
@@ -88,7 +88,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ),
             ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
             ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
-            ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is no seed"),
+            ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is not a seed"),
             ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
             ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
             (

@@ -54,8 +54,8 @@ def test_content_of_a_configuration_takes_the_place_of_a_file():
 @pytest.mark.parametrize(
     ("arguments", "options", "expected"),
     [
-        (("quickstart",), {}, "nothing says what to compare"),
-        ((), {"algorithms": ["FedAvg"]}, "nothing says on which experiment"),
+        (("quickstart",), {}, "no algorithms are given"),
+        ((), {"algorithms": ["FedAvg"]}, "no experiment is given"),
         (("quickstart", ["FedAvg"], [0], ["--dry-run"]), {}, "--dry-run is for the command"),
         (("quickstart", ["FedAvg"]), {"num_cpus": 0}, "--num_cpus is 0; give 1 or more"),
         ((), {"resume": "nothere"}, "nothere holds no comparison to resume"),

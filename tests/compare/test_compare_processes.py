@@ -124,7 +124,7 @@ def test_a_worker_that_dies_is_a_failed_run():
     from lit_cfl.compare import side_by_side
 
     assert side_by_side._outcome(ray.exceptions.WorkerCrashedError()) == (
-        "its process died (WorkerCrashedError); where memory is short, give a smaller --num_cpus",
+        "its process died (WorkerCrashedError); if memory is short, give a smaller --num_cpus",
         [],
     )
 

@@ -114,9 +114,9 @@ def test_padding_has_the_vector_zero_for_ever():
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ([4], {}, r"inputs of shape \[4\] with vocabulary None are no text"),
-        ([1, 8, 8], {}, r"inputs of shape \[1, 8, 8\] with vocabulary None are no text"),
-        ([1, 8, 8], {"vocabulary": 7}, r"inputs of shape \[1, 8, 8\] with vocabulary 7 are no text"),
+        ([4], {}, r"inputs of shape \[4\] with vocabulary None are not text"),
+        ([1, 8, 8], {}, r"inputs of shape \[1, 8, 8\] with vocabulary None are not text"),
+        ([1, 8, 8], {"vocabulary": 7}, r"inputs of shape \[1, 8, 8\] with vocabulary 7 are not text"),
         ([4, 3], {"vocabulary": 7}, r"vectors already; leave out vocabulary, which is 7"),
         ([4], {"vocabulary": 7, "embedding_width": 0}, "embedding_width 0; give 1 or more"),
         ([4], {"vocabulary": -7}, "vocabulary is -7"),

@@ -84,7 +84,7 @@ def test_without_a_key_or_a_network_it_says_what_to_do(key: str, tmp_path: Path,
         monkeypatch.setenv("WANDB_API_KEY", key)
     else:
         monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(InputError, match=r"W&B took no workspace for mine .*; log in with `wandb login`"):
+    with pytest.raises(InputError, match=r"W&B refused a workspace for mine .*; log in with `wandb login`"):
         dashboard(["--project", "mine"])
 
 
