@@ -38,7 +38,7 @@ def read_qmnist(folder: Path) -> dict[str, np.ndarray]:
         except (OSError, EOFError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}); fetch it from QMNIST's repository") from error
         if len(numbers) < 3 or numbers[0] != _MAGIC or numbers[1] * numbers[2] != len(numbers) - 3:
-            raise InputError(f"{path} is no table of labels in IDX form; fetch it from QMNIST's repository again")
+            raise InputError(f"{path} is not a table of labels in IDX form; fetch it from QMNIST's repository again")
         table = numbers[3:].reshape(numbers[1], numbers[2])[:size]
         found |= {f"{split}_writer": table[:, _WRITER], f"{split}_label": table[:, _CLASS]}
     return found

@@ -46,7 +46,7 @@ class ArrayData(PooledDataModule):
         cluster: True clusters, for scoring only: one per example `[N]`, or one per client in that order; integers from
             0, or words.
         source: File or folder that replaces x, y, client and cluster.
-        columns: Names of the columns y, client and cluster in a .csv table that calls them otherwise, such as `{y:
+        columns: Names of the columns y, client and cluster in a .csv table that names them differently, such as `{y:
             label, client: user}`.
         num_labels: Size of the label space; null = the largest label + 1.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
@@ -96,7 +96,7 @@ class ArrayData(PooledDataModule):
                 "a folder of .npz"
             )
         if columns and Path(source or "").suffix != ".csv":
-            raise InputError(f"columns is {columns}, but source is {source}; columns names those of a table .csv")
+            raise InputError(f"columns is {columns}, but source is {source}; columns names those of a .csv table")
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
         self.columns, self.vocabulary = columns or {}, vocabulary
 
@@ -247,7 +247,7 @@ def cluster_per_example(cluster: Any, owner: np.ndarray, names: Sequence[object]
     """Finds the true cluster of each example, int64 `[N]`, from clusters per example or per client.
 
     Args:
-        owner: client of each example, int64 `[N]`.
+        owner: Client of each example, int64 `[N]`.
         names: Names of the clients.
     """
     values = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")[0]
@@ -306,7 +306,7 @@ def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.nda
         return _read(source)
     files = sorted(source.glob("*.npz"))
     if not files:
-        raise InputError(f"{source} holds no file .npz; give one for each client, with x, and y if you have it")
+        raise InputError(f"{source} holds no .npz file; give one for each client, with x, and y if you have it")
     parts = [_read(file) for file in files]
     for file, part in zip(files, parts, strict=True):
         _require_one_client(file, part, parts[0])

@@ -36,7 +36,7 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     if array.dtype.kind == "f":
         broken = np.flatnonzero(array != np.floor(array))
         if len(broken):
-            raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}: no whole number; {remedy}")
+            raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}, not a whole number; {remedy}")
     return array.astype(np.int64), ()
 
 
@@ -58,7 +58,7 @@ def several_labels(
         the labels, and their names; empty if they have none.
 
     Raises:
-        InputError: a row is no list, or a list contains something that is no label.
+        InputError: a row is not a list, or a list contains something that is not a label.
     """
     for row, value in enumerate(values):
         if not isinstance(value, list) or None in value:
@@ -66,7 +66,7 @@ def several_labels(
     sizes = np.array([len(value) for value in values])
     flat = scalars([entry for value in values for entry in value], f"{what} (its entries, counted over all rows)")
     if not len(flat):
-        raise InputError(f"{what} holds empty lists alone; give each example the labels that it has")
+        raise InputError(f"{what} holds only empty lists; give each example the labels that it has")
     wide = sizes.max() > 1 and (sizes == (num_labels or sizes[0])).all() and names is None
     if wide and (flat.dtype.kind in "bf" or (flat.dtype.kind in "iu" and ((flat == 0) | (flat == 1)).all())):
         table = flat.reshape(len(values), -1)
@@ -216,7 +216,7 @@ def as_array(values: Any, what: str) -> np.ndarray:
             return values.detach().cpu().numpy()
         return np.asarray(values)
     except (TypeError, ValueError) as error:  # ragged lists, or a dtype that NumPy does not have
-        raise InputError(f"{what} is no array: {error}") from error
+        raise InputError(f"{what} is not an array: {error}") from error
 
 
 def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
@@ -270,7 +270,7 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
         what: Name of the columns, for errors.
 
     Raises:
-        InputError: rows differ in length, or a value is NaN or no number.
+        InputError: rows differ in length, or a value is NaN or not a number.
     """
     try:
         whole = [np.concatenate(splits) for splits in parts]

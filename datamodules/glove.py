@@ -37,8 +37,8 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
     """Reads the vectors of the wanted words that the file contains, float32 `[width]` each.
 
     Raises:
-        InputError: the file cannot be read, is empty or not UTF-8, has lines of different width or a value that is no
-            number, or none of the wanted words.
+        InputError: the file cannot be read, is empty or not UTF-8, has lines of different width or a value that is not
+            a number, or none of the wanted words.
     """
     found, first = {}, 0
     for number, line in _lines(path):
@@ -88,14 +88,14 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8").rstrip(" \r\n")
             except UnicodeDecodeError as error:
-                raise InputError(f"line {number} of {path} is no UTF-8 text ({error}); {_REMEDY}") from error
+                raise InputError(f"line {number} of {path} is not UTF-8 text ({error}); {_REMEDY}") from error
 
 
 def _vector(numbers: str, where: str) -> np.ndarray:
     try:
         vector = np.array(numbers.split(" "), dtype=np.float32)
     except ValueError as error:
-        raise InputError(f"{where} holds something that is no number ({error}); {_REMEDY}") from error
+        raise InputError(f"{where} holds something that is not a number ({error}); {_REMEDY}") from error
     if not np.isfinite(vector).all():
         raise InputError(f"{where} holds a number that is not finite; {_REMEDY}")
     return vector

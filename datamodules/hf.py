@@ -144,7 +144,7 @@ class HFDataset(PooledDataModule):
             )
         if num_labels is not None and num_labels < 0:
             raise InputError(
-                f"data.num_labels is {num_labels}; give 1 or more, 0 for numbers, or null: as the label column says"
+                f"data.num_labels is {num_labels}; give 1 or more, 0 for numbers, or null for the column's own number"
             )
 
     def pool(self) -> Pool:
@@ -196,7 +196,7 @@ class HFDataset(PooledDataModule):
                 f"{kind} {', '.join(names)}" for kind, names in (("columns", columns), ("splits", others)) if names
             ]
             hint = "" if self.client_column or not columns else "; data.client_column may name the clients"
-            warnings.warn(f"{self.source}: not read are the {' and the '.join(parts)}{hint}", Notice, stacklevel=3)
+            warnings.warn(f"{self.source}: the {' and the '.join(parts)} are not read{hint}", Notice, stacklevel=3)
 
     def _kind(self, source: Source, split: str) -> Kind:
         held = source.kind(self.inputs[0])
@@ -234,7 +234,7 @@ class HFDataset(PooledDataModule):
         if self.num_labels == 0:
             numbers = matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32)
             return {"labels": numbers, "num_labels": np.array(0), "label_names": np.array([], np.str_)}
-        labels, words = labels_of(values, what, "give num_labels: 0 where the labels are numbers to predict")
+        labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
         names = words if names is None else names
         known = self.num_labels or len(names) or label_space(labels, what)
         return {

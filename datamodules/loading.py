@@ -42,7 +42,7 @@ def load(
         subset: Name of the subset, if there are several.
         revision: Revision of the Hub copy.
         fetch: Action if the Hub cannot be reached.
-        content: Hash of a local folder, which keeps its rows apart in the cache: `datasets` itself identifies a folder
+        content: Hash of a local folder, which separates its rows in the cache: `datasets` itself identifies a folder
             with a README only by its name and file patterns.
 
     Raises:
@@ -106,17 +106,17 @@ def _explain(error: BaseException, place: Path | str, fetch: str) -> str:
         if isinstance(cause, OSError) and cause.errno in _NOT_WRITABLE and not of_source:
             return _explain_cache(cause)
     if isinstance(place, str):
-        what = f"{place} is no folder here, and cannot be loaded from the Hugging Face Hub"
+        what = f"{place} is not a folder here, and cannot be loaded from the Hugging Face Hub"
         return f"{what} ({_first_line(error)}); {fetch}"
     damaged = _first_damaged(place)
     if damaged is not None:
-        return f"{damaged[0]} is damaged or no Parquet file ({_first_line(damaged[1])}); fetch it again"
+        return f"{damaged[0]} is damaged or not a Parquet file ({_first_line(damaged[1])}); fetch it again"
     if isinstance(error, FileNotFoundError):
         return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
     why = _first_line(causes[-1])
     if re.search("utf-?8", why, re.IGNORECASE):
-        return f"{place} is no text in UTF-8 ({why}); save it so"
-    return f"{place} cannot be loaded ({why}); is the copy whole? Put there what is missing, or fetch it again"
+        return f"{place} is not UTF-8 text ({why}); save it as UTF-8"
+    return f"{place} cannot be loaded ({why}); is the copy complete? Add what is missing, or fetch it again"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

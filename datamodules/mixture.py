@@ -3,7 +3,7 @@
 arXiv:2108.10252, section 4 and its published generator.
 
 Where this differs from the published generator:
-* clients follow the same law, but are not the very clients of the paper.
+* clients follow the same law, but are not the same clients as in the paper.
 * a client has `test_size` examples for testing; the paper's clients have 5,000, which is 0.9 GiB for 300 clients.
 """
 

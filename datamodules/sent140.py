@@ -30,10 +30,10 @@ class Sent140(PooledDataModule):
 
     Args:
         source: Hub id, or a local folder in the same format (columns text, user, sentiment: 0 negative, 4 positive).
-        revision: Branch, tag or commit of the Hub copy; `refs/convert/parquet` if that is a script.
+        revision: Branch, tag or commit of the Hub copy; `refs/convert/parquet` if that copy is a script.
         length: Tokens kept of each tweet, 1 or more; shorter tweets are padded.
         padding: Padding at the `front` (FlexCFL) or at the `end` (FedProx, FedGroup).
-        embeddings: Text file of GloVe vectors, such as glove.6B.300d.txt; it may lie in `glove/` of LITCFL_DATA. Nets
+        embeddings: Text file of GloVe vectors, such as glove.6B.300d.txt; it may be in `glove/` of LITCFL_DATA. Nets
             get these vectors, which stay fixed, and zeros for padding and unknown words (as in the papers). null: nets
             get token ids, and train an embedding.
         max_words: Size of the vocabulary without `embeddings`, 1 or more: the most frequent words of all users' tweets.

@@ -130,8 +130,8 @@ class LabelSwaps(Skew):
     """Each cluster swaps some labels, and leaves the others unchanged: concept shift of some labels.
 
     Args:
-        labels: Labels that change, for each cluster: each takes the name of the next one, the last that of the first.
-            `[[], [0, 1]]` swaps 0 and 1 in the second of two clusters, and nothing in the first.
+        labels: Labels to swap, for each cluster: each label is replaced by the next one in the list, and the last by
+            the first. `[[], [0, 1]]` swaps 0 and 1 in the second of two clusters, and nothing in the first.
     """
 
     labels: Sequence[Sequence[int]] = ((), (0, 1))

@@ -41,13 +41,13 @@ def find(
         subset: Name of the subset, if the data set has several.
 
     Raises:
-        InputError: there is no such folder, and the name is no id.
+        InputError: there is no such folder, and the name is not an id.
     """
     source = str(source)
     if source and expand_home(source).is_dir():
         return Source(source, expand_home(source), revision, script_revision, subset)
     if not _HUB_ID.fullmatch(source) or Path(source).is_file():
-        raise InputError(f"source {source!r} is no folder and no id of the Hugging Face Hub, such as ylecun/mnist")
+        raise InputError(f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist")
     local = os.environ.get("LITCFL_DATA")
     if not local:
         return Source(source, None, revision, script_revision, subset)
@@ -168,11 +168,11 @@ class Source:
             rows: Rows to read, ascending, counted over all splits; None = all.
 
         Raises:
-            InputError: as `table`, or the column holds no images.
+            InputError: as in `table`, or the column holds no images.
         """
         if (kind := self.kind(column)) != "image":
             raise InputError(
-                f"column {column!r} of {self.name} holds {kind}, no images; give a source with images there"
+                f"column {column!r} of {self.name} holds {kind}, not images; give a source with images there"
             )
         before = 0
         for split in splits:
@@ -228,7 +228,7 @@ class Source:
                 hint = suggest(column, features, 0.7)
                 other = next((mark for mark in (";", "\t", "|") if mark in next(iter(features), "")), None)
                 if other is not None:
-                    hint = f", for its columns are divided by {other!r}: save it with commas"
+                    hint = f", since its columns are separated by {other!r}: save it with commas"
                 raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}")
         return features
 

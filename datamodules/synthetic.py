@@ -5,7 +5,7 @@ Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020. arXiv
 
 Where this differs from the papers:
 * alpha and beta are standard deviations, as in the released code; the text writes N(0, alpha), which is the same for 1.
-* the released code has no seed, so clients follow the same law, but are not the very clients of a paper.
+* the released code has no seed, so clients follow the same law, but are not the same clients as in a paper.
 * clients may share models (`num_clusters`), so that there are true clusters to find.
 """
 
@@ -121,7 +121,7 @@ def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rn
     if not total <= _MOST:
         raise InputError(
             f"{clients} clients would have {total:.2g} examples in all (mean_log_size {mean}, "
-            f"log_size_deviation {deviation}, min_size {least}); the most is {_MOST:.0e}, so lower one of these"
+            f"log_size_deviation {deviation}, min_size {least}); the maximum is {_MOST:.0e}, so lower one of these"
         )
     sizes: np.ndarray = drawn.astype(np.int64) + least
     return sizes

@@ -20,14 +20,14 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
     Args:
         path: Path of the file.
-        columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they are called otherwise.
+        columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they have other names.
 
     Returns:
         x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` as in the
         file, if it has them.
 
     Raises:
-        InputError: the file is no table, lacks a column, or has a cell that is empty or no number.
+        InputError: the file is not a table, lacks a column, or has a cell that is empty or not a number.
     """
     import pandas  # takes most of a second, and only tables need it
 
@@ -38,12 +38,12 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         table = pandas.read_csv(path)
     except FileNotFoundError as error:
         near = suggest(path.name, (file.name for file in path.parent.glob("*.csv")), 0.7)
-        raise InputError(f"there is no file {path}{near}; give a table .csv") from error
+        raise InputError(f"there is no file {path}{near}; give a .csv table") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
     except ValueError as error:  # base class of pandas' and of Unicode's errors
         raise InputError(
-            f"{path} is no table of comma-separated columns ({str(error).partition(chr(10))[0]})"
+            f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]})"
         ) from error
     found = {role: columns.get(role, role) for role in ROLES}
     for role, name in found.items():
@@ -62,7 +62,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
     for name in inputs:
         if table[name].dtype.kind not in "iufb":
             raise InputError(
-                f"{path}: column {name!r} holds {table[name][0]!r}, which is no number, so it is no input; leave it "
+                f"{path}: column {name!r} holds {table[name][0]!r}, not a number, so it cannot be an input; leave it "
                 f"out, encode it as numbers, or say what it is: columns: {{client: {name}}}"
             )
     _warn_of_ids(path, table[inputs])

@@ -42,7 +42,7 @@ def stoppable(path: Path) -> Iterator[None]:
         path: Path of the study.
 
     Raises:
-        Interrupted: a signal came.
+        Interrupted: a signal arrived.
         SaveError: the disk is full, or a file could not be written.
     """
 

@@ -112,7 +112,7 @@ def require_shared_folder(path: str) -> None:
     blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, seen, strict=True) if not sees]
     if blind:
         raise InputError(
-            f"{path} is not there on {', '.join(blind)}: a trial writes its directory where it runs; give a "
+            f"{path} does not exist on {', '.join(blind)}: a trial writes its directory where it runs; give a "
             "--study_dir on a file system that all nodes of the cluster share (to lit-cfl launch: --remote_dir)"
         )
 

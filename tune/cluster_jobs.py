@@ -29,7 +29,7 @@ from lit_cfl.errors import InputError
 _ANSWER_SECONDS, _POLL_SECONDS = 10.0, 1.0
 _SILENT_SECONDS = 300.0  # maximum time without an answer while a job is followed
 _STOP_SECONDS = "300"  # time for a job to save itself before Ray kills it
-_OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray would take these rather than the address it is given
+_OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray would use these instead of the given address
 _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
 
@@ -62,7 +62,7 @@ class Jobs:
         address: Address of its dashboard, http://HOST:8265.
 
     Raises:
-        InputError: no Ray cluster answers there, or not to us.
+        InputError: no Ray cluster answers there, or it rejects this client.
     """
 
     def __init__(self, address: str) -> None:
@@ -146,7 +146,7 @@ def _require_answer(address: str) -> None:
     try:
         with urlopen(f"{address.rstrip('/')}/api/version", timeout=_ANSWER_SECONDS) as answer:  # noqa: S310  # http, as checked
             if b"ray_version" not in answer.read(10_000):
-                raise ValueError("what answers there is not Ray's dashboard")
+                raise ValueError("the server at that address is not Ray's dashboard")
     except HTTPError as error:
         if error.code not in (401, 403):  # Ray's, asking for its token
             raise _no_cluster(address, error) from error
@@ -170,7 +170,7 @@ def _explained(address: str) -> Iterator[None]:
             f"the cluster at {address} refused the token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or "
             "RAY_AUTH_TOKEN_PATH) as the cluster has them"
         ) from error
-    except (RuntimeError, ValueError, OSError) as error:  # OSError: also those of `requests`
+    except (RuntimeError, ValueError, OSError) as error:  # OSError includes the errors of `requests`
         raise InputError(f"the cluster at {address} says: {str(error)[-2000:]}") from error
 
 
@@ -186,7 +186,7 @@ def _not_overridden() -> Iterator[None]:
 _BEGIN, _END = "lit-cfl archive begins", "lit-cfl archive ends"
 _OF_RAY = re.compile("Running entrypoint for job .*\n")  # written by another process, so anywhere in the log
 _LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel; a lock holds nothing
-LIMIT_MIB = 256  # packed: Ray holds a log whole when it is read
+LIMIT_MIB = 256  # packed: Ray keeps a whole log in memory when it is read
 
 
 def packing_command(folder: str) -> str:
@@ -202,7 +202,7 @@ def unpack(log: str, folder: Path) -> None:
     """Unpacks the output of `packing_command`.
 
     Raises:
-        InputError: it is not whole, or too large.
+        InputError: it is incomplete, or too large.
     """
     text = _OF_RAY.sub("", f"\n{log}").rpartition(f"\n{_BEGIN}\n")[2].partition(f"\n{_END}")[0]
     try:
@@ -250,4 +250,4 @@ def renamed_when_complete(folder: Path) -> Iterator[Path]:
 def require_new(folder: Path) -> None:
     """Checks that a folder is new or empty. Raises InputError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is there already; name another with --run_dir or --study_dir")
+        raise InputError(f"{folder} already exists; name another with --run_dir or --study_dir")

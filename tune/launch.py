@@ -21,7 +21,7 @@ from lit_cfl.tune.cluster_jobs import (
 from lit_cfl.tune.launch_request import LaunchRequest, job_folder, read_launch_request
 
 _EPILOG = """\
-every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:
+every further option is one of lit-cfl run, or of lit-cfl tune if the file is a study:
   lit-cfl launch --config quickstart --address http://head:8265 --rounds 50
 """
 _FOLDER = "lit-cfl folder"  # key of a job's metadata
@@ -96,7 +96,7 @@ def _default_folder(job: str) -> str:
 def _send(jobs: Jobs, job: str, request: LaunchRequest, folder: str, resources: JobResources) -> None:
     for notice in request.notices:
         print(f"Note: {notice}.")
-    own = ", ".join(sorted(request.files)) or "no file of yours"
+    own = ", ".join(sorted(request.files)) or "none of your files"
     print(f"sends lit-cfl itself, the configuration, and {own}")
     with job_folder(request) as sent:
         jobs.submit(job, request.entrypoint(folder), sent, resources, {_FOLDER: folder})

@@ -42,5 +42,5 @@ def instantiate(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -
         raise InputError(f"{what} {kind.__name__} has no option {unknown[0]!r}{suggest(unknown[0], accepted)}")
     try:
         return kind(**given)
-    except Exception as error:  # Ray's and Optuna's have many
+    except Exception as error:  # classes of Ray and Optuna raise many kinds
         raise InputError(f"{what} {kind.__name__}: {error}") from error

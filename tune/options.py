@@ -70,18 +70,18 @@ class StudyRequest:
 class AsWritten:
     """An option's content, which the parser leaves unchanged.
 
-    As `dict[str, Any]` it would fill in all defaults of each class that is named by its whole path, `params: None` of
+    As `dict[str, Any]` it would fill in all defaults of each class that is named by its full path, `params: None` of
     an optimizer, too.
     """
 
     def __init__(self, content: Any) -> None:
         if content is None or not isinstance(content, (str, dict, list)):
-            raise ValueError("no text, list or mapping")
+            raise ValueError("neither text nor a list nor a mapping")
         self.content = content
 
 
 register_type(AsWritten, serializer=lambda written: written.content)
-_AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options that name classes of others
+_AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options that name classes of other packages
 
 
 def study_parser() -> ArgumentParser:
@@ -189,7 +189,7 @@ def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: 
         )
         raise InputError(message) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"the study's file is no UTF-8 text: {error}") from error
+        raise InputError(f"the study's file is not UTF-8 text: {error}") from error
 
 
 def _build(read: Namespace) -> Study:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
 
-_SILENT_SECONDS = 20.0  # of silence before a progress line
+_SILENT_SECONDS = 20.0  # silence before a progress line
 _POLL_SECONDS = 0.5
 
 

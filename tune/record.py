@@ -23,8 +23,8 @@ NUMBER = "trial"  # key of a trial's number in its Ray Tune configuration
 # Names of the figures that a trial reports, the keys of `told`:
 ROUNDS = "rounds"  # completed rounds, which schedulers count
 FINISHED = "finished"  # True if the trial ran to its end
-ERROR = "error"  # why it did not
-FULL_DISK = "full disk"  # why the study has to end, and to be resumed
+ERROR = "error"  # reason why it did not
+FULL_DISK = "full disk"  # reason why the study has to end, and to be resumed
 SECONDS = "seconds"
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs
 
@@ -42,7 +42,7 @@ def require_study_file(path: Path) -> Path:
     """Returns the study file in a directory. Raises InputError if there is none."""
     file = path / STUDY
     if not file.is_file():
-        raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
+        raise InputError(f"{file} does not exist, so {path} holds no study to resume; give the directory of one")
     return file
 
 

@@ -97,7 +97,7 @@ def _trained(
             failed[name] = str(result).strip().splitlines()[-1]
         else:
             summaries[name] = result
-    path.mkdir(exist_ok=True)  # it is there unless all failed
+    path.mkdir(exist_ok=True)  # it exists unless all failed
     found = {
         setting: {seed: summaries[setting, seed] for seed in seeds if (setting, seed) in summaries}
         for setting in configs

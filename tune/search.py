@@ -125,7 +125,7 @@ def require_unused(path: Path) -> None:
         raise InputError(f"{path} holds a run, not a study; choose another --study_dir")
     for name in (TRIALS, _RAY, REPEATS, PICTURES, FRONT):
         if (path / name).exists():
-            raise InputError(f"{path} holds {name!r} that is no study's; choose another --study_dir")
+            raise InputError(f"{path} holds {name!r}, which does not belong to a study; choose another --study_dir")
 
 
 def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Path, say: Callable[[str], None]) -> None:

@@ -60,10 +60,10 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
         one: Any = {"class_path": choice} if isinstance(choice, str) else choice
         known = {"class_path", "init_args", "space"}
         if not isinstance(one, Mapping) or "class_path" not in one or set(one) - known:
-            raise InputError(f"space: {choice!r} is no algorithm; give class_path, and if need be init_args and space")
+            raise InputError(f"space: {choice!r} is not an algorithm; give class_path, and optionally init_args, space")
         name = str(one["class_path"])
         if name in algorithms:
-            raise InputError(f"space: {name} stands twice in the choice of algorithms; give it one space")
+            raise InputError(f"space: {name} is listed twice in the choice of algorithms; give it one space")
         algorithms[name] = dict(one.get("init_args") or {})
         own = one.get("space") or {}
         twice = [key for key in own if key in algorithms[name]]
@@ -113,14 +113,14 @@ def _distribution(kind: str, values: Any, step: Any) -> Distribution:
 def _one_of(values: Sequence[Any]) -> CategoricalDistribution:
     words = [as_word(value) for value in values]
     if not words or len(set(words)) < len(words):
-        raise InputError(f"{list(values)} is no list of different values; give one or more")
+        raise InputError(f"{list(values)} is not a list of different values; give one or more")
     return CategoricalDistribution([as_plain(value) for value in values])
 
 
 def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
     """Makes the distribution of integers from `low` up to, but excluding, `high`, like Python's `range`."""
     if type(low) is not int or type(high) is not int or not low < high:
-        raise InputError(f"[{low}, {high}] is no range of whole numbers; the end is not included")
+        raise InputError(f"[{low}, {high}] is not a range of whole numbers; the end is not included")
     if log and low < 1:
         raise InputError(f"lograndint starts at {low}; give 1 or more")
     return IntDistribution(low, high - 1, log=log)
@@ -130,7 +130,7 @@ def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
     """Makes the distribution of numbers in a range; `step`: rounded to its multiples, 0 = no rounding."""
     numbers = [value for value in (low, high, step) if _is_number(value)]
     if len(numbers) < 3 or not low < high:
-        raise InputError(f"[{low}, {high}] is no range; give two numbers, the lower one first")
+        raise InputError(f"[{low}, {high}] is not a range; give two numbers, the lower one first")
     if log and not low > 0:
         raise InputError(f"loguniform starts at {low}; give a number above 0")
     if step < 0 or step > high - low:
@@ -191,7 +191,7 @@ def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -
             )
         if not isinstance(other.distribution, CategoricalDistribution):
             raise InputError(
-                f"space: {parameter.key}: when names {key!r}, which is no choice; write {key}: {{choice: [...]}}"
+                f"space: {parameter.key}: when names {key!r}, which is not a choice; write {key}: {{choice: [...]}}"
             )
         words = [as_word(value) for value in other.distribution.choices]
         strange = [value for value in values if as_word(value) not in words]

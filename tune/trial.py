@@ -159,7 +159,7 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
     file, before = path / TOO_LONG, read_limit(path)
     if before is not None and minutes <= before:
         raise InputError(
-            f"it took longer than limits.trial_minutes allow ({minutes:g}), and {file} says where it was; a larger "
+            f"it took longer than limits.trial_minutes allows ({minutes:g}), and {file} says where it was; a larger "
             "limit lets it continue"
         )
     with file.open("w", encoding="utf-8") as told:

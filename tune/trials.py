@@ -183,7 +183,7 @@ class Trials:
             self._exhausted = True
             self.why_over = (
                 f"the searcher's last {most} settings had all been tried before, so the study ends after "
-                f"{self.trained} trials; a larger space, or another search_seed, has others"
+                f"{self.trained} trials; try a larger space or another search_seed"
             )
 
     def report(self, number: int, told: Mapping[str, Any]) -> None:

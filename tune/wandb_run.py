@@ -56,7 +56,7 @@ def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
     try:
         complete([outcome.path / TRIALS / row["trial_id"] for row in outcome.rows if row["status"] != FINISHED_STATUS])
         _log(prepared, outcome, replace(tracking, group=tracking.group or prepared.study.name), mode)
-    except Exception as error:  # W&B has many
+    except Exception as error:  # W&B raises many kinds
         warnings.warn(Notice(f"W&B has no run of the study as a whole ({error})"), stacklevel=2)
     return sync_line([outcome.path, *sorted(path.parent for path in outcome.path.glob("*/**/wandb"))])
 
@@ -84,7 +84,7 @@ def _log(prepared: PreparedStudy, outcome: StudyResult, tracking: Tracking, mode
 
 
 def _best(path: Path, folder: str) -> Path | None:
-    """A copy of `best.yaml` without the folders of the user's own code."""
+    """Returns a copy of `best.yaml` without the folders of the user's own code."""
     if not (path / "best.yaml").exists():
         return None
     content = parse_yaml((path / "best.yaml").read_text("utf-8")) | {"code": []}
@@ -108,6 +108,6 @@ def _summary(outcome: StudyResult) -> dict[str, Any]:
 
 
 def _run_id(path: Path) -> str:
-    """The id of the study's run; the same after a resume if the first folder exists."""
+    """Returns the id of the study's run; the same after a resume if the first folder exists."""
     before = sorted((path / "wandb").glob("*run-*-*"))
     return before[0].name.rpartition("-")[2] if before else secrets.token_hex(4)

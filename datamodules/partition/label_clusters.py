@@ -118,7 +118,7 @@ class DominantClass(SharedOut):
             )
         if self.beta and not round(self.beta * size):
             raise InputError(
-                f"a share of {self.beta} of {size} examples with their cluster's label is none; give more "
+                f"a share of {self.beta} of {size} examples with their cluster's label rounds to none; give more "
                 "examples_per_client, fewer clients or a larger beta"
             )
         return size

@@ -3,8 +3,8 @@
 arXiv:1812.06127 (FedProx); data/mnist/generate_niid.py of the released code.
 
 Where this differs from the released code:
-* the draw has a seed, so clients follow the same law, but are not the very clients of a paper: about 69,060 images are
-  used.
+* the draw has a seed, so clients follow the same law, but are not the same clients as in a paper: about 69,060 images
+  are used.
 * numbers of digits other than 2 are possible.
 """
 

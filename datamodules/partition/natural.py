@@ -65,7 +65,7 @@ def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
     """Lists the examples of each owner among the first `num_train` examples, and among the others.
 
     Args:
-        owner: Owner of each example, int64 `[N]`, -1 = nobody.
+        owner: Owner of each example, int64 `[N]`, -1 = no owner.
     """
     num_owners = int(owner.max()) + 1
     test = ClientIndex.from_owners(owner[num_train:], num_owners)
@@ -82,7 +82,7 @@ def draw_owners(
         train, test: Training and test examples of every owner, int64 `[owners]`.
 
     Raises:
-        InputError: nobody has enough.
+        InputError: no owner has enough.
     """
     clients = ((train > 0) & (train + test >= min_examples)).nonzero().flatten()
     if not len(clients):

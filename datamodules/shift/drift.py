@@ -25,7 +25,7 @@ class LabelDrift(Shift):
     drift once half of the examples are to drift.
 
     Newcomers drift like the other clients, so that their data are current when they join; the log leaves them out, as
-    nobody trains on their data.
+    no client trains on their data.
 
     Args:
         share: Share of all clients that drift, 0 to 1.
@@ -78,7 +78,7 @@ class LabelDrift(Shift):
         drifts = draw_drifting(data.num_clients, self.share, at.rng("who", round=0))
         if self.share and not drifts.any():
             warnings.warn(
-                f"LabelDrift: a share of {self.share} of {data.num_clients} clients rounds to nobody; give more than "
+                f"LabelDrift: a share of {self.share} of {data.num_clients} clients rounds to none; give more than "
                 f"{0.5 / data.num_clients:.3g}",
                 Notice,
                 stacklevel=2,

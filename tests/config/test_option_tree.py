@@ -209,7 +209,7 @@ EARLY = [
         "there is no option 'num_clusters' (did you mean --IFCA.num_clusters?)",
     ),
     ("compare --config quickstart --algorithms FedAvg IFCA --IFCA.num 3", "IFCA: IFCA has no option 'num'"),
-    ("tune --resume nothere", "nothere/study.yaml is not there"),
+    ("tune --resume nothere", "nothere/study.yaml does not exist"),
     ("tune --config tune/quickstart --rounds 12", "'rounds' is an option of experiments: write it into the study's"),
     ("tune --config tune/quickstart --limits.trial 3", "limits has no option 'trial' (did you mean trials?)"),
     ("tune --config study.yaml", "base: there is no option 'lr' (did you mean --task.optimizer.lr?)"),

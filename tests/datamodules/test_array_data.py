@@ -220,7 +220,7 @@ def test_labels_that_are_no_integers_are_refused():
         ({"cluster": np.zeros(12, int)}, "cluster is given without client"),
         ({"client": np.array(OWNERS), "cluster": [0, 1]}, "cluster has 2 entries; give 12 or 3"),
         ({"client": np.array(OWNERS), "cluster": [0, -1, 1]}, "cluster holds -1; true clusters are integers from 0"),
-        ({"client": np.array(OWNERS), "cluster": [0.0, 1.5, 1.0]}, "cluster holds 1.5 in row 1: no whole number"),
+        ({"client": np.array(OWNERS), "cluster": [0.0, 1.5, 1.0]}, "cluster holds 1.5 in row 1, not a whole number"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "x has shape (0, 2); give [N, ...]"),
         ({"x": np.zeros(12)}, "x has shape (12,); give [N, ...]"),
         ({"x": np.zeros((12, 0))}, "x has shape (12, 0)"),
@@ -231,8 +231,8 @@ def test_labels_that_are_no_integers_are_refused():
         ({"y": np.ma.masked_equal(np.arange(12), 3)}, "y is masked in row 3"),
         ({"x": np.zeros((12, 2), complex)}, "x has dtype complex128; give integers or floats"),
         ({"x": "own.npz"}, "x has dtype <U7; give integers or floats"),
-        ({"x": [[1, 2], [3]] * 6}, "x is no array"),
-        ({"x": torch.zeros(12, 2, dtype=torch.bfloat16)}, "x is no array"),
+        ({"x": [[1, 2], [3]] * 6}, "x is not an array"),
+        ({"x": torch.zeros(12, 2, dtype=torch.bfloat16)}, "x is not an array"),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused(changes: dict[str, Any], expected: str):

@@ -61,7 +61,7 @@ def test_files_need_no_labels(tmp_path: Path):
 
 def test_source_that_is_not_there_is_refused(tmp_path: Path):
     assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
-    assert "holds no file .npz" in error_of(ArrayData(source=tmp_path))
+    assert "holds no .npz file" in error_of(ArrayData(source=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -67,14 +67,14 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
         (TABLE, {"y": "lable"}, "has no column 'lable' (did you mean label?)"),
         (TABLE, COLUMNS | {"cluster": "place"}, "has no column 'place'"),
         (TABLE, COLUMNS | {"clients": "user"}, "columns names 'clients' (did you mean client?)"),
-        (TABLE, {"y": "label", "client": "user"}, "column 'site' holds 'north', which is no number"),
+        (TABLE, {"y": "label", "client": "user"}, "column 'site' holds 'north', not a number"),
         (TABLE.replace("3.5", ""), COLUMNS, "column 'height' is empty in line 4"),
         (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3"),
         (TABLE.replace("3.5", "inf"), COLUMNS, "x holds NaN or infinity in row 2"),
         (TABLE.partition("\n")[0] + "\n", COLUMNS, "has no line below its column names"),
         ("user,label\nbo,1\n", {"y": "label", "client": "user"}, "has no column besides user, label"),
-        (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is no table of comma-separated columns"),
-        ("", COLUMNS, "is no table of comma-separated columns (No columns to parse from file)"),
+        (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is not a table of comma-separated columns"),
+        ("", COLUMNS, "is not a table of comma-separated columns (No columns to parse from file)"),
     ],
 )
 def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, str], message: str):
@@ -86,7 +86,7 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
 
 
 def test_other_files_take_no_columns(tmp_path: Path):
-    with pytest.raises(InputError, match=r"columns names those of a table \.csv"):
+    with pytest.raises(InputError, match=r"columns names those of a \.csv table"):
         ArrayData(source=tmp_path / "own.npz", columns={"y": "label"})
 
 

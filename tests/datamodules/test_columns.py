@@ -179,7 +179,7 @@ def test_labels_are_whole_numbers(values: list[Any], labels: list[int], names: t
     ("values", "expected"),
     [
         ([0, None, 1], r"y holds None in row 1 \(from 0\); fix the data or drop the row"),
-        ([1.0, 0.5], "y holds 0.5 in row 1: no whole number; number them"),
+        ([1.0, 0.5], "y holds 0.5 in row 1, not a whole number; number them"),
         ([[1, 2], [3, 4]], r"y holds \[1, 2\] in row 0; give one number or word in each row"),
     ],
 )

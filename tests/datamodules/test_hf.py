@@ -283,7 +283,7 @@ def test_label_ids_are_refused_and_gaps_are_noted(tmp_path: Path):
 
 def test_columns_and_splits_that_are_not_read_are_said(folder: str):
     with pytest.warns(
-        Notice, match="not read are the columns photo, kind, user, text, reading, age, grade; data.client"
+        Notice, match="the columns photo, kind, user, text, reading, age, grade are not read; data.client"
     ):
         HFDataset(folder, "heat", "rank").pool()
     with pytest.warns(Notice, match=r"columns photo, kind, text, reading, age, grade and the splits test$"):

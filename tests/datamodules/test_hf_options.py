@@ -68,8 +68,8 @@ def test_inputs_that_hold_the_answer_or_a_column_twice_are_refused_and_clients_n
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"a;b;y\n1;2;0\n", "has no column 'a', for its columns are divided by ';': save it with commas"),
-        ("a,y,who\n1,0,M\u00fcller\n".encode("latin-1"), "is no text in UTF-8 .*; save it so"),
+        (b"a;b;y\n1;2;0\n", "has no column 'a', since its columns are separated by ';': save it with commas"),
+        ("a,y,who\n1,0,M\u00fcller\n".encode("latin-1"), "is not UTF-8 text .*; save it as"),
         (b"a,b,y\nx,2,0\n", r"data.input_column is \['a', 'b'\], but 'a' holds texts"),
     ],
 )

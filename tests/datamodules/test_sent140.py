@@ -49,11 +49,11 @@ def test_words_may_hold_characters_that_elsewhere_end_a_line(tmp_path: Path):
         ("good 1 2 3\nbad 1 2 3 4\n", "line 2 of .* has 4 numbers, but line 1 has 3"),
         ("good\n", "line 1 of .* has 0 numbers; give"),
         ("good 1 2 3\n\nbad 1 2 3\n", "line 2 of .* has 0 numbers, but line 1 has 3"),
-        ("good 1 2 3\nbad 1 x 3\n", "line 2 of .* holds something that is no number"),
+        ("good 1 2 3\nbad 1 x 3\n", "line 2 of .* holds something that is not a number"),
         ("good 1 nan 3\n", "line 1 of .* holds a number that is not finite"),
         ("", "vectors.txt is empty; give a text file"),
         ("unheard 1 2 3\n", "has none of the data's words"),
-        (b"good 1 2 3\nb\xe9d 1 2 3\n", "line 2 of .* is no UTF-8 text"),
+        (b"good 1 2 3\nb\xe9d 1 2 3\n", "line 2 of .* is not UTF-8 text"),
     ],
 )
 def test_vectors_that_cannot_be_used_are_refused(content: str | bytes, message: str, tmp_path: Path):

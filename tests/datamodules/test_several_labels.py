@@ -164,9 +164,9 @@ def test_lists_of_one_class_label_each_are_numbers(folder: Callable[..., HFDatas
         (
             Value("float32"),
             [[0.5, 0.1], [0.2], [1.0], [0.0]],
-            "no whole number; give lists of one length, with an entry",
+            "not a whole number; give lists of one length, with an entry",
         ),
-        (Value("int64"), [[], [], [], []], "label column 'tags' holds empty lists alone"),
+        (Value("int64"), [[], [], [], []], "label column 'tags' holds only empty lists"),
     ],
 )
 def test_lists_that_are_no_labels_are_refused(

@@ -78,7 +78,7 @@ def test_missing_split_lists_those_there_are(folder: Path):
 
 @pytest.mark.parametrize("source", ["", "./nothing", "/nowhere/at/all", "a/b/c", "two words", "~/nothing-of-that-name"])
 def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
-    with pytest.raises(InputError, match=f"source {re.escape(repr(source))} is no folder and no id"):
+    with pytest.raises(InputError, match=f"source {re.escape(repr(source))} is neither a folder nor an id"):
         find(source)
 
 
@@ -112,7 +112,7 @@ def test_damaged_parquet_is_named_and_nothing_half_written_is_left(damage: Calla
     folder = write_images(tmp_path / "images", train=200)
     file = folder / "train-00000-of-00001.parquet"
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(InputError, match=f"{file} is damaged or no Parquet file .*; fetch it again"):
+    with pytest.raises(InputError, match=f"{file} is damaged or not a Parquet file .*; fetch it again"):
         find(str(folder)).table("test", ["label"])
     assert half_written(tmp_path / "hf") == []
 
@@ -147,7 +147,7 @@ def test_no_network_is_one_clear_error_without_noise(monkeypatch: pytest.MonkeyP
     shown = datasets.are_progress_bars_disabled()
     with pytest.raises(InputError) as error:
         find("ylecun/mnist").table("train", ["image"])
-    assert "ylecun/mnist is no folder here, and cannot be loaded from the Hugging Face Hub (Couldn't reach" in str(
+    assert "ylecun/mnist is not a folder here, and cannot be loaded from the Hugging Face Hub (Couldn't reach" in str(
         error.value
     )
     assert "hf download --repo-type dataset ylecun/mnist --local-dir DIR/mnist" in str(error.value)

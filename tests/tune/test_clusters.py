@@ -110,7 +110,7 @@ def test_nodes_that_do_not_see_the_study_directory_are_named(monkeypatch: pytest
     require_shared_folder("/studies/x")
     sees |= {"b": False, "c": False}
     with pytest.raises(
-        InputError, match=r"/studies/x is not there on b, c: .* give a --study_dir on a file system that"
+        InputError, match=r"/studies/x does not exist on b, c: .* give a --study_dir on a file system that"
     ):
         require_shared_folder("/studies/x")
 

@@ -289,7 +289,7 @@ def test_half_a_result_leaves_nothing_behind(tmp_path: Path):
     with renamed_when_complete(tmp_path / "runs" / "new") as folder:
         (folder / "whole").write_text("")
     assert list(files_of(tmp_path / "runs")) == ["new/whole"]
-    with pytest.raises(InputError, match="new is there already; name another"):
+    with pytest.raises(InputError, match="new already exists; name another"):
         require_new(tmp_path / "runs" / "new")
 
 
@@ -403,7 +403,7 @@ def test_a_job_can_be_left_alone_and_followed_later(jobs, project: Path, results
     [
         (LAUNCH[:2], "say where the cluster is: --address"),
         ([*LAUNCH, "--env", "NOT_SET_AT_ALL"], "it is not set here; give --env NOT_SET_AT_ALL=VALUE"),
-        ([*LAUNCH, "--run_dir", "nets_of_launch"], "nets_of_launch is there already"),
+        ([*LAUNCH, "--run_dir", "nets_of_launch"], "nets_of_launch already exists"),
         ([*LAUNCH, "--follow", "x"], "leave out --config mine.yaml"),
         ([*LAUNCH[2:], "--follow", "x"], "x was not started by lit-cfl launch"),
     ],

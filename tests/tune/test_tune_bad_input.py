@@ -150,8 +150,8 @@ def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str])
     [
         ("study.yaml", "already holds a study; choose another --study_dir, or resume with --resume"),
         ("config.yaml", "holds a run, not a study"),
-        ("trials/mine/thesis.txt", "holds 'trials' that is no study's"),
-        ("ray/data.bin", "holds 'ray' that is no study's"),
+        ("trials/mine/thesis.txt", "holds 'trials', which does not belong to a study"),
+        ("ray/data.bin", "holds 'ray', which does not belong to a study"),
     ],
 )
 def test_a_directory_with_something_else_in_it_is_left_as_it_is(

@@ -254,7 +254,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     failed, hung = (study / "trials" / rows[rate]["trial_id"] for rate in ("0.5", "5.0"))
     assert (rows["0.5"]["rounds"], rows["0.5"]["val/weighted_accuracy"]) == ("2", "")
     assert "Traceback" in (failed / "error.txt").read_text()
-    assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
+    assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allows (0.25)")
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
 
 
