@@ -126,7 +126,9 @@ class ClassesPerClient(SharedOut):
         if (there < wanted).any():
             label = int((there < wanted).nonzero()[0])
             remedy = (
-                "give fewer clients" if there[label] else "number the labels from 0 without gaps, or change the partition"
+                "give fewer clients"
+                if there[label]
+                else "number the labels from 0 without gaps, or change the partition"
             )
             raise InputError(
                 f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}"

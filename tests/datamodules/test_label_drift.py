@@ -246,7 +246,5 @@ def test_drift_that_changes_no_label_is_refused(labels: int):
 def test_share_of_clients_that_rounds_to_nobody_is_noted():
     shift = LabelDrift(share=0.04, start=0)
     data = made(shifts=(shift,))
-    with pytest.warns(
-        Notice, match=r"LabelDrift: a share of 0.04 of 12 clients rounds to none; give more than 0.0417"
-    ):
+    with pytest.warns(Notice, match=r"LabelDrift: a share of 0.04 of 12 clients rounds to none; give more than 0.0417"):
         apply_shifts(data, [shift], 0, 0, data.population)
