@@ -93,4 +93,4 @@ def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
 
 def _refuse_test(metric: str) -> None:
     if metric.startswith("test/"):
-        raise InputError(f"{metric!r} cannot be a criterion: test data only report; use val/{metric[5:]}")
+        raise InputError(f"{metric!r} cannot be a criterion: test data are for reports only; use val/{metric[5:]}")

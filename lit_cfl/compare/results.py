@@ -276,8 +276,8 @@ def _notes(
         worst = "lowest" if score.higher_is_better else "highest"
         origin = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
-            f"Rounds, MiB and local steps: until the test {name} is {target:g} ({origin}); test data only report, "
-            "and a round counts only if all clients are scored in it."
+            f"Rounds, MiB and local steps: until the test {name} is {target:g} ({origin}). Only rounds in which "
+            "all clients are scored count; nothing is chosen by test data."
         )
     for row in rows:
         if row["rounds_with_all_clients"]:

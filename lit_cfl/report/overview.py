@@ -59,7 +59,7 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
         "ARI": lambda group: _last(group, "clusters/ari", 2),
         "without a model": lambda group: _last(group, "clusters/unobserved", 1, plain=True, zero=False),
         "traffic, MiB": lambda group: _last(group, "traffic/mib", 1),
-        "local steps": lambda group: _last(group, "local/steps", 1, plain=True),
+        "local steps": lambda group: _last(group, "local/steps", 0, plain=True),
         "time, s": lambda group: _last(group, "time/elapsed_seconds", 1),
         "round": lambda group: _last(group, "round", 1, plain=True),
     }
@@ -85,7 +85,7 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
     if not found or len(found) < len(values):
         return None
     if plain and len(set(found)) == 1:
-        return f"{found[0]:g}"
+        return f"{found[0]:.{digits}f}".removesuffix(".0")
     return f"{fmean(found):.{digits}f}" + (f" ± {stdev(found):.{digits}f}" if len(found) > 1 else "")
 
 

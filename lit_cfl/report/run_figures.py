@@ -90,6 +90,7 @@ def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None
         row = rows.get(client, {})
         value, examples = known(row.get(score.name)), known(row.get("n_train"))
         return {
+            "name": row.get("name"),
             "training examples": None if examples is None else int(examples),
             score.title: None if value is None else f"{value:.3f}",
         }

@@ -34,7 +34,8 @@ def write_end(
     newcomers = _score_newcomers(prepared, r)
     found = [evaluation, *([newcomers] if newcomers else [])]
     models = 0 if evaluation.weights is None else evaluation.weights.shape[1]
-    directory.write_clients(client_rows(r.data, found, len(prepared.engine.scores)), models)
+    rows = client_rows(r.data, found, len(prepared.engine.scores))
+    directory.write_clients(rows, models, named=bool(r.data.names))
     summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
     summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
     summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}

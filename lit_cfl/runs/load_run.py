@@ -122,7 +122,7 @@ class SavedRun:
 
     @property
     def clients(self) -> "DataFrame":
-        """`clients.csv`: one row per client, in order; blanks are nan."""
+        """`clients.csv`: one row per client, in order; blanks are nan. `name` is in it if the source has names."""
         return _frame(self._written_at_the_end("clients.csv"))
 
     @property
@@ -249,7 +249,7 @@ class SavedRun:
 def _frame(table: Path | BytesIO) -> "DataFrame":
     from pandas import read_csv  # takes most of a second, and only notebooks need it
 
-    return read_csv(table)
+    return read_csv(table, dtype={"name": str}, keep_default_na=False, na_values=[""])  # clients called 007 or NA
 
 
 def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:

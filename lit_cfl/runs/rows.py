@@ -116,7 +116,7 @@ def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
 
 
 def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
-    """Builds one row per client, ordered by id, in blocks; unknown values are None."""
+    """Builds one row per client, ordered by id, in blocks; unknown values are None. Names, if any, come last."""
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
     models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)
@@ -131,13 +131,15 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
             figures[evaluation.clients] = torch.stack(of_each, dim=1)
     newcomers = torch.zeros_like(cluster) if data.newcomers is None else data.newcomers.long()
     sizes = [data.train.sizes, data.validation.sizes, data.test.sizes]
+    names = [data.names] if data.names else []
     for start in range(0, data.num_clients, _ROWS_AT_ONCE):
         block = slice(start, start + _ROWS_AT_ONCE)
         clusters = [_known(numbers[block], numbers[block] >= 0) for numbers in (cluster, data.true_clusters)]
         known, mixed = ([_known(v, ~v.isnan()) for v in table[block].T] for table in (figures, weights))
         counts = [numbers[block].tolist() for numbers in (*sizes, newcomers)]
         ids = range(start, start + len(counts[0]))
-        yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], *mixed, strict=True))
+        named = [column[block] for column in names]
+        yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], *mixed, *named, strict=True))
 
 
 def _known(values: Tensor, which: Tensor) -> list[Any]:

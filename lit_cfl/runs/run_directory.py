@@ -252,17 +252,18 @@ class RunDirectory:
         self.rows.append(whole)
         return whole
 
-    def write_clients(self, rows: Iterable[Sequence[Any]], models: int = 0) -> None:
+    def write_clients(self, rows: Iterable[Sequence[Any]], models: int = 0, named: bool = False) -> None:
         """Writes all of `clients.csv`, row by row; None becomes blank.
 
         Args:
-            models: Number of models, whose weights in the client's mixture end each row; 0 = no mixtures.
+            models: Number of models, whose weights in the client's mixture follow in each row; 0 = no mixtures.
+            named: Whether each row ends with the client's name in the source.
         """
 
         def write(file: IO[bytes]) -> None:
-            text = TextIOWrapper(file, newline="")
+            text = TextIOWrapper(file, encoding="utf-8", newline="")
             writer = csv.writer(text, lineterminator="\n")
-            writer.writerow((*client_columns(self.scores), *weight_columns(models)))
+            writer.writerow((*client_columns(self.scores), *weight_columns(models), *(["name"] if named else [])))
             writer.writerows(rows)
             text.detach()
 

@@ -196,7 +196,10 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--data.rotations", "[30]"), "rotation by 30 degrees"),
         ((*QUICK, "--device", "cuda:64"), "this machine has"),
         ((*QUICK, "--device", "gpu"), "'gpu' is not known; choose auto, cpu, cuda"),
-        ((*QUICK, "--stop.metric", "test/weighted_accuracy"), "test data only report; use val/weighted_accuracy"),
+        (
+            (*QUICK, "--stop.metric", "test/weighted_accuracy"),
+            "test data are for reports only; use val/weighted_accuracy",
+        ),
         ((*QUICK, "--stop.metric", "val/weighted_acuracy"), "(did you mean val/weighted_accuracy?)"),
         ((*QUICK, "--task.optimizer.lr", "1e38"), "diverged in round 1"),
     ],

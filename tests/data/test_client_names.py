@@ -12,7 +12,7 @@ from torch import nn
 
 from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import FedAvg, FedGroup
-from lit_cfl.datamodules import ArrayData
+from lit_cfl.datamodules import IID, ArrayData
 from lit_cfl.errors import DivergedError, InputError, name_clients
 from lit_cfl.local_work import Budget
 from lit_cfl.tasks import Classification
@@ -80,3 +80,16 @@ def test_newcomers_are_named_when_they_cannot_be_placed(tmp_path: Path):
     run(trained, tmp_path / "run")
     with pytest.raises(InputError, match=r"^client 5 \('Port'\) cannot be placed"):
         load_run(tmp_path / "run", trained).assign(wards(("Hill", "Port")).federated(0))
+
+
+def test_clients_are_read_back_with_their_names(tmp_path: Path):
+    trained = experiment(wards(("007", "NA", "North", "Saint-Étienne")))
+    run(trained, tmp_path / "run")
+    assert load_run(tmp_path / "run", trained).clients["name"].tolist() == ["007", "NA", "North", "Saint-Étienne"]
+
+
+def test_clients_without_names_have_no_column_of_them(tmp_path: Path):
+    inputs = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    trained = experiment(ArrayData(inputs, (inputs[:, 0] > 0).astype(int), partition=IID(4)))
+    run(trained, tmp_path / "run")
+    assert "name" not in load_run(tmp_path / "run", trained).clients

@@ -366,6 +366,14 @@ def test_a_map_places_the_clients_of_the_last_snapshot_under_their_numbers(compa
     assert "in round 7)" in found.caption
 
 
+def test_a_map_names_its_clients_if_they_have_names(compared: RunFiles):
+    head, *lines = (compared.path / "clients.csv").read_text().splitlines()
+    named = [f"{head},name", *(f"{line},00{line.partition(',')[0]}" for line in lines)]
+    (compared.path / "clients.csv").write_text("\n".join(named) + "\n")
+    found = of_run(read_run(compared.path), "map")
+    assert [row[:4] for row in table(found)] == [[5, 0, 1, "005"], [9, 0, 2, "009"], [3, 1, 1, "003"], [8, 1, 0, "008"]]
+
+
 def test_colours_of_a_matrix_leave_the_rarest_similarities_out(tmp_path: Path):
     run = made_run(tmp_path / "run", clients=20, snapshots=1, over=False)
     file = run / "snapshots" / "1.npz"
@@ -439,10 +447,17 @@ def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_me
         "ARI": "0.50 ± 0.35",
         "without a model": "1.5 ± 0.7",
         "traffic, MiB": "15.2 ± 7.4",
-        "local steps": "140.0 ± 28.3",
+        "local steps": "140 ± 28",
         "time, s": "115.0 ± 21.2",
         "round": "5.0 ± 1.4",
     }
+
+
+def test_a_count_that_all_runs_share_has_all_its_digits(tmp_path: Path):
+    group = ended_group(tmp_path, "A", *[{"local/steps": 1234567, "clusters/count": 3}] * 2)
+    found = overview.section([group], ACCURACY).blocks[0]
+    row = dict(zip(found.head, found.rows[0], strict=True))
+    assert (row["local steps"], row["clusters"]) == ("1234567", "3")
 
 
 def test_agreement_is_explained_where_true_clusters_are_known(tmp_path: Path):

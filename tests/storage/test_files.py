@@ -210,6 +210,15 @@ def test_clients_are_written_whole_each_time(tmp_path: Path):
     assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
 
 
+def test_names_of_clients_end_their_rows(tmp_path: Path):
+    directory = new_directory(tmp_path)
+    directory.write_clients([[4, None, 2, 9, 0, 0, None, None, 1, 0.5, "St. Mary, Köln"]], models=1, named=True)
+    assert (tmp_path / "clients.csv").read_text("utf-8").splitlines() == [
+        "client,cluster,true_cluster,n_train,n_val,n_test,accuracy,loss,newcomer,weight_0,name",
+        '4,,2,9,0,0,,,1,0.5,"St. Mary, Köln"',
+    ]
+
+
 def test_arrays_are_read_back(tmp_path: Path):
     directory = new_directory(tmp_path)
     directory.write_arrays("snapshots/round-3.npz", {"a": np.array([3, 1]), "b": np.eye(2, dtype=np.float16)})
