@@ -128,7 +128,7 @@ class ClassesPerClient(SharedOut):
             remedy = (
                 "give fewer clients"
                 if there[label]
-                else "number the labels from 0 without gaps, or change the partition"
+                else "number the labels from 0 without gaps, or use another partition"
             )
             raise InputError(
                 f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}"

@@ -286,7 +286,9 @@ def test_columns_and_splits_that_are_not_read_are_said(folder: str):
         Notice, match="the columns photo, kind, user, text, reading, age, grade are not read; data.client"
     ):
         HFDataset(folder, "heat", "rank").pool()
-    with pytest.warns(Notice, match=r"columns photo, kind, text, reading, age, grade and the splits test$"):
+    with pytest.warns(
+        Notice, match=r"columns photo, kind, text, reading, age, grade and the splits test are not read$"
+    ):
         HFDataset(folder, "heat", "rank", "user", splits=["train"]).pool()
 
 

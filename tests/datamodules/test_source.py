@@ -49,7 +49,7 @@ def test_images_are_read_over_the_splits_in_blocks(tmp_path: Path):
 
 
 def test_column_without_images_is_refused(folder: Path):
-    with pytest.raises(InputError, match=r"column 'text' of .*mixed holds text, no images"):
+    with pytest.raises(InputError, match=r"column 'text' of .*mixed holds text, not images"):
         next(find(str(folder)).images("text", ["train"]))
 
 

@@ -84,7 +84,7 @@ def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
 
 def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match=r"source 'train-00000-of-00001.parquet' is no folder"):
+    with pytest.raises(InputError, match=r"source 'train-00000-of-00001.parquet' is neither a folder"):
         find("train-00000-of-00001.parquet")
 
 

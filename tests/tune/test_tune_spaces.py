@@ -85,7 +85,7 @@ def test_each_distribution_is_read():
             {"algorithm": {"choice": ["FedAvg", {"class_path": "IFCA", "space": {"num_clusters": {"grid": [1]}}}]}},
             "one study per algorithm",
         ),
-        ({"algorithm": {"choice": ["IFCA", "IFCA"]}}, "IFCA stands twice"),
+        ({"algorithm": {"choice": ["IFCA", "IFCA"]}}, "IFCA is listed twice"),
         (
             {
                 "algorithm": {
