@@ -177,7 +177,7 @@ def number_values(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if found.dtype.kind == "U":
         try:
             order = np.lexsort((found, found.astype(np.float64)))
-        except ValueError:  # words
+        except ValueError:  # the values are words
             order = np.arange(len(found))
         found, index = found[order], order.argsort()[index]
     return found.astype(np.str_), index.astype(np.int64)

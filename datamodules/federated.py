@@ -130,7 +130,8 @@ class FederatedDataModule(LightningDataModule, ABC):
     def _union(self, split: Split, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
         if not hasattr(self, "data"):
             raise InputError(f"{type(self).__name__} is not set up: call setup() before you ask for its loaders")
-        held = self.data.split(split).select(self.data.population)  # a centralised baseline does not train on newcomers
+        # a centralised baseline does not train on the newcomers' data
+        held = self.data.split(split).select(self.data.population)
         inputs, labels = self.data.examples.batch(held.entries.unique())
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
 

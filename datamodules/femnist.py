@@ -57,6 +57,6 @@ class FEMNIST(ImageSet):
         if set(characters) != set(CHARACTERS):
             raise InputError(f"{self.source} has the characters {' '.join(characters)}; FEMNIST has 0-9, A-Z and a-z")
         wanted = CHARACTERS if self.labels == "all" else "abcdefghij"
-        place = np.array([wanted.find(character) for character in characters])  # -1: left out
+        place = np.array([wanted.find(character) for character in characters])  # -1: the image is left out
         kept: np.ndarray = place[require_in_range(labels, len(characters), self.label_column)]
         return kept

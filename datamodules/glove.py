@@ -45,7 +45,7 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
         word, _, numbers = line.partition(" ")
         width = numbers.count(" ") + 1 if numbers else 0
         if (number == 1 and _HEADER.fullmatch(line)) or (first and width > first and not _is_number(numbers)):
-            continue  # counts of words and columns, or words with spaces, which our tokens never contain
+            continue  # a header with counts, or a word with spaces, which our tokens never contain
         first = first or width
         if width != first or not width:
             expected = f", but line 1 has {first}" if first else ""

@@ -302,7 +302,8 @@ def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> Client
     """
     stretches, stretch_of = index.distinct()
     shared, seen_of = (stretch_of * (int(views.max()) + 1) + views).unique(return_inverse=True)
-    one_each = torch.empty_like(shared).index_copy_(0, seen_of, torch.arange(len(index)))  # a client that has it
+    # one client for each list and view
+    one_each = torch.empty_like(shared).index_copy_(0, seen_of, torch.arange(len(index)))
     seen = stretches.select(stretch_of[one_each])
     entries = seen.entries + views[one_each].repeat_interleave(seen.sizes) * num_examples
     return ClientIndex.from_sizes(entries, seen.sizes).select(seen_of)

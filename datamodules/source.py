@@ -111,7 +111,7 @@ class Source:
         """
         self._features([column])
         found = {split: _names_of(part.features.get(column)) for split, part in self._splits.items()}
-        if self.folder is not None and self.subset is None:  # `datasets` takes the names of one file for all of them
+        if self.folder is not None and self.subset is None:  # `datasets` uses the names of one file for all of them
             found |= {path.name: _names_of(features.get(column)) for path, features in _features_of_files(self.folder)}
         (first, names), *others = found.items()
         for place, other in others:
@@ -132,7 +132,7 @@ class Source:
 
         feature = self._features([column])[column]
         dtype = getattr(feature, "dtype", "")
-        encoded = isinstance(feature, dict) and "bytes" in feature  # images that nobody declared as such
+        encoded = isinstance(feature, dict) and "bytes" in feature  # images without a declared image type
         if isinstance(feature, datasets.Image) or dtype in ("binary", "large_binary") or encoded:
             return "image"
         if isinstance(feature, dict | datasets.Audio | datasets.Video):
@@ -234,7 +234,7 @@ class Source:
 
 
 def _names_of(feature: Any) -> list[str] | None:
-    names = getattr(getattr(feature, "feature", feature), "names", None)  # of a list: the names of its entries
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # for a list, the names of its entries
     return None if names is None else list(names)
 
 

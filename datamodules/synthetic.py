@@ -24,7 +24,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
 
 _BLOCK = 2**16  # examples drawn at a time, so that temporary arrays stay small for any number of clients
-_MOST = 10**9  # maximum number of examples; more must be a mistake in the options of the sizes
+_MOST = 10**9  # maximum number of examples; more would be a mistake in the size options
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def draw_around_means(rows: int, size: int, deviation: float, rng: np.random.Gen
 def draw_inputs(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws one input N(centre, diag(j^-1.2)) for each centre, j from 1: float32 `[n, dimensions]`."""
     inputs: np.ndarray = rng.standard_normal(centres.shape, dtype=np.float32)
-    deviations = np.arange(1, centres.shape[1] + 1) ** -0.6  # in float32 its last bit would depend on the processor
+    deviations = np.arange(1, centres.shape[1] + 1) ** -0.6  # in float32 the last bit would depend on the processor
     inputs *= deviations.astype(np.float32)
     inputs += centres
     return inputs
@@ -106,7 +106,7 @@ def label_inputs(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.nda
         x: Inputs `[n, dimensions]`.
     """
     scores = np.empty((len(x), models.shape[1]), x.dtype)
-    for label in range(models.shape[1]):  # never [n, labels, dimensions] at once
+    for label in range(models.shape[1]):  # avoids an array [n, labels, dimensions]
         mine = models[which, label]
         scores[:, label] = np.einsum("nd,nd->n", mine[:, :-1], x) + mine[:, -1]
     labels: np.ndarray = scores.argmax(1)

@@ -41,7 +41,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         raise InputError(f"there is no file {path}{near}; give a .csv table") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:  # base class of pandas' and of Unicode's errors
+    except ValueError as error:  # base class of the errors of pandas and of Unicode decoding
         raise InputError(
             f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]})"
         ) from error

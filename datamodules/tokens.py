@@ -13,8 +13,8 @@ import numpy as np
 from lit_cfl.errors import InputError
 
 Padding = Literal["front", "end"]
-PADDING, UNKNOWN = 0, 1  # ids
-_SPECIAL = 2  # the first words' id
+PADDING, UNKNOWN = 0, 1  # special ids
+_SPECIAL = 2  # id of the first word
 _TOKEN = re.compile(r"[\w']+|[.,!?;]")
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-if sys.path and sys.path[0] == os.getcwd():  # added by -m; without it no file here hides a package, as with the command
+if sys.path and sys.path[0] == os.getcwd():  # -m adds the current folder, whose files could hide packages
     del sys.path[0]
 
 from lit_cfl.cli.main import main

@@ -143,7 +143,7 @@ class SplitScores:
             if not len(known):
                 continue  # no example has any weight
             badness = -known if score.higher_is_better else known
-            worst = known[badness.argsort(descending=True)[: max(1, len(known) // 10)]]  # nan is the worst
+            worst = known[badness.argsort(descending=True)[: max(1, len(known) // 10)]]  # nan counts as the worst
             found |= {
                 f"{split}/mean_{score.name}": float(known.mean()),
                 f"{split}/std_{score.name}": float(known.std(correction=0)) if self.loss.isfinite().all() else nan,

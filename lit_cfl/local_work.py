@@ -20,7 +20,7 @@ Statistic = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """Answer of a client about its data."""
 
 ClientFunction = Callable[..., Statistic]
-"""A function of a client's inputs `[n, ...]` and labels `[n]`, and of a module if a model is sent along."""
+"""A function of a client's inputs `[n, ...]` and labels `[n]`, and of a module if a model is sent with it."""
 
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Fitted:
 
     @property
     def trained(self) -> Tensor:
-        """Which clients trained, bool `[n]`. Complete once all chunks are read."""
+        """True for clients that trained, bool `[n]`. Complete once all chunks are read."""
         self._require_all()
         return torch.cat(self._trained) if self._trained else torch.empty(0, dtype=torch.bool)
 

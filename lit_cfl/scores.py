@@ -31,7 +31,7 @@ _TAKEN = (
     "n_train",
     "n_val",
     "newcomer",
-)  # columns of the tables in which a score is a column
+)  # columns that no score may be named after
 
 
 @dataclass(frozen=True)

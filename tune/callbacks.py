@@ -114,7 +114,7 @@ class StudyCallback(Callback):
         self._say, self._after_step = say, after_step
 
     def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
-        return Callback, ()  # for Ray's records, which are never read: its own arguments cannot be pickled
+        return Callback, ()  # pickles nothing for Ray's records, which are never read
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         stop_if_requested()

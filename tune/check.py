@@ -119,7 +119,7 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
         experiment.algorithm.check(base.engine.at(0, base.data))
         return
     if asked["data"] == bases["data"]:
-        vars(experiment.data).update(vars(base.experiment.data))  # already loaded
+        vars(experiment.data).update(vars(base.experiment.data))  # the base has loaded the data already
     prepared, _ = experiment.try_out(base.seed)
     require_validation(prepared)
     prepared.engine.close()

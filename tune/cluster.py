@@ -17,10 +17,10 @@ from lit_cfl.errors import InputError
 from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study says in a line why a trial was started again, or failed
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study prints why a trial was started again, or failed
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours ends Ray, too
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # our handler ends Ray, too
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep the meaning they had when checked
 }

@@ -50,7 +50,7 @@ class JobResources:
 
     def runtime_env(self, folder: Path) -> dict[str, Any]:
         """Returns Ray's runtime environment of a job with this folder."""
-        env = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS} | dict(self.env)  # Ray's default is 3: too few to save
+        env = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS} | dict(self.env)  # Ray's default of 3 seconds is too short
         found: dict[str, Any] = {"working_dir": str(folder), "env_vars": env}
         return found if self.pip is None else found | {"pip": self.pip}
 
@@ -148,7 +148,7 @@ def _require_answer(address: str) -> None:
             if b"ray_version" not in answer.read(10_000):
                 raise ValueError("the server at that address is not Ray's dashboard")
     except HTTPError as error:
-        if error.code not in (401, 403):  # Ray's, asking for its token
+        if error.code not in (401, 403):  # status codes with which Ray asks for its token
             raise _no_cluster(address, error) from error
     except (OSError, ValueError, HTTPException) as error:
         raise _no_cluster(address, error) from error
@@ -184,7 +184,8 @@ def _not_overridden() -> Iterator[None]:
 
 
 _BEGIN, _END = "lit-cfl archive begins", "lit-cfl archive ends"
-_OF_RAY = re.compile("Running entrypoint for job .*\n")  # written by another process, so anywhere in the log
+# a line of another process, which may appear anywhere in the log
+_OF_RAY = re.compile("Running entrypoint for job .*\n")
 _LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel; a lock holds nothing
 LIMIT_MIB = 256  # packed: Ray keeps a whole log in memory when it is read
 
@@ -223,7 +224,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
-    plain = []  # before Python 3.11.4, such as Debian 12's: files and folders, but no links
+    plain = []  # without a filter (before Python 3.11.4, as in Debian 12): files and folders, but no links
     for member in archive:
         place = PurePosixPath(member.name)
         if place.is_absolute() or ".." in place.parts:

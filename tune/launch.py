@@ -145,7 +145,7 @@ def _say_how(job: str, address: str, folder: str | None) -> None:
     print(f"stop it:                          ray job stop {job} --address {address}")
 
 
-if __name__ == "__main__":  # without the other commands
+if __name__ == "__main__":  # starts only this command, without loading the others
     try:
         sys.exit(launch(sys.argv[1:]))
     except InputError as error:

@@ -24,7 +24,7 @@ from lit_cfl.tune.options import parse_study
 CONFIG = "launched.yaml"  # file in a job's folder
 _OURS = ("lit_cfl", "lit_cfl.datamodules", "lit_cfl.tune")  # packages that are sent whole
 _LIMIT_MIB = 100  # Ray's dashboard accepts no larger request
-_FORWARDED = ("--quiet", "--json")  # they change the job's output, which is followed here
+_FORWARDED = ("--quiet", "--json")  # options that change the job's output, which is followed here
 _HERE_ONLY = ("resume", "new_plan", "dry_run")
 SentFiles = dict[str, Path]  # files by their place in the job's folder
 
@@ -199,7 +199,7 @@ def job_folder(request: LaunchRequest) -> Iterator[Path]:
 def our_packages() -> SentFiles:
     """Finds the source files of the project."""
     found: SentFiles = {}
-    for name in _OURS:  # a search of lit_cfl/ alone does not follow the links of an editable install
+    for name in _OURS:  # a search of lit_cfl/ would not follow the links of an editable install
         folder = Path(str(import_module(name).__file__)).parent
         place = Path(*name.split("."))
         found |= {(place / file.relative_to(folder)).as_posix(): file for file in folder.rglob("*.py")}

@@ -10,8 +10,8 @@ from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
-TRAFFIC = "traffic/mib"  # decides ties
-_FAR = 1e9  # beyond any figure
+TRAFFIC = "traffic/mib"  # column that decides ties
+_FAR = 1e9  # larger than any value
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from lit_cfl.tune.record import FINISHED_STATUS
 from lit_cfl.tune.spaces import Space
 
 METHOD = "PED-ANOVA"
-FEWEST_TRIALS = 8  # a quarter of them is two
+FEWEST_TRIALS = 8  # minimum number of trials: a quarter of them is two
 EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 
@@ -101,7 +101,7 @@ def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[
     if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warns that few trials make it imprecise, as the docs say
+        warnings.simplefilter("ignore")  # Optuna warns that few trials make it imprecise, as the docs say
         found = get_param_importances(study, evaluator=EVALUATOR, normalize=False)
     total = sum(found.values())
     return {key: float(value / total) for key, value in found.items()} if total > 0 else {}

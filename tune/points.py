@@ -41,7 +41,7 @@ def _parsed(point: Any, space: Space) -> dict[str, Any]:
             if p.key not in point:
                 raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
             found[p.key] = _inside(p.key, p.distribution, point[p.key])
-    _require_known(point, list(found))  # without those that do not matter at its other values
+    _require_known(point, list(found))  # without those that are irrelevant at its other values
     return found
 
 

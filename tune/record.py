@@ -15,7 +15,8 @@ from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.given_paths import resolve_directory
 
-STUDY, TRIALS, REPEATS, PICTURES, FRONT = "study.yaml", "trials", "repeats", "pictures", "front"  # in its directory
+# names in a study's directory
+STUDY, TRIALS, REPEATS, PICTURES, FRONT = "study.yaml", "trials", "repeats", "pictures", "front"
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # origin of a setting
 RECORD, TOO_LONG = "trial.json", "too_long.txt"  # files in a trial's directory

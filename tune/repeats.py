@@ -68,7 +68,8 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     configs = {DEFAULT: job.of_trial(build(job.base), DEFAULT).described()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
-    done, failed = _trained(prepared, configs, seeds, path.absolute() / REPEATS)  # workers have another current folder
+    # the current folder of a worker differs
+    done, failed = _trained(prepared, configs, seeds, path.absolute() / REPEATS)
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}
     repeated = Repeated(seeds, figures, _gain(job.objective, found), failed)
@@ -106,7 +107,7 @@ def _trained(
 
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
-    callbacks = RunCallbacks(notice=lambda line: None)  # the study says it once
+    callbacks = RunCallbacks(notice=lambda line: None)  # the study prints the notice once
     with limited(path / setting / f"seed-{seed}", job.minutes), no_code_from(job.folder.parent):
         job.limit_gpu_memory()
         experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})

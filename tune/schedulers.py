@@ -17,7 +17,7 @@ from lit_cfl.tune.study import Study
 _SCHEDULERS: dict[str, type[TrialScheduler]] = {
     "ASHAScheduler": ASHAScheduler,
     "MedianStoppingRule": MedianStoppingRule,
-    "FIFOScheduler": FIFOScheduler,  # stops no trial
+    "FIFOScheduler": FIFOScheduler,  # never stops a trial
 }
 
 
@@ -98,7 +98,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
         self._free = FIFOScheduler()  # type: ignore[no-untyped-call]  # Ray's
         self._ended: list[Any] = [trial for trial in earlier if trial.ended]
         self._continued = {trial.config[NUMBER]: trial for trial in earlier if not trial.ended and trial.results}
-        self._repeated: dict[int, tuple[int, str]] = {}  # by number: last repeated round, and the decision on it
+        self._repeated: dict[int, tuple[int, str]] = {}  # last repeated round and the decision on it, by trial number
 
     def of(self, trial: Trial | EarlierTrial) -> TrialScheduler:
         """Returns the scheduler of a trial."""

@@ -94,7 +94,7 @@ class Optuna:
         self.learns = kind is not RandomSampler
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(directions=objective.directions, sampler=self._sampler(0))
-        self._asked: dict[int, Trial] = {}  # without a result so far
+        self._asked: dict[int, Trial] = {}  # trials without a result so far, by number
 
     def _sampler(self, number: int) -> BaseSampler:
         seeds = inspect.signature(self._kind).parameters.keys() & {"seed"}

@@ -18,9 +18,9 @@ _NOT_OF_A_TRIAL = {
     "name": "a trial has a number",
     "tracking": "it changes no result",
     "checkpoint": "it changes no result",
-}  # options of an experiment
+}  # options of an experiment that cannot be searched
 _KINDS = ("uniform", "loguniform", "randint", "lograndint", "choice", "grid")
-_BESIDE = ("step", "when")  # keys allowed next to one of them
+_BESIDE = ("step", "when")  # keys allowed next to a kind of values
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:

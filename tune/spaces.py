@@ -13,7 +13,7 @@ from optuna.trial import Trial, create_trial
 _MANY_CORNERS = 8  # maximum number of combined corners; beyond it, one parameter changes at a time
 
 
-Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's
+Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # distributions of Optuna
 
 
 def corners(distribution: Distribution) -> list[Any]:
@@ -169,7 +169,8 @@ class Space:
         chosen = ["--algorithm", name] if name else []
         fixed = {f"algorithm.{option}": value for option, value in self.algorithms.get(name, {}).items()}
         given = fixed | {p.option: values[p.key] for p in self.active(values)}
-        return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]  # -5e-05 is no option
+        # the parser would take -5e-05 for an option
+        return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]
 
     def corners(self) -> list[dict[str, Any]]:
         """Returns points at the ends of all ranges and at each choice, for each algorithm."""

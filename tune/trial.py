@@ -62,7 +62,7 @@ def share(experiment: Experiment) -> SharedData | None:
     register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
     try:
         return SharedData(experiment.described()["data"], ray.put(experiment.data))
-    except Exception as error:  # Ray's, pickle's, the module's own
+    except Exception as error:  # Ray, pickle or the module may raise anything
         warnings.warn(f"the data cannot be shared, so each trial loads them itself: {error}", stacklevel=2)
         return None
     finally:
@@ -173,7 +173,7 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
             file.unlink()
 
 
-_SECONDS_UNWATCHED = 1.0  # between reports that no scheduler needs: each costs the trial 5 ms
+_SECONDS_UNWATCHED = 1.0  # minimum time between reports that no scheduler needs: each costs the trial 5 ms
 _REPORTED = ("val/", "train/", "clusters/", "traffic/", "local/")  # test figures never reach the search
 
 
@@ -279,8 +279,8 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     path = job.folder / trial_id(config[NUMBER])
     report = TrialReport(job, path)
     try:
-        wait_until_free(path)  # the process that ran it before may still be about to end
-        with limited(path, job.minutes), no_code_from(job.folder.parent):  # somebody else's study, perhaps
+        wait_until_free(path)  # an earlier process of this trial may not have ended yet
+        with limited(path, job.minutes), no_code_from(job.folder.parent):  # the study may be somebody else's
             job.limit_gpu_memory()
             if config[NUMBER] == 0:  # the base's own setting, which may lie outside the space
                 experiment = job.of_trial(build(job.base), path.name)

@@ -26,7 +26,7 @@ from lit_cfl.tune.record import (
 from lit_cfl.tune.searchers import Searcher
 from lit_cfl.tune.spaces import as_word
 
-MOST_REPEATS = 20  # repeated settings in a row
+MOST_REPEATS = 20  # maximum number of repeated settings in a row
 _GRACE_SECONDS = 2.0  # time for a trial's process to end after Ray has ended
 
 
@@ -82,7 +82,7 @@ class Trials:
         self.records = {record.number: record for record in read_records(self.folder, self.study_id)}
         for record in list(self.records.values()):
             if record.repeats is not None and not self._is_repeat(record):
-                del self.records[record.number]  # the trial that it repeated was deleted
+                del self.records[record.number]  # the trial that it repeats was deleted
             elif record.status == FAILED_STATUS and self._has_more_time(record, minutes):
                 told = {name: figure for name, figure in record.told.items() if name != ERROR}
                 self._store(replace(record, status=RUNNING, told=told, digests={}))
@@ -141,7 +141,7 @@ class Trials:
             record = self._start_new()
         if record is not None:
             self._live[record.number] = dict(record.told)
-            if record.digests:  # the files change from now on
+            if record.digests:  # the files change from here on
                 record = replace(record, digests={})
                 self._store(record)
         return record
@@ -156,7 +156,7 @@ class Trials:
             return None
         origin = self.first[number].origin if number < len(self.first) else SEARCH
         record = TrialRecord(number, origin, values, self._find_earlier(values))
-        shutil.rmtree(self.folder / record.trial_id, ignore_errors=True)  # of a trial whose record was deleted
+        shutil.rmtree(self.folder / record.trial_id, ignore_errors=True)  # left by a trial whose record was deleted
         self._store(record)
         if record.repeats is None:
             return record

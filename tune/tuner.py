@@ -32,7 +32,7 @@ class TrialSource(Searcher):
         self._numbers: dict[str, int] = {}  # trial numbers by Ray's id
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
-        return Searcher, ()  # for Ray's records, which are never read
+        return Searcher, ()  # pickles nothing for Ray's records, which are never read
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
@@ -82,8 +82,9 @@ def earlier_trials(prepared: PreparedStudy, trials: Trials) -> list[EarlierTrial
 def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[dict[str, Any]]:
     job, told, metric = prepared.job, dict(record.told), prepared.job.objective.metric
     file = (path if len(job.seeds) == 1 else path / f"seed-{job.seeds[0]}") / "metrics.csv"
-    rows = read_table(file, file.read_bytes().rfind(b"\n") + 1) if file.exists() else []  # a kill may leave half a row
-    end = prepared.rounds if record.status == RUNNING else told.get(ROUNDS, 0)  # the last result is in the record
+    # the last row may be incomplete after a kill
+    rows = read_table(file, file.read_bytes().rfind(b"\n") + 1) if file.exists() else []
+    end = prepared.rounds if record.status == RUNNING else told.get(ROUNDS, 0)  # the record holds the last result
     results = [
         {ROUNDS: row["round"], metric: row[metric]}
         for row in rows
@@ -93,7 +94,7 @@ def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[d
 
 
 _WORKER_DEATHS = 3  # worker deaths that one trial survives
-_NO_LIMIT = -1  # for Ray: as many trials as the source gives
+_NO_LIMIT = -1  # lets Ray run as many trials as the source gives
 
 
 def new_tuner(

@@ -99,7 +99,7 @@ class SharedOut(Partition):
             pool.examples.require_classes(type(self).__name__)
         labels, num_labels = pool.labels, pool.examples.num_labels
         if pool.examples.label_kind != "classes":
-            labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # all are of one kind
+            labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # treats all examples as one label
         if isinstance(test, float | int):
             whole = self._check_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)

@@ -58,7 +58,7 @@ class Ditto500(Partition):
 
 def draw_wanted_images(seed: int) -> Tensor:
     """Draws each client's number of training images per label, before rounding, float64 `[500, 5]`."""
-    rng = np.random.RandomState(seed)  # the legacy generator, whose numbers never change
+    rng = np.random.RandomState(seed)  # the legacy generator, whose numbers are the same in all NumPy versions
     sizes = rng.lognormal(3, 1, NUM_CLIENTS) + 10
     sizes = TOTAL * sizes / sizes.cumsum()[-1]  # summed one by one, as in the released code
     parts = rng.lognormal(1, 1, (NUM_CLIENTS, CLASSES))

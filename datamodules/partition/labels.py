@@ -14,7 +14,7 @@ from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
 
-_HOPELESS = 50  # clients with too few examples in one draw: a good draw would then come once in e^50
+_HOPELESS = 50  # clients with too few examples in one draw, above which a good draw comes about once in e^50
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
         if not more.any():
             break
         counts += more
-    for client in need.nonzero().flatten().tolist():  # remainders of rounding: the most wanted labels first
+    # rounding leaves remainders: the most wanted labels get them first
+    for client in need.nonzero().flatten().tolist():
         for _ in range(int(need[client])):
             label = int(wanted[client].where(left > 0, -torch.inf).argmax())
             counts[client, label] += 1

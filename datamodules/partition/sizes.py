@@ -69,7 +69,7 @@ class LogNormalSizes(QuantitySkew):
         if not 0 <= self.sigma < float("inf"):
             raise InputError(f"sigma of the sizes is {self.sigma}; give 0 or more")
         logs = torch.from_numpy(self.sigma * rng.standard_normal(self.num_clients))
-        return (logs - logs.max()).exp()  # no weight overflows
+        return (logs - logs.max()).exp()  # so that no weight overflows
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,6 @@ def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
 
 def _mark_drifting(examples: Tensor, degree: float, seed: int) -> Tensor:
     """Marks the examples that drift with 1, the others with 0, int64 `[n]`."""
-    if degree in (0, 1):  # spares the draws
+    if degree in (0, 1):  # no draws are needed
         return torch.full_like(examples, int(degree))
     return (draw_keyed_uniform(examples ^ seed, 1).flatten() < degree).long()

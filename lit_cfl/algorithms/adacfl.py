@@ -86,7 +86,7 @@ def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
     Returns:
         Parts int64 `[n]`, numbered from 0 by lowest member; None without a gap.
     """
-    heights = merge_distances(1 - similarity, linkage="complete")  # 2 at most
+    heights = merge_distances(1 - similarity, linkage="complete")  # at most 2
     gaps = heights.diff()
     if not gaps.max() > _ROUNDING:
         return None

@@ -51,7 +51,8 @@ class FedDriftState:
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
     losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unknown
-    sizes: Tensor  # examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the number is free
+    # number of examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the number is free
+    sizes: Tensor
     used: Tensor  # round in which each cluster was last chosen, int64 [K]
     new: Tensor  # bool [K]: made at the start of this time step
 

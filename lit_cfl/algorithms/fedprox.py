@@ -57,7 +57,8 @@ class FedProx(FedAvg):
         if self.stragglers == 0:
             return None
         whole = per_client(work.budget.length, cohort)
-        everyone = torch.rand(2, len(work.num_examples), generator=rng)  # for all ids: the order must not matter
+        # drawn for all ids, so that the order does not matter
+        everyone = torch.rand(2, len(work.num_examples), generator=rng)
         turn, share = everyone[:, cohort]
         partial = 1 + (share * (whole - 1)).long() if self.straggler_work == "partial" else torch.zeros_like(whole)
         slow = turn.argsort().argsort() < round(self.stragglers * len(cohort))

@@ -47,7 +47,7 @@ from lit_cfl.parameters import ParameterLayout
 class FeSEMState:
     models: Tensor  # C [K, d]
     index: Tensor  # [clients], -1 = never selected
-    last: dict[int, Tensor]  # W_i: of the model that client i trained last, the columns that are compared
+    last: dict[int, Tensor]  # W_i: the compared columns of the model that client i trained last
     initial: Tensor  # the compared columns of w_0
     reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
@@ -132,7 +132,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         new = clients[clusters_of(state.index, clients) < 0]
         if self.start_partition == "loss":
             found = self._trained_losses(state, new, work).argmin(1)
-            info = Info(down=len(new) * (len(state.models) - 1))  # this round's training adds the last one
+            info = Info(down=len(new) * (len(state.models) - 1))  # this round's training sends the last one
             return replace(state, index=assign(state.index, new, found)), info
         if self.start_partition == "same":
             nearest = self._distances(state.initial, state, work).argmin()

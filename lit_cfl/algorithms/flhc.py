@@ -140,7 +140,7 @@ class FLHC(ClusterNumberOptions, Algorithm):
         return FLHCState(joint.repeat(len(centroids), 1), assignment, joint, centroids), info
 
     def place(self, state: FLHCState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[FLHCState, Info]:
-        if not len(state.centroids):  # before the clustering: the joint model
+        if not len(state.centroids):  # before the clustering, only the joint model exists
             return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
         fitted = work.fit(state.joint[None], clients, purpose="place")
         labels, info = closest_by_update(

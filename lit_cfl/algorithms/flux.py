@@ -174,7 +174,7 @@ class FLUX(Algorithm):
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[FLUXState, Info]:
         """Gives clients the clusters with the nearest mean descriptors, using the blocks that they can send."""
-        if not len(state.centroids):  # before the clustering: the joint model
+        if not len(state.centroids):  # before the clustering, only the joint model exists
             return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
         rows, able = self._descriptors(state, clients, work, num_labels)
         sent = 2 + 2 * num_labels

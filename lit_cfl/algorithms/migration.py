@@ -131,8 +131,8 @@ def migrate(
     tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
     accepted = torch.isin(tested, placed)
     if metric == "loss":
-        now = now.masked_fill(accepted[:, None], torch.nan)  # the next test is under another model
-        info = replace(info, down=info.down + changed)  # the new model, in addition to the tested one
+        now = now.masked_fill(accepted[:, None], torch.nan)  # the next test will be under another model
+        info = replace(info, down=info.down + changed)  # clients also receive the new model
         accepted |= ~apart
     accepted |= reference[tested].isnan().any(1)
     reference = reference.index_copy(0, tested[accepted], now[accepted])

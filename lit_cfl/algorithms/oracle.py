@@ -26,7 +26,7 @@ class OracleState:
     models: Tensor  # [K, d], one for each true cluster
     clusters: Tensor  # true cluster of each model, int64 [K]
     initial: Tensor  # w_0 [d]
-    index: Tensor  # row of each client's model [clients], -1 = nobody has asked for it
+    index: Tensor  # row of each client's model [clients], -1 = not needed yet
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Oracle(Algorithm):
     def round(
         self, state: OracleState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[OracleState, Info]:
-        state = _place(state, work.population, work)  # again, as data shift may have changed the true clusters
+        state = _place(state, work.population, work)  # repeated, since data shift may have changed the true clusters
         labels = clusters_of(state.index, cohort)
         models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
         return replace(state, models=models), info

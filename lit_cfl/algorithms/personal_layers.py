@@ -123,7 +123,7 @@ class _Personal(Algorithm):
         sums = state.own_initial.new_zeros(len(served.models) + 1, len(state.own_columns), dtype=torch.float64)
         counts = torch.zeros(len(sums), 1, dtype=torch.float64)
         for client, cluster in zip(clients.tolist(), served.index.tolist(), strict=True):
-            sums[cluster] += state.own_layers[client]  # -1, a client without a cluster: the last row
+            sums[cluster] += state.own_layers[client]  # -1 is a client without a cluster, summed in the last row
             counts[cluster] += 1
         everyone = sums.sum(0) / counts.sum() if len(clients) else state.own_initial.double()
         means = torch.where(counts > 0, sums / counts, everyone)

@@ -83,7 +83,7 @@ class _WithServer(Algorithm):
         hooked = HookedWork(work, step)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_hook_used(self, "server", hooked, step.taken)
-        if len(after.models) != len(step.models):  # otherwise they keep their numbers, even if they were mixed
+        if len(after.models) != len(step.models):  # otherwise clusters keep their numbers, even if they were mixed
             step.align(after.models, step.models)
         return self._state(after, step.state, step.known), info
 

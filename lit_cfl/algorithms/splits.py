@@ -210,7 +210,7 @@ def place_by_splits(
     for split, start in enumerate(state.starts):
         columns, of_split = work.layout.columns(state.layers[split]), state.part_split == split
         numbers = state.part_cluster[of_split]
-        here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the cluster split
+        here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the split cluster
 
         def near(updates: Tensor, means: Tensor, start: Tensor = start, columns: Tensor = columns) -> Tensor:
             return closeness(select_columns(features(updates, start), columns), select_columns(means, columns))
@@ -287,7 +287,7 @@ def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     nobody = updates.new_full((num_clusters,), torch.nan)
     if not len(updates):
         return nobody
-    norms = torch.stack([row.norm() for row in updates])  # row by row: no copy of a file's rows
+    norms = torch.stack([row.norm() for row in updates])  # row by row, to avoid a copy of rows in a file
     return nobody.scatter_reduce(0, labels, norms, "amax", include_self=False)
 
 

@@ -153,7 +153,8 @@ class StoCFL(Algorithm):
             alone, own = found[~joins], psi[~joins]
             groups = merge_by_threshold(own, self.tau)
             _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
-            state, numbers = create_clusters(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
+            # -1 selects omega
+            state, numbers = create_clusters(state, torch.cat([state.models, state.omega[None]])[start])
             state = add_members(state, alone, own, numbers[groups], keep=self._keeps_psi)
         closeness = None if closeness is None else reorder_rows(closeness, found, clients)
         return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=closeness)
@@ -215,7 +216,7 @@ class StoCFL(Algorithm):
 
     def _similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
         if len(cohort) < 2 or (not self._keeps_psi and len(fresh) < len(cohort)):
-            return None  # Psi of some clients is not kept
+            return None  # since Psi of some clients is not kept
         return Similarity(cohort, cosine_similarity(psi if len(fresh) == len(cohort) else state.psi_of(cohort)))
 
 

@@ -50,7 +50,7 @@ def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> in
         code = ended.code if isinstance(ended.code, int) else 0
     sys.stdout.write(printed.getvalue())
     if kept is not None and code == 0:
-        with suppress(OSError, SaveError):  # the next call makes it again
+        with suppress(OSError, SaveError):  # otherwise the next call makes it again
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_text(kept, f"{stamp}\n{printed.getvalue()}")
     return code

@@ -178,7 +178,7 @@ def _end_at_once(codes: Sequence[int]) -> None:
         codes: The exit code; empty = an exception ended the command, and Python ends the process as usual.
     """
     if codes:
-        with suppress(OSError):  # Python reports it
+        with suppress(OSError):  # Python reports the error
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(codes[0])
@@ -205,7 +205,7 @@ def _run(words: list[str]) -> int:
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:

@@ -139,7 +139,7 @@ def _count_matched(overlaps: _Overlaps) -> int:
     connected = _number_components(overlaps)
     tall, wide = (_group_sizes(ids, connected) for ids in (overlaps.rows, overlaps.columns))
     simple = (tall == 1) | (wide == 1)
-    total = int(_largest(connected, overlaps.shared)[simple].sum())  # one pair of each can be matched
+    total = int(_largest(connected, overlaps.shared)[simple].sum())  # one pair of each component can be matched
     rest = np.flatnonzero(~simple[connected])
     rest = rest[connected[rest].argsort(kind="stable")]
     ends = np.flatnonzero(np.diff(connected[rest])) + 1

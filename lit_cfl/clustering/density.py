@@ -43,7 +43,8 @@ def find_knee(values: Tensor) -> int | None:
     n = len(values)
     if n < 2 or not values[-1] > values[0]:
         return None
-    fallen = (values[-1] - values.flip(0)) / (values[-1] - values[0])  # from the largest: 0 to 1
+    # distance from the largest value, scaled to 0 to 1
+    fallen = (values[-1] - values.flip(0)) / (values[-1] - values[0])
     height = (fallen - torch.linspace(0, 1, n, dtype=values.dtype)).tolist()
     peak = None
     for k in range(n - 1):

@@ -57,7 +57,7 @@ def find_drifted(
         raise InputError(f"{len(num_examples)} sizes do not fit counts of {len(counts_now)} clients; give one for each")
     moved, out_of = _as_fraction(counts_now, counts_before, metric)
     if metric in ("sorted_counts", "l1_counts"):
-        out_of = num_examples.double()  # distance > threshold * n_i / C, times C
+        out_of = num_examples.double()  # compares distance > threshold * n_i / C after multiplying by C
     if threshold == float("inf"):
         return torch.zeros(len(moved), dtype=torch.bool)
     limit = Fraction(threshold).limit_denominator(10**6)

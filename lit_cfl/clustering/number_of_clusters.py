@@ -11,7 +11,7 @@ from lit_cfl.clustering.decomposed import edc_embedding
 from lit_cfl.clustering.products import Rows, chunks_of
 
 THRESHOLD, DIVISIONS = 0.9, 10
-_CLIENTS_PER_CLUSTER = 4  # so that a cluster has two in each half
+_CLIENTS_PER_CLUSTER = 4  # so that each half has two clients of a cluster
 
 
 def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:

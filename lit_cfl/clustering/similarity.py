@@ -23,7 +23,7 @@ from lit_cfl.errors import InputError, Notice
 Metric = Literal["l1", "l2", "cosine"]
 """A distance of rows; `cosine` is 1 - cosine."""
 
-_SAME = 1e-14  # squared distances below this share of the rows' squared norms are rounding
+_SAME = 1e-14  # squared distances below this share of the rows' squared norms are rounding errors
 
 
 def cosine_similarity(updates: Rows) -> Tensor:

@@ -11,7 +11,7 @@ from lit_cfl.errors import InputError
 Angles = Literal["smallest", "sum", "vectors"]
 """Distance of two subspaces, by their principal angles or by the vectors that span them."""
 
-_PAIRS_AT_ONCE = 2**22  # inner products of vectors
+_PAIRS_AT_ONCE = 2**22  # maximum number of inner products at once
 
 
 def left_singular_vectors(examples: Tensor, number: int) -> Tensor:

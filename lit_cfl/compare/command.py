@@ -112,7 +112,7 @@ def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | 
     try:
         write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None)
         if formats and not write_picture(path, results, formats):
-            write_tables(path, results, title, None)  # without a link to it
+            write_tables(path, results, title, None)  # without a link to the picture
     except SaveError as error:
         return error
     return None

@@ -168,7 +168,7 @@ def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Ma
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:
-    """Raises InputError if runs in Ray processes, with a GPU each, request a GPU by number."""
+    """Raises InputError if runs request a GPU by number although Ray gives each process one GPU."""
     plan = experiment.plan or PlanOptions()
     if "ray" not in (experiment.engine, plan.engine):
         require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; not with --num_cpus 1)")
@@ -188,7 +188,7 @@ def _checked(comparison: Comparison) -> Comparison:
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
         prepared.engine.close()
         del prepared
-        release_gpu_memory()  # the runs are in other processes
+        release_gpu_memory()  # the runs train in other processes
     return replace(comparison, experiments={k: e.changed(plan=plan) for k, e in comparison.experiments.items()})
 
 

@@ -83,7 +83,7 @@ def run_job(job: Job, callbacks: RunCallbacks) -> str | None:
         experiment = read_experiment(job.path / job.name)
         threads = (experiment.plan and experiment.plan.threads) or 1
         callbacks = replace(callbacks, notice=lambda line: None)
-        with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
+        with threadpool_limits(threads):  # also limits NumPy and scikit-learn, whose sums depend on it
             run(experiment.for_seed(job.seed), job.folder, callbacks, mode="resume")
         (job.folder / ERROR_FILE).unlink(missing_ok=True)
     except Exception as error:  # a user's net or data may raise anything: the other runs continue

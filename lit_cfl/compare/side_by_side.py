@@ -90,7 +90,7 @@ class ActivityFile:
         if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()
-        with suppress(OSError):  # on another machine there is no such folder
+        with suppress(OSError):  # the folder does not exist on another machine
             self.path.write_text(json.dumps(asdict(activity)), "utf-8")
 
 
@@ -116,9 +116,9 @@ def _outcome(result: JobResult | RayError) -> JobResult:
 def _show(job: Job, note: Path, display: Display) -> None:
     """Shows the progress of a run in a worker."""
     rows: list[Row] = []
-    with suppress(OSError, ValueError, TypeError):  # half a row is there
+    with suppress(OSError, ValueError, TypeError):  # the last row may be incomplete
         rows = read_table(job.folder / "metrics.csv")
     if rows:
         display.row(str(job), rows[-1])
-    with suppress(OSError, ValueError):  # none yet, or half of one
+    with suppress(OSError, ValueError):  # the file may not exist yet, or be incomplete
         display.activity(str(job), Activity(**json.loads(note.read_text("utf-8"))))

@@ -20,7 +20,7 @@ _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")
 
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     """Describes a value that has none of the types of an option."""
-    if not in_words(path, kinds):  # groups of options alone
+    if not in_words(path, kinds):  # the option takes only groups of options
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
     return f"{path}: {shown!r} is not {in_words(path, kinds)}"
 

@@ -142,7 +142,7 @@ def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
 def _is_plain(value: Any, kind: Any) -> bool:
     if kind is float:
         if str(value).lstrip("+-").lower() in ("nan", "inf", "infinity") and isinstance(value, str):
-            return False  # a number in Python, and a word in YAML
+            return False  # it is a number in Python, but a word in YAML
         with suppress(TypeError, ValueError):
             return not isinstance(value, bool) and float(value) is not None
         return False
@@ -152,7 +152,7 @@ def _is_plain(value: Any, kind: Any) -> bool:
 def _is_chosen(kind: Any) -> bool:
     """Returns whether values of a type are classes chosen by name, such as nets."""
     if is_dataclass(kind):
-        return inspect.isabstract(kind)  # others are groups of options
+        return inspect.isabstract(kind)  # other classes are groups of options
     return inspect.isclass(kind) and kind.__module__.split(".")[0] not in ("builtins", "pathlib")
 
 

@@ -89,7 +89,7 @@ class IndexedClass:
         return ""
 
     def derives_from(self, base: str) -> bool:
-        """Returns whether a class of this name is a base, or a base of one."""
+        """Returns whether a class of this name is a direct or indirect base."""
         named = any(getattr(parent, "id", "") == base for parent in self._node.bases)
         return named or any(parent.derives_from(base) for parent in self.bases)
 

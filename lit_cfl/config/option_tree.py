@@ -64,7 +64,7 @@ _ELSEWHERE = {
     "output_dir": "run_dir",
     "out_dir": "run_dir",
     "save_dir": "run_dir",
-}  # names in other programs
+}  # names used by other programs
 _CHANGED_VALUES = {
     ("global_update", "sequential"): "up to 0.1.0 it was the order of the clients' ids, and later that of a draw; "
     "give sequential_by_id or sequential_by_draw",
@@ -146,7 +146,7 @@ class OptionTree:
         if _ELSEWHERE.get(last) in names:
             return _ELSEWHERE[last]
         by_last: dict[str, str] = {}
-        for name in sorted(names, key=lambda name: name.count(".")):  # batch_size is that of local
+        for name in sorted(names, key=lambda name: name.count(".")):  # prefers local.batch_size
             by_last.setdefault(name.rpartition(".")[2], name)
         if last in by_last:
             return by_last[last]

@@ -88,7 +88,7 @@ class CommandParser(ArgumentParser):
         super().__init__(*positional, prog=prog, description=description, **options)
 
     def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # whatever jsonargparse takes
-        if self.prog.startswith("lit-cfl "):  # not the parser of such a help
+        if self.prog.startswith("lit-cfl "):  # otherwise this is the parser of such a help text
             CommandParser._command = self.prog
         return super().parse_args(*positional, **options)
 
@@ -219,7 +219,8 @@ def _read(
     own = [folder for content in contents.values() for folder in content.get("code") or []]
     require_own_modules(tree.chosen.values(), [*own, *code_folders(words)])
     for file, content in contents.items():
-        require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
+        # the space belongs to a study
+        require_class_entries(file, {name: part for name, part in content.items() if name != "space"})
     for word in words:
         require_present_path(word)
     _require_one_choice_of_seeds(

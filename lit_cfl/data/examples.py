@@ -95,7 +95,7 @@ class Decoding:
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
 
 
-_LONG_RUN = 32  # indices
+_LONG_RUN = 32  # minimum mean length of a run of indices
 _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
 
 

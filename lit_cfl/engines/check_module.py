@@ -79,7 +79,7 @@ def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
     for name, layer in reversed(list(module.named_modules())):
         try:
             copy.deepcopy(layer)
-        except Exception:  # the same error again: this finds the layer that raises it
+        except Exception:  # the search repeats the error for each layer
             return name or "the module", layer
     return "the module", module
 

@@ -58,7 +58,7 @@ def explain_divergence(
 def find_learning_rate(module: LightningModule) -> float:
     """Returns the initial learning rate of a module; NaN if it has none without a Trainer."""
     found: Any = None
-    with suppress(Exception):  # a user's module may ask for its Trainer
+    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
         found = module.configure_optimizers()
     found = found.get("optimizer") if isinstance(found, Mapping) else found
     found = found[0] if isinstance(found, (list, tuple)) else found

@@ -121,7 +121,7 @@ def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], fir
 
 def _adam_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor) -> None:
     rate, decay = option["lr"], option["weight_decay"]
-    if decay and option["decoupled_weight_decay"]:  # AdamW, and Adam with this option
+    if decay and option["decoupled_weight_decay"]:  # AdamW, or Adam with this option
         p.mul_(1 - rate * decay)
     elif decay:
         g = g.add(p, alpha=decay)

@@ -110,7 +110,7 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # constants of <malloc.h>
 
 
 def keep_freed_memory() -> None:

@@ -122,7 +122,8 @@ class Scorer:
         """Joins and checks the outcomes of parts `[..., n]` of the examples with these numbers."""
         last = 1 + 2 * len(per_example(scores_of(self._module)))  # rows before the outputs, see `outcomes_of`
         nobody = torch.empty(last, 0, dtype=torch.float64)
-        rows = torch.cat([*parts], dim=1).cpu() if parts else nobody  # at the end: a GPU need not wait in between
+        # transferred only at the end, so that a GPU need not wait in between
+        rows = torch.cat([*parts], dim=1).cpu() if parts else nobody
         outputs = rows[last:].T if len(rows) > last else None
         return self._check(Outcomes(rows[0], rows[1:last:2], rows[2:last:2], outputs), numbers)
 

@@ -54,7 +54,8 @@ class TrainerLoop(ClientLoop):
                     raise
                 except MisconfigurationException as error:
                     raise ValueError(str(error)) from error
-                losses[client] = nan if loss is None else inf if isnan(loss) else loss  # NaN = none was reported
+                # NaN means that no loss was reported
+                losses[client] = nan if loss is None else inf if isnan(loss) else loss
                 ended(client + 1)
         return rows, losses
 
@@ -178,7 +179,7 @@ class _ClientFit(Callback):
         self._keys = None if keys is None else iter(keys)
         self._rates, self._prox = rates, prox
         self._center = None if center is None else dict(center.named_parameters())
-        self._sum: Tensor | float = 0.0  # of losses, on the device: a transfer at each step would be slow
+        self._sum: Tensor | float = 0.0  # sum of losses, on the device: a transfer at each step would be slow
         self._count = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -13,7 +13,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net, he, image_sizes
 
 _BLOCKS = (2, 2, 3, 3, 3)  # convolutions before each pooling
-_TIMES = (1, 2, 4, 8, 8)  # the width, channels of each block
+_TIMES = (1, 2, 4, 8, 8)  # channels of each block, in multiples of `width`
 
 
 class VGG16(Net):

@@ -10,7 +10,7 @@ from lit_cfl.pictures.panels import BLUE, Bars, Cells, HeatMap, Panel, Style
 from lit_cfl.pictures.sample import describe_sample, sample
 from lit_cfl.scores import ACCURACY, Score
 
-MOST_ROUNDS = 400  # maximum in a figure of memberships
+MOST_ROUNDS = 400  # maximum number of rounds in a figure of memberships
 _MOST_CLUSTERS = 250
 _MOST_BINS = 30
 _MOST_TICKS = 20  # models that are numbered on an axis

@@ -86,7 +86,7 @@ def over_rounds(
     if max((len(one.rounds) for one in drawn.values()), default=0) < 2:
         return None
     if column.startswith("clusters/") and len({value for one in drawn.values() for value in one.mean}) == 1:
-        return None  # one flat line
+        return None  # the lines would be flat and equal
     better = "" if column.startswith("clusters/") or higher_is_better(column, (score,)) else " Lower is better."
     missing = ", ".join(name for name in groups if name not in drawn)
     digits = 1 if column == "clusters/count" else 4

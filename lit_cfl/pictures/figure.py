@@ -14,7 +14,7 @@ Cell = str | int | float | None
 HEIGHT = 2.1  # height of a panel in inches
 _WHOLE = 1e9  # whole numbers below it are written out
 MOST_ROWS = 60  # maximum number of rows of a table over the rounds
-_MOST_NOTED = 500  # rows of a table of clients or trials
+_MOST_NOTED = 500  # maximum number of rows of a table of clients or trials
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from lit_cfl.pictures.options import Format
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 _DPI = 240
-_METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}  # the same bits at any time
+# without a date, so that files are equal at any time
+_METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}
 
 
 def write_figure(

@@ -426,7 +426,7 @@ def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
         side.set(xticks=[0.5], xticklabels=[cells.side_name])
         side.tick_params(length=0)
         side.grid(visible=False)
-        axes.yaxis.labelpad = 22  # beyond the narrow column
+        axes.yaxis.labelpad = 22  # keeps the label clear of the narrow column
     for middle, mark in cells.ends if cells.marks else ():
         place: Any = axes.get_yaxis_transform()
         axes.annotate(mark, (1, middle), (2, 0), place, "offset points", va="center", fontsize=6.5)
@@ -446,7 +446,7 @@ def _draw_diagonal(axes: Axes, half_width: float) -> None:
     shown = axes.dataLim
     low, high = min(shown.x0, shown.y0), max(shown.x1, shown.y1)
     axes.update_datalim([(low, low), (high, high)])
-    axes.autoscale_view()  # the usual margin, of the common range
+    axes.autoscale_view()  # restores the usual margin around the common range
     low, high = axes.get_xlim()
     line = np.array([low, high])
     axes.plot(line, line, color="grey", linewidth=0.6, zorder=0)

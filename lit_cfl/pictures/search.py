@@ -23,7 +23,7 @@ TRIAL_STYLES = {
     "failed": Style(VERMILLION, marker="X", size=4),
     _BEST: Style(ORANGE),
     _FRONT: Style(ORANGE, marker="s", size=5),
-}  # by the status of a trial
+}  # styles of points by the status of a trial
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
     others = others[np.isfinite(others)].astype(np.float32)
     if not len(others):
         return None
-    low, high = (float(edge) for edge in np.quantile(others, [0.01, 0.99]))  # each client is like itself: left out
+    # without the diagonal, on which each client is compared with itself
+    low, high = (float(edge) for edge in np.quantile(others, [0.01, 0.99]))
     frames = {
         f"round {k}": _panel(f"round {k}", one, chosen[k], values[k], (low, high)) for k, one in snapshots.items()
     }

@@ -37,7 +37,7 @@ def as_svg(figure: Figure) -> str:
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(file.getvalue())  # noqa: S314  # our own
     for size in ("width", "height"):
-        del root.attrib[size]  # the page's styles give it
+        del root.attrib[size]  # the page's styles set it
     panels = [panel for row in figure.rows for panel in row]
     noted = sum(len(dots.x) for panel in panels if panel is not None for dots in panel.points) <= _MOST_NOTED
     for number, panel in enumerate(panels, 1):
@@ -45,7 +45,8 @@ def as_svg(figure: Figure) -> str:
         if panel is not None and axes is not None:
             _annotate(axes, panel, noted)
     for group in root.iter(f"{_NAMESPACE}g"):
-        kind, _, place = group.attrib.pop("id", "").partition("-")  # equal in all figures of a page
+        # the id without the suffix, which is equal in all figures of a page
+        kind, _, place = group.attrib.pop("id", "").partition("-")
         if kind == "legend":
             group.attrib |= {"data-legend": list(figure.styles)[int(place)], "role": "button", "tabindex": "0"}
     return ElementTree.tostring(root, "unicode").replace("#000000", "currentColor")
@@ -68,7 +69,7 @@ def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
                 if noted:
                     mark.set("data-note", next(notes[gid]))
                 if gid.startswith("points"):
-                    group.set("style", mark.attrib.pop("style"))  # once for all marks
+                    group.set("style", mark.attrib.pop("style"))  # sets the style once for all marks
 
 
 def _notes(part: Part, panel: Panel) -> Iterator[str]:

@@ -90,7 +90,7 @@ def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
     computes = plan.device == "cpu" and not plan.workers and not (plan.engine == "chain" and plan.threads > 1)
     cohort = replace(prepared.cohorts, dropout=0.0).at(0, prepared.data.population, prepared.seed)
     lengths = _lengths(prepared, cohort)
-    _seconds(prepared, cohort, lengths.clamp(max=1))  # the first fit also loads
+    _seconds(prepared, cohort, lengths.clamp(max=1))  # warm-up: the first fit also loads libraries
     trials = []
     for taken in _growing(lengths):
         wall, own = _seconds(prepared, cohort, taken)

@@ -18,10 +18,10 @@ from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.atomic_writes import blank_not_finite
 
-_STARTING = Activity("starting")  # before a run reports an activity
+_STARTING = Activity("starting")  # activity of a run that has not reported any
 _BAR = 20  # characters of a bar
 _SECONDS = 2.0  # minimum time between two rounds in a log
-PATIENCE = 10.0  # seconds without a line in a log, after which it prints the current activity
+PATIENCE = 10.0  # seconds without output in a log, after which the current activity is printed
 
 
 def describe(row: Row) -> str:

@@ -35,7 +35,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     for note in _notes(parts, shared, truth):
         console.print(f"({note})", style="dim", soft_wrap=True)
     for part in parts:
-        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # None for the user's own
+        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # None for a user's own algorithm
         if known is not None and known.caveat:
             console.print(f"({known.caveat})", style="dim", soft_wrap=True)
     if finished.summary["clusters/ari"] is None:

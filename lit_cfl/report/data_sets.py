@@ -13,7 +13,7 @@ from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
 from lit_cfl.scores import Score
 from lit_cfl.statistics import Ranking, friedman
 
-_FEWEST = 3  # methods that Friedman's test ranks
+_FEWEST = 3  # minimum number of methods for Friedman's test
 
 
 def are_data_sets(sources: Sequence[ReportSource]) -> bool:

@@ -129,7 +129,7 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
 
 
 def _table_of_differences(path: Path, score: Score) -> Table:
-    from lit_cfl.compare.results import Results  # import Lightning
+    from lit_cfl.compare.results import Results  # imports Lightning
     from lit_cfl.compare.tables import cells, read_notes
 
     rows = read_table(path / "results.csv")

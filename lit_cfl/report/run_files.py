@@ -22,9 +22,9 @@ from lit_cfl.storage.digests import SUMS, find_changed, read_digests
 from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 
-_NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
+_NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds numbers
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
-_READ = (".csv", ".json", ".npz")  # sealed files that are read here
+_READ = (".csv", ".json", ".npz")  # files with a digest that are read here
 _T = TypeVar("_T")
 
 
@@ -147,7 +147,7 @@ def read_run(path: Path) -> RunFiles:
     config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
     if not (path / "config.yaml").exists():
         problems.append(f"{path / 'config.yaml'} is missing.")
-    elif not config:  # it was changed or cut off; it may still say what ran
+    elif not config:  # the file was changed or cut off, but may still name the algorithm
         config = _read_config(path / "config.yaml")
     files = ["metrics.csv", *sorted(file.name for file in path.glob("*.csv") if file.name != "metrics.csv")]
     tables = {name[:-4]: _whole_rows(problems, path / name) for name in files if (path / name).is_file()}
@@ -192,7 +192,8 @@ def _whole_rows(problems: list[str], file: Path) -> list[Row]:
 
 
 def _is_whole(row: Row, file: str) -> bool:
-    if None in row or (file != "clients.csv" and not isinstance(row.get("round"), int)):  # more cells than columns
+    # the row has more cells than columns
+    if None in row or (file != "clients.csv" and not isinstance(row.get("round"), int)):
         return False
     if file == "metrics.csv" and not any(str(name).startswith("val/weighted_") for name in row):
         return False

@@ -28,7 +28,7 @@ from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, format_values
 
 _MOST_ERRORS = 5
-_INTERRUPTED = "interrupted"  # a trial that began, in a study that no process works on
+_INTERRUPTED = "interrupted"  # status of a started trial in a study without a running process
 
 
 @dataclass(frozen=True)

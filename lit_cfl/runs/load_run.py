@@ -249,7 +249,8 @@ class SavedRun:
 def _frame(table: Path | BytesIO) -> "DataFrame":
     from pandas import read_csv  # takes most of a second, and only notebooks need it
 
-    return read_csv(table, dtype={"name": str}, keep_default_na=False, na_values=[""])  # clients called 007 or NA
+    # a client may be called 007 or NA
+    return read_csv(table, dtype={"name": str}, keep_default_na=False, na_values=[""])
 
 
 def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:

@@ -33,7 +33,8 @@ _ADDED_OPTIONS = {
     "task.init_args.net.init_args.batch_norm": False,
     "data.init_args.augment": None,
 }  # options added in 0.3, with the values under which earlier runs trained
-_ADDED_TO_PARTS = {"augment": None, "columns": None}  # the same for data modules in a list, such as a Hybrid's parts
+# the same for data modules in a list, such as the parts of a Hybrid
+_ADDED_TO_PARTS = {"augment": None, "columns": None}
 _CHANGES_NOTHING = "plan.rows_mib:"  # it limits memory, and changes no result
 
 

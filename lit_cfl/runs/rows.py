@@ -118,9 +118,9 @@ def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
 def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
     """Builds one row per client, ordered by id, in blocks; unknown values are None. Names, if any, come last."""
     cluster = torch.full((data.num_clients,), -1)
-    figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
+    figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # scores, then the loss
     models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)
-    weights = torch.full((data.num_clients, models), float("nan"), dtype=torch.float64)  # in mixtures
+    weights = torch.full((data.num_clients, models), float("nan"), dtype=torch.float64)  # weights in mixtures
     for evaluation in evaluations:
         cluster[evaluation.clients] = evaluation.index
         if evaluation.weights is not None:

@@ -89,7 +89,7 @@ class RunDirectory:
         self.rounds_logged = 0  # last round in metrics.csv before `reopen`: trackers may have received rows up to it
         self.run_id = ""  # stays the same when the run is resumed
         self.environment: dict[str, Any] = {}  # content of environment.json
-        self.digests: dict[str, str] = {}  # of partition.npz and the snapshots, by name
+        self.digests: dict[str, str] = {}  # digests of partition.npz and the snapshots, by name
 
     def create(self, config: Mapping[str, Any], data: FederatedData | None = None) -> None:
         """Starts a new run. `config.yaml`, which marks the directory as a run, is written last.
@@ -106,7 +106,8 @@ class RunDirectory:
 
     def _start(self, data: FederatedData | None) -> None:
         """Writes the files that exist before the first round."""
-        self._write_environment(environment() | {"run_id": self.run_id})  # first: it marks the other files as a run's
+        # written first: it marks the other files as a run's
+        self._write_environment(environment() | {"run_id": self.run_id})
         for table in self._tables:
             table.start()
         self.rows, self.digests = [], {}

@@ -138,7 +138,8 @@ def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
         start = max(len(header), size - _MIB)
         file.seek(start)
         found = file.read(size - start)
-    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]))  # not half a row
+    # skips an incomplete first row
+    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]))
 
 
 def _rows(data: bytes, text: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lit_cfl.errors import InputError
 
-_MOST_BYTES = 180  # file systems allow 255, and the time of a run and endings of files follow
+_MOST_BYTES = 180  # file systems allow 255, and the run's time and file endings are added
 
 
 def expand_home(path: str | Path) -> Path:

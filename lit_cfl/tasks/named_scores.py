@@ -19,7 +19,7 @@ from lit_cfl.scores import ACCURACY, Score, Scores, SetScore
 if TYPE_CHECKING:
     ScoreNames = Sequence[str | Score]
 else:
-    ScoreNames = list[str]  # of a configuration
+    ScoreNames = list[str]  # type in a configuration
 
 _BINS = 15  # bins of the calibration error
 _OF_ONE = re.compile(r"(\w+)_(\d+)")

@@ -162,7 +162,7 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
 def _repeats(algorithm: Algorithm) -> None:
     torch.manual_seed(1)
     first = list(_states(algorithm, _work(algorithm)))
-    torch.manual_seed(2)  # the global generator must not matter
+    torch.manual_seed(2)  # seeds the global generator, which must not matter
     for round, (a, b) in enumerate(zip(first, _states(algorithm, _work(algorithm)), strict=True)):
         assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
             algorithm, f"the same seed gives a different state after {_after(round)}"
@@ -227,7 +227,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
         try:
             algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
         except InputError:
-            return  # refused with these options
+            return  # these options do not allow it
     _check_place(algorithm, "place_unlabelled", work)
 
 
@@ -260,7 +260,7 @@ def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
             with _raised_in(algorithm, f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
             assert (index >= 0).all(), _message(algorithm, f"after {name}, serve gives {who} no model")
-            torch.manual_seed(int(clients[0]))  # the global generator must not matter
+            torch.manual_seed(int(clients[0]))  # seeds the global generator, which must not matter
             work = more.at(_ROUNDS)
             again, _ = place(state, clients.flip(0), work, generator(3, "place"))
             alike = _difference(index, algorithm.serve(again, clients).index) == 0

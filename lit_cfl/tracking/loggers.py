@@ -84,7 +84,7 @@ class Loggers:
                 one.log(row)
 
     def log(self, row: Row) -> None:
-        """Logs a row without blanks."""
+        """Logs a row of `metrics.csv` without its blanks."""
         for one in self._all:
             one.log(row)
 

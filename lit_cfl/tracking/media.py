@@ -9,7 +9,7 @@ import numpy as np
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
 
-_MAX_ROWS = 1000  # rows of a table that are logged, the last ones
+_MAX_ROWS = 1000  # maximum number of logged rows of a table, the last ones
 _BINS = np.linspace(0, 1, 21)
 
 
@@ -40,6 +40,6 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
     columns: list[str | int] = list(dict.fromkeys(column for row in rows for column in row))
     table = wandb.Table(columns=columns)
-    for row in rows[-_MAX_ROWS:]:  # for a list of rows, wandb would import pandas
+    for row in rows[-_MAX_ROWS:]:  # wandb would import pandas for a list of rows
         table.add_data(*(row.get(str(column)) for column in columns))
     return table

@@ -103,7 +103,7 @@ class WandbRun:
             return wandb.init(mode="online", **self._options)
         except Exception as error:  # a wrong key, somebody else's project, an outage
             _warn_offline(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
-            stop_service()  # or the id would stay in use
+            stop_service()  # otherwise the id would stay in use
             return None
 
     def log(self, row: Mapping[str, Any], view: RoundView | None, pictures: Mapping[str, Path]) -> None:
@@ -140,7 +140,7 @@ class WandbRun:
             command = f"wandb sync --include-online {shlex.quote(str(folder))}"
             raise TimeoutError(f"not all could be uploaded; to upload the rest: {command}") from error
         except Exception:
-            stop_service()  # it has crashed, and the next run needs one
+            stop_service()  # the service has crashed, and the next run needs one
             raise
 
     def mark_complete(self) -> None:

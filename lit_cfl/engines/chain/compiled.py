@@ -22,7 +22,7 @@ from lit_cfl.engines.cohort_fit import CohortFit, Ended
 from lit_cfl.parameters import ParameterLayout
 
 _LARGEST = 2**20  # numbers of a model: PyTorch multiplies larger matrices as fast or faster
-_AT_ONCE = 2**19  # numbers of the examples that a call reads: 2 MiB, which stay in a cache
+_AT_ONCE = 2**19  # size of the examples that a call reads, in numbers: 2 MiB, which stay in a cache
 _PADDED = 16  # numbers: `kPadded` of steps.cpp
 
 
@@ -148,7 +148,7 @@ class CompiledSteps:
         counts = len(self._layers), self._columns, len(clients)
         asked = _Work(self._layers, *counts, *self._decoding, *pointers)
         library: Any = load_library()[0]
-        library.train(ctypes.byref(asked))  # without the GIL
+        library.train(ctypes.byref(asked))  # releases the GIL
         ended(len(clients))
 
     def _inputs(self, own: slice) -> tuple[Tensor | None, Tensor | None]:

@@ -187,7 +187,7 @@ class DualLayer:
 
 
 def _steps_at_once(numbers: int) -> int:
-    """Returns the number of steps whose data are gathered at once, given the numbers that one step needs."""
+    """Returns the number of steps whose data are gathered at once, given the size of one step's data."""
     return max(1, _GATHERED // numbers)
 
 

@@ -187,7 +187,7 @@ class ChainLoop(ClientLoop):
             raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
 
 
-Group = TypeVar("Group", bound=Sized)  # of clients that train in one stack, or in one call of the compiled steps
+Group = TypeVar("Group", bound=Sized)  # clients that train in one stack, or in one call of the compiled steps
 
 
 def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None], threads: int, count: Ended) -> None:

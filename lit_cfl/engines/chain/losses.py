@@ -6,7 +6,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lit_cfl.engines.chain.parts import Loss, sigmoid
 
-_MANY = 32  # labels: with fewer, PyTorch's softmax takes up to three times as long as its parts, row by row on a CPU
+_MANY = 32  # labels; with fewer, PyTorch's softmax on a CPU takes up to three times as long as its separate operations
 
 
 def targets_of(loss: Loss, labels: Tensor, dtype: torch.dtype) -> Tensor:

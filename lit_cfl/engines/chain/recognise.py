@@ -26,7 +26,8 @@ __all__ = ["NotAChainError", "recognise_chain"]
 
 _CLOSE = 1e-9  # tolerance relative to the largest number, in float64
 _MOST_LABELS = 1_024  # maximum number of labels that are checked
-_KNOWN: WeakKeyDictionary[LightningModule, Chain] = WeakKeyDictionary()  # recognising a large net takes half a second
+# a cache: recognising a large net takes half a second
+_KNOWN: WeakKeyDictionary[LightningModule, Chain] = WeakKeyDictionary()
 
 
 @torch.enable_grad()

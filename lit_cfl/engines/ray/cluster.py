@@ -109,7 +109,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
             raise InputError(
                 f"device is {plan.device!r}, but Ray has no GPU here; use --device cpu, or a cluster of GPUs"
             )
-        share["GPU"] = floor(10_000 / ceil(plan.workers / gpus)) / 10_000  # Ray counts in 1/10,000
+        share["GPU"] = floor(10_000 / ceil(plan.workers / gpus)) / 10_000  # Ray counts resources in units of 1/10,000
     places = sum(_fit_into(node, share) for node in room)
     if places < plan.workers:
         each = " and ".join(f"{amount:g} {kind}" for kind, amount in share.items())

@@ -223,7 +223,7 @@ class RayEngine(Engine):
         return found
 
     def _examples_at_once(self, data: FederatedData) -> float:
-        return float("inf")  # the actors divide their shares
+        return float("inf")  # no limit here: the actors divide their own shares
 
     def _pays(self, examples: int) -> bool:
         """Returns whether actors should compute losses, scores or gradients of this many examples."""

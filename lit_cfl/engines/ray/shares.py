@@ -68,7 +68,7 @@ class HeldClients:
 def compute_fit(
     request: FitRequest, round: int, held: HeldClients, engine: Engine, examples: Examples, rows: Tensor
 ) -> Sequence[np.ndarray]:
-    """Trains the clients of a request from the rows sent along. Returns a `Chunk`: models, losses, which trained."""
+    """Trains the clients of a request from the rows sent with it. Returns the fields of a `Chunk`."""
     request = replace(request, models=rows, centers=rows if request.prox else None)
     whole = [slice(0, len(request.clients))]  # the driver has divided the clients already
     (chunk,) = engine.fit_chunks(request, whole, round, held.data(examples))
@@ -78,7 +78,7 @@ def compute_fit(
 def compute_gradients(
     clients: Tensor, round: int, held: HeldClients, engine: Engine, examples: Examples, rows: Tensor
 ) -> np.ndarray:
-    """Computes the gradients of these clients at the model sent along `[n, d]`."""
+    """Computes the gradients of these clients at the model sent with them: `[n, d]`."""
     data = held.data(examples)
     parts = engine.gradient_parts(clients, data)
     return np.concatenate([engine.gradient_rows(rows[0], clients[part], round, data).cpu().numpy() for part in parts])
@@ -94,19 +94,19 @@ def compute_statistics(
     examples: Examples,
     rows: Tensor,
 ) -> list[Statistic | None]:
-    """Runs a user's function on these clients' examples, with the model sent along if it receives a module."""
+    """Runs a user's function on these clients' examples, with the model sent with them if it takes a module."""
     return engine.statistics(function, clients, rows[0] if with_model else None, round, held.data(examples))
 
 
 def compute_losses(index: Tensor, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
-    """Computes the losses of all models sent along on these examples `[K, n]`."""
+    """Computes the losses of all models that were sent, on these examples `[K, n]`."""
     return engine.losses_of_all(rows, index, HeldClients.nobody().data(examples)).numpy()
 
 
 def compute_scores(
     score: Callable[..., Outcomes], engine: Engine, examples: Examples, rows: Tensor
 ) -> Sequence[np.ndarray]:
-    """Scores examples with the models sent along. Returns the parts of `Outcomes`, each `[..., n]`.
+    """Scores examples with the models that were sent. Returns the parts of `Outcomes`, each `[..., n]`.
 
     Args:
         score: A method of `Engine` that returns outcomes, with all its arguments but engine, models and data.
@@ -117,7 +117,7 @@ def compute_scores(
 
 
 def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
-    """Names the model in a row sent along, by its number in the driver."""
+    """Names the model in a row that was sent, by its number in the driver."""
     return named(int(numbers[row]))
 
 

@@ -43,7 +43,8 @@ class CapturedSteps:
             self._graph_for(lanes, work).replay()
 
     def _graph_for(self, lanes: Lanes, work: LaneWork) -> torch.cuda.CUDAGraph:
-        read = tuple(tensor.data_ptr() for tensor in (work.inputs, work.losses, lanes.rows[0]))  # of views, too
+        # a view has the address of its own start
+        read = tuple(tensor.data_ptr() for tensor in (work.inputs, work.losses, lanes.rows[0]))
         if read != self._read:
             self._captured.clear()
             self._read = read
@@ -72,7 +73,8 @@ class CapturedSteps:
                 work.at.copy_(before[-1])  # keeps the losses of earlier steps
                 with _refuse_waits() if number else nullcontext():
                     self._steps(lanes, work)
-            shared = next((graph.pool() for graph, *_ in self._captured.values()), None)  # they never run at once
+            # graphs may share memory, since they never run at once
+            shared = next((graph.pool() for graph, *_ in self._captured.values()), None)
             work.at.copy_(before[-1])
             # Meanwhile another thread may pin memory for the next examples (`prepare_ahead`).
             try:

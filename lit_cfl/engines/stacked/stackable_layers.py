@@ -20,7 +20,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.parameters import replace_layers
 
 PRESENT = "present"  # name of the buffer
-States = tuple[Tensor, ...]  # h, and c of an LSTM, `[directions, B, H]` each in a layer
+States = tuple[Tensor, ...]  # the state h, and c of an LSTM, each `[directions, B, H]` in a layer
 _OPTIONS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
 
 
