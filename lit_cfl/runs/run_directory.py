@@ -258,7 +258,7 @@ class RunDirectory:
 
         Args:
             models: Number of models, whose weights in the client's mixture follow in each row; 0 = no mixtures.
-            named: Whether each row ends with the client's name in the source.
+            named: True if each row ends with the client's name in the source.
         """
 
         def write(file: IO[bytes]) -> None:
