@@ -1,6 +1,7 @@
 """Builds an experiment from its configuration: plain values as in `config.yaml`, which fully define it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -19,6 +20,7 @@ import lit_cfl.nets
 import lit_cfl.tasks
 from lit_cfl.config import tiny
 from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.config.repeated_calls import RepeatedCalls
 from lit_cfl.data import Examples
 from lit_cfl.errors import InputError, error_place
 from lit_cfl.experiment import Experiment
@@ -124,8 +126,14 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
     """Returns a function that builds the configured LightningModule. Our nets receive the shape of the data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "task", required=True)
+    first: RepeatedCalls | None = None  # that made a module
 
     def build() -> LightningModule:
+        nonlocal first
+        if first is not None:
+            with suppress(Exception):  # a user's class may refuse now; the error is that of the parser below
+                again: LightningModule = first.repeat()
+                return again
         filled = task.clone()
         net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
@@ -134,7 +142,9 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
                 unset = (None, 0) if zero_is_unset else (None,)
                 if value is not None and name in net.init_args and net.init_args[name] in unset:
                     net.init_args[name] = value
-        module: LightningModule = instantiate(parser, Namespace(task=filled)).task
+        calls = RepeatedCalls()
+        module: LightningModule = instantiate(parser, Namespace(task=filled), calls.make).task
+        first = calls if calls.end() else None
         return module
 
     return build
@@ -154,16 +164,25 @@ def _shape(examples: Examples) -> dict[str, object]:
     return shape | {"vocabulary": vocabulary}
 
 
-def instantiate(parser: ArgumentParser, read: Namespace) -> Namespace:
+def _call(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return kind(*args, **kwargs)
+
+
+def instantiate(
+    parser: ArgumentParser, read: Namespace, call: Callable[[type, Sequence[Any], Mapping[str, Any]], Any] = _call
+) -> Namespace:
     """Instantiates a configuration. Raises InputError with the message of our or the user's class.
 
     For an option of several types, the parser's own error says only why the first of them was refused.
+
+    Args:
+        call: calls a constructor.
     """
     raised: list[tuple[type, Exception]] = []
 
     def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return kind(*args, **kwargs)
+            return call(kind, args, kwargs)
         except Exception as error:  # a user's class may raise anything
             raised.append((kind, error))
             raise
