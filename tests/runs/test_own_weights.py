@@ -85,7 +85,7 @@ def test_worker_with_another_frozen_base_does_no_work(tmp_path: Path, monkeypatc
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
     assert worker.Worker([spec], [])._get_engine().layout == engine.layout
     make_base(tmp_path / "base.pt", 5)
-    with pytest.raises(InputError, match=f"a Ray worker .* another frozen part .* was started .{constants[:12]}"):
+    with pytest.raises(InputError, match=f"a Ray worker .* another frozen part .* started the run .{constants[:12]}"):
         worker.Worker([spec], [])._get_engine()
 
 
