@@ -28,6 +28,11 @@ from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, format_values
 
 _MOST_ERRORS = 5
+_IN_WORDS = {"stopped": "stopped early"}
+_NOT_REPEATED = (
+    "The best and the default setting have not been trained on new seeds yet. If the study was interrupted, "
+    "resume it with lit-cfl tune --resume {}."
+)
 _INTERRUPTED = "interrupted"  # status of a started trial in a study without a running process
 
 
@@ -112,6 +117,8 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     repeated = _repeated(study)
     if repeated is not None:
         blocks.insert(len(_summary(study)), repeated)
+    elif study.content.get("num_repeats", 1):
+        blocks.insert(len(_summary(study)), Text(_NOT_REPEATED.format(quote(str(study.path)))))
     best = study.path / "best.yaml"
     if best.exists():
         blocks.append(Code(best.read_text("utf-8"), "The best trial's experiment (best.yaml)", folded=True))
@@ -149,7 +156,7 @@ def headline(study: SavedStudy) -> str:
 
 def _summary(study: SavedStudy) -> list[Block]:
     counts = {status: sum(row["status"] == status for row in study.trained) for status in TRIAL_STYLES}
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    told = ", ".join(f"{count} {_IN_WORDS.get(status, status)}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
     more = f"; {count_noun(again, 'setting')} had been tried before" if again else ""
     failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]

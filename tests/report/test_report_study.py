@@ -36,6 +36,10 @@ def made_study(path: Path) -> Path:
     return path
 
 
+def texts_of(path: Path) -> str:
+    return "\n".join(block.text for part in page_of(path).sections for block in part.blocks if isinstance(block, Text))
+
+
 def test_history_importance_and_front_of_a_study(tmp_path: Path):
     page = page_of(made_study(tmp_path / "study"))
     figures = {figure.name.removeprefix("study-1-"): figure for figure in page.figures}
@@ -56,11 +60,18 @@ def test_a_trial_that_began_runs_only_while_a_process_works_on_its_study(tmp_pat
     began = TrialRecord(13, "search", {"algorithm.eta_g": 0.1, "algorithm.num_clusters": 2}, None, "running", {})
     write_record(path / "trials", began, "89abcdef")
     assert read_study(path).rows[-1]["status"] == "interrupted"
-    texts = [block.text for section in page_of(path).sections for block in section.blocks if isinstance(block, Text)]
-    (text,) = [text for text in texts if "trials: " in text]
-    assert "13 trials: 10 finished, 1 stopped, 1 interrupted, 1 failed" in text
+    assert "13 trials: 10 finished, 1 stopped early, 1 interrupted, 1 failed" in texts_of(path)
     with locked(path):
         assert read_study(path).rows[-1]["status"] == "running"
+
+
+def test_a_study_whose_best_was_not_trained_on_new_seeds_says_so(tmp_path: Path):
+    path = made_study(tmp_path / "study")
+    for repeats in (0, 2):
+        Study(**(STUDY | {"limits": {}, "num_repeats": repeats})).write(path / "study.yaml", "89abcdef")
+        said = "have not been trained on new seeds yet."
+        resume = f"resume it with lit-cfl tune --resume {path}."
+        assert (said in texts_of(path)) == (resume in texts_of(path)) == (repeats > 0)
 
 
 def test_trials_are_listed_with_their_errors_escaped(tmp_path: Path):
@@ -203,7 +214,7 @@ def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(u
     page = page_of(uneven)
     blocks = [block for section in page.sections for block in section.blocks]
     assert next(block.text for block in blocks if isinstance(block, Text)) == (
-        f"5 trials: 3 finished, 1 stopped, 1 failed; 1 setting had been tried before. Judged by {METRIC}."
+        f"5 trials: 3 finished, 1 stopped early, 1 failed; 1 setting had been tried before. Judged by {METRIC}."
     )
     assert page.lines[0] == (
         f"5 trials, 3 of them finished. The best, 0002, has {METRIC} 0.7500: "

@@ -11,6 +11,7 @@ from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
 from lit_cfl.pictures.figure import Figure
+from lit_cfl.pictures.figure import draw as draw_figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.search import short_labels
 from lit_cfl.statistics import interval
@@ -193,6 +194,23 @@ def test_an_axis_of_values_over_decades_is_logarithmic():
     rows = [row(k, 0.5 + k / 10, **{"algorithm.eta_g": 10.0**-k, "algorithm.num_clusters": 2 + k}) for k in range(3)]
     ((decades, plain),) = made(rows, "slices").rows
     assert (decades.x, decades.log_x, plain.log_x) == ("algorithm.eta_g", True, False)
+
+
+def test_labels_of_an_axis_over_little_more_than_a_decade_do_not_touch():
+    rates = (0.017, 0.05, 0.2)
+    figure = draw_figure(
+        made(
+            [row(k, 0.5, **{"task.optimizer.lr": rate}) for k, rate in enumerate(rates)],
+            "slices",
+            ["task.optimizer.lr"],
+        )
+    )
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    assert [label.get_text() for tick, label in ticks if low <= tick <= high] == ["0.03", "0.1"]
+    assert not any(label.get_text() for label in axes.get_xticklabels(minor=True))
 
 
 def test_optuna_gets_finished_trials_under_their_numbers_and_with_their_values():

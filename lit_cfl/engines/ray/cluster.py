@@ -151,7 +151,8 @@ def _start(plan: Plan) -> None:
             where = "on this machine"
             if address != "local":
                 where = f"at RAY_ADDRESS={address!r} (set RAY_AUTH_MODE and the token as the cluster has them)"
-            raise InputError(f"Ray cannot be used {where}: {type(error).__name__}: {error}") from error
+            busy = " Other programs may keep the machine busy: try again." if "timed out" in str(error) else ""
+            raise InputError(f"Ray cannot be used {where}: {type(error).__name__}: {error}{busy}") from error
 
 
 def _require_answer(address: str) -> None:
