@@ -23,7 +23,7 @@ COMMANDS = {
     "run --config quickstart --tiny --run_dir tiny": "",
     "run --help": "from the second time on",
     "run --algorithm.help FedGroup": "from the second time on",
-    "run --config quickstart --lr 0.1": "an option that is not there",
+    "run --config quickstart --lr 0.1": "an option that does not exist",
     "list": "",
     "doctor": "",
     "report run --out page.html": "",

@@ -32,7 +32,7 @@ class SyntheticMixture(FederatedDataModule):
         num_components: M, the number of linear models, 1 or more.
         alpha: Similarity of the clients' weights, above 0: small values give each client one model, large ones give all
             clients the same mixture.
-        dimensions: d, the number of inputs, 1 or more.
+        dimensions: Number of inputs d, 1 or more.
         noise: Standard deviation of the noise that is added before the label is decided, 0 or more.
         mean_log_size: Mean in the law of sizes: a client trains on min_size + int(exp(N(mean_log_size,
             log_size_deviation))) examples.

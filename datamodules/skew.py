@@ -267,8 +267,8 @@ def deal_views(clusters: Tensor, num_views: int) -> Tensor:
     """Assigns views to the clients of each cluster in turn, so that all combinations are equally frequent.
 
     Args:
-        clusters: int64 `[clients]`, -1 = none.
-        num_views: V.
+        clusters: Cluster of each client, int64 `[clients]`, -1 = none.
+        num_views: Number of views V.
 
     Returns:
         int64 `[clients]`, 0 to V - 1.
@@ -284,7 +284,7 @@ def apply_views(division: Division, views: Tensor, num_views: int, num_examples:
 
     Args:
         views: View of each client, int64 `[clients]`.
-        num_views: V.
+        num_views: Number of views V.
         num_examples: N, the size of the pool.
     """
     clusters = division.true_clusters.clamp(min=0) * num_views + views

@@ -22,7 +22,7 @@ def client_weights(
     """Computes each client's weight in its cluster's mean, independent of the order of the clients.
 
     Args:
-        num_examples: n_i of the clients `[n]`.
+        num_examples: Numbers of the clients' examples n_i `[n]`.
         kind: `examples` = n_i; `equal` = one; `drawn_first` = one for the client of each cluster that has data and
             comes first in `order`, and zero for all others. A mistake of FlexCFL's published IFCA and FeSEM: its
             list of weights has one element, so that a cluster takes the model of the first of its clients in an

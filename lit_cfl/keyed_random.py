@@ -23,7 +23,7 @@ def draw_keyed_uniform(keys: Tensor, size: int) -> Tensor:
     """Draws uniform numbers in (0, 1), `size` for each key: float64 `[n, size]`.
 
     Args:
-        keys: int64 `[n]`; all 64 bits are used.
+        keys: Keys, int64 `[n]`; all 64 bits are used.
         size: Number of draws per key.
     """
     rows = hash_keys(hash_keys(keys ^ _NOT_ZERO) + 0x9E3779B9 * hash_keys(keys >> 32))

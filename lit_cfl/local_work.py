@@ -62,7 +62,7 @@ class Chunk:
         models: Local models `[c, d]`, on the device that trained them; a client that did not train has the model it
             started from.
         losses: Mean training loss per example over the whole fit `[c]`; nan if the client did not train.
-        trained: bool `[c]`; False = no training data, or diverged and left out.
+        trained: True for clients that trained, bool `[c]`; False = no training data, or diverged and left out.
     """
 
     start: int
@@ -88,7 +88,7 @@ class Fitted:
         """
         Args:
             chunks: Chunks in order; consumed at once if `held`, else while `chunks()` is read.
-            num_examples: n_i of the requested clients `[n]`, the weights of `loss`.
+            num_examples: Examples n_i of the requested clients `[n]`, the weights of `loss`.
             held: True to hold all rows in memory.
         """
         self.held = held
@@ -125,7 +125,7 @@ class Fitted:
             InputError: the disk has no room for the file.
         """
         if not len(self._num_examples):
-            raise RuntimeError("nobody was asked to train: there are no rows")
+            raise RuntimeError("no client was asked to train: there are no rows")
         found = (chunk.models[chunk.trained] for chunk in self.chunks())
         return torch.cat(list(found)) if self.held else store_rows(found, len(self._num_examples))
 
@@ -135,7 +135,7 @@ class Fitted:
         if not self.held:
             raise RuntimeError("the rows of this fit are not held in memory; read chunks() instead, or raise rows_mib")
         if not self._all:
-            raise RuntimeError("nobody was asked to train: there are no rows")
+            raise RuntimeError("no client was asked to train: there are no rows")
         models = [chunk.models for chunk in self.chunks()]
         return models[0] if len(models) == 1 else torch.cat(models)
 
@@ -153,7 +153,7 @@ class Fitted:
 
     @property
     def loss(self) -> float:
-        """Mean of `losses` weighted by the number of examples; nan if nobody trained."""
+        """Mean of `losses` weighted by the number of examples; nan if no client trained."""
         trained = self.trained
         weights = self._num_examples[trained].double()
         return float((self.losses[trained].double() * weights).sum() / weights.sum())

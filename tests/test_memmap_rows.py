@@ -76,5 +76,5 @@ def test_fit_that_is_not_held_is_collected_there(folder: Path):
 
 def test_nobody_has_no_rows():
     work = quadratic_clients(3, chunk_size=1)
-    with pytest.raises(RuntimeError, match="nobody was asked"):
+    with pytest.raises(RuntimeError, match="no client was asked"):
         work.fit(work.initial(0)[None], ids()).collect()

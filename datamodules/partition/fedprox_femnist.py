@@ -37,7 +37,7 @@ class FedProxFEMNIST(Partition):
 
     Args:
         num_clients: Number of clients, 1 or more.
-        sharing: true: clients may share images, as in the released code; false: no image goes to two clients.
+        sharing: True: clients may share images, as in the released code; false: no image goes to two clients.
         images_per_label: Maximum number of images of each letter, drawn at random; 1 or more.
     """
 

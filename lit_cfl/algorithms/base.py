@@ -36,7 +36,7 @@ class Info:
     """Report of a round, for logs and pictures; the next round does not read it.
 
     Args:
-        loss: Mean training loss, weighted by examples; nan if nobody trained.
+        loss: Mean training loss, weighted by examples; nan if no client trained.
         down: Number of models sent to clients, counted by the step that sends them.
         up: Number of models sent by clients.
         bytes_up: Bytes sent by clients in addition to models. The round loop adds those of `LocalWork.map`.

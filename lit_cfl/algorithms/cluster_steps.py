@@ -23,7 +23,7 @@ def average_in_clusters(
         weights: Weights of the clients in a cluster's mean.
 
     Returns:
-        The new models `[K, d]`, unchanged for clusters in which nobody trained; and the Info of the round, in which
+        The new models `[K, d]`, unchanged for clusters in which no client trained; and the Info of the round, in which
         each client received a model.
     """
     fitted = work.fit(models, cohort, labels)

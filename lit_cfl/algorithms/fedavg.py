@@ -5,7 +5,7 @@ arXiv:1602.05629, Algorithm 1.
 Where this differs from the paper:
 * the weights are n_i / sum of n over the clients of the round, as in the released code of FedProx and
   FedGroup, not over all clients: otherwise a small cohort would shrink the model.
-* a client without training data has weight 0; a round in which nobody trains leaves the model unchanged.
+* a client without training data has weight 0; a round in which no client trains leaves the model unchanged.
 """
 
 from dataclasses import dataclass

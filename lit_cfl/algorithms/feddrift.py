@@ -7,7 +7,7 @@ Where this differs from the paper:
   data of the round, and a time step is `step_rounds` rounds: at its start clients test their loss and choose, and
   models merge.
 * clients keep no data of past time steps. Training and the comparison of clusters use only the present data. A cluster
-  that nobody chooses keeps its model for a concept that may recur, but is neither compared nor merged.
+  that no client chooses keeps its model for a concept that may recur, but is neither compared nor merged.
 * all clients in training test and choose at the start of a time step, as in the paper. The cohort trains, and in the
   first time step of a new model also all of its clients.
 * the loss is the task's on training examples. The published code compares accuracies.
@@ -70,8 +70,8 @@ class FedDrift(Algorithm):
         start: Models of the first time step: one for each of the `clients`, which then merge (what the published code
             runs), or `one` for all.
         eager: One new model for all clients that detect a drift at the same time, and no mergers: FedDrift-Eager.
-        max_clusters: Maximum number of models. A further one replaces the model that nobody has chosen for the longest
-            time; if all are in use, the client keeps its best model. null = no limit.
+        max_clusters: Maximum number of models. A further one replaces the model that has not been chosen for the
+            longest time; if all are in use, the client keeps its best model. null = no limit.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 

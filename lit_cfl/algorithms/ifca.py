@@ -3,7 +3,7 @@
 arXiv:2006.04088, Algorithm 1, option II (model averaging) or I (gradient averaging).
 
 Where this differs from the paper:
-* a model that nobody chose is unchanged (line 13 would divide by zero), even if no client ever chooses it.
+* a model that no client chose is unchanged (line 13 would divide by zero), even if it is never chosen.
 * a client without training data cannot estimate: it keeps its cluster, or has none; its weight is 0.
 * option I scales the clients' whole updates by the group's share of the round. This is the paper's line 12 if a client
   takes one full-batch step; with more steps it is ours.
@@ -153,7 +153,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
 
         Returns:
             Labels int64 `[n]`, ties: the lowest; -1 without data; and an Info with the traffic, k models down per
-            client. Nobody is asked to train, so nobody is skipped.
+            client. No client is asked to train, so none is skipped.
         """
         able = work.num_examples[clients] > 0
         found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [able, k]

@@ -4,7 +4,7 @@ arXiv:2003.00295, Algorithm 2: the server takes a step of an optimizer along wha
 Delta = mean - model. Here the optimizer is one of PyTorch's and its gradient is -Delta.
 
 The state of the optimizer (momentum, sums of squares, number of steps) belongs to a cluster's model:
-* a cluster that nobody trained takes no step, and its state is unchanged;
+* a cluster without training takes no step, and its state is unchanged;
 * clients that migrate change no state;
 * a cluster that starts from another cluster's model (a part after a split, the larger of merged clusters) takes over
   its state;

@@ -4,7 +4,7 @@ This is the weight sharing that arXiv:2006.04088 combines with IFCA if clusters 
 averages in clusters.
 
 * The mean over all clients has the weights that the algorithm gives them inside clusters.
-* Clusters that nobody trained also get the shared layers, and so do new ones, from their first fit on.
+* Clusters without training also get the shared layers, and so do new ones, from their first fit on.
 * A mix of clusters (`eta_g`) does not change the shared layers.
 """
 

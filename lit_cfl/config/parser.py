@@ -319,7 +319,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
 
 
 def _find_dropped(read: Namespace) -> list[str]:
-    """Lists the options that the parser silently drops when the command line names another class than the file."""
+    """Lists the options that the parser silently drops when the command line names a class other than the file's."""
     notices = []
     for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}

@@ -75,8 +75,8 @@ class Decoding:
     """Conversion of stored inputs to floats: `(input - offset) * scale`.
 
     Args:
-        scale, offset: see `Examples`.
-        dtype: dtype of the floats.
+        scale, offset: See `Examples`.
+        dtype: Dtype of the floats.
     """
 
     scale: float | Tensor
@@ -223,7 +223,7 @@ class Examples:
                 "by sizes or clients, such as IID, LogNormalSizes or Natural, and skews of inputs, such as Rotations"
             )
         if self.label_kind != "classes":
-            held = "are numbers" if self.label_kind == "numbers" else "are not there"
+            held = "are numbers" if self.label_kind == "numbers" else "are missing"
             raise InputError(f"{who} needs classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:

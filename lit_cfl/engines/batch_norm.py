@@ -57,7 +57,7 @@ def require_no_single_batch(
     """Raises InputError for the first client with a mini-batch of one example.
 
     Args:
-        clients: ids, int64 `[n]`.
+        clients: Ids, int64 `[n]`.
         steps, sizes, batch_size, last: See `find_single_batches`.
     """
     alone = find_single_batches(sizes, steps, batch_size, last)

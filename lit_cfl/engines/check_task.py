@@ -233,7 +233,7 @@ def _require_labels(engine: Engine, examples: Examples) -> None:
             "classes": "classes",
             "multi-label": f"{examples.num_outputs} for each example",
             "numbers": f"numbers ({examples.labels.dtype})",
-            "none": "not there",
+            "none": "missing",
         }[kind]
         wanted = " or ".join("several for each example" if one == "multi-label" else one for one in taken)
         raise InputError(

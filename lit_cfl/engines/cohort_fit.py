@@ -33,12 +33,12 @@ class CohortFit:
     `ClientLoop.gradients` also receives one, without models, centres and mini-batches, with one key per client.
 
     Args:
-        clients: ids, int64 `[n]`, on the CPU.
+        clients: Ids, int64 `[n]`, on the CPU.
         models: Models that clients start from `[K, d]`, in the plan's dtype, on the device.
-        start: client i starts from `models[start[i]]`, int64 `[n]`, on the CPU.
+        start: Client i starts from `models[start[i]]`, int64 `[n]`, on the CPU.
         prox: Strength of the proximal term, 0 = none.
         centers: Proximal centres `[C, d]`, on the device; None without a proximal term.
-        center: client i is pulled to `centers[center[i]]`, int64 `[n]`, on the CPU.
+        center: Client i is pulled to `centers[center[i]]`, int64 `[n]`, on the CPU.
         inputs, labels: Examples, client by client, `[N, ...]`, on the device; floating-point inputs have the plan's
             compute dtype.
         sizes: Number of examples of each client, int64 `[n]`, on the CPU; their sum is N.
@@ -48,7 +48,7 @@ class CohortFit:
         keys: Keys of the dropout masks, int64 `[sum of steps]`, on the CPU; None if the module has no dropout.
         seeds: Seed of the global generators for each client, for modules that draw random numbers; None if the way
             trains no such modules (`ClientLoop.seeds_global_generators`).
-        rates: learning rates of the optimizer's parameter groups; None = the optimizer's own.
+        rates: Learning rates of the optimizer's parameter groups; None = the optimizer's own.
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
             examples are not augmented, or were augmented already.
@@ -201,7 +201,7 @@ class ClientLoop(ABC):
 
         Args:
             sizes: Number of examples of each client, int64 `[n]`.
-            clients: ids, int64 `[n]`.
+            clients: Ids, int64 `[n]`.
         """
         return list(clients.argsort(stable=True).split(1))  # the same for any order of the clients
 

@@ -84,7 +84,7 @@ def keys_of_steps(client_keys: Tensor, steps: Tensor) -> Tensor:
     """Derives the keys of all steps of each client, int64 `[sum of steps]`, each below 2^32.
 
     Args:
-        client_keys: int64 `[n]`.
+        client_keys: Keys of the clients, int64 `[n]`.
         steps: Steps of each client, int64 `[n]`.
     """
     numbers = torch.arange(int(steps.sum())) - (steps.cumsum(0) - steps).repeat_interleave(steps)

@@ -24,7 +24,7 @@ class Outcomes:
     """Losses and scores of models on examples, on the CPU.
 
     Args:
-        losses: float64 `[n]`.
+        losses: Losses, float64 `[n]`.
         values, weights: Values and weights of each score that is a mean over examples, float64 `[scores, n]`; a right
             answer is 1, a wrong one 0.
         outputs: Outputs of the module, float64 `[n, o]`; None without a `SetScore`.

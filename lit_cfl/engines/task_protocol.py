@@ -147,7 +147,7 @@ def mixed_outcomes_of(
     """Evaluates a mixture of models as `outcomes_of` does one model, with `forward` returning the mixed outputs.
 
     Args:
-        load: writes each of the K models into the module.
+        load: Writes each of the K models into the module.
         weights: Weights of the models in the mixture of each example `[n, K]`.
 
     Raises:

@@ -19,7 +19,7 @@ def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> Federate
     """Marks integer inputs as token ids if the module takes token ids; otherwise they are numbers.
 
     Args:
-        build: returns the module; called only if the inputs may be token ids.
+        build: Returns the module; called only if the inputs may be token ids.
     """
     examples = data.examples
     if examples.vocabulary or not examples.num_tokens:

@@ -22,8 +22,8 @@ class MNISTCNN(Net):
     """Two convolutions and one fully connected layer (28 x 28 -> 10: 50,186 parameters; FlexCFL's MNIST).
 
     Args:
-        input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
@@ -44,8 +44,8 @@ class FEMNISTCNN(Net):
     """Six convolutions, two of them with stride 2 (28 x 28 -> 10: 325,578 parameters; FlexCFL's FEMNIST).
 
     Args:
-        input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
@@ -76,8 +76,8 @@ class FashionCNN(Net):
     """Two wide convolutions, two fully connected layers (28 x 28 -> 10: 3,274,634 parameters; FlexCFL's FashionMNIST).
 
     Args:
-        input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
@@ -98,8 +98,8 @@ class LeNet(Net):
     """LeNet-5 with ReLU (3 x 32 x 32 -> 10: 62,006 parameters; StoCFL's CIFAR-10).
 
     Args:
-        input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
@@ -121,8 +121,8 @@ class StoCFLCNN(Net):
     """Two convolutions, one pooling, two dropouts (28 x 28 -> 62: 1,206,590 parameters; StoCFL's FEMNIST).
 
     Args:
-        input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
@@ -145,8 +145,8 @@ class SattlerCNN(Net):
     """Two convolutions and one fully connected layer (28 x 28 -> 62: 18,506 parameters; Sattler's CFL).
 
     Args:
-        input_shape: channels, height, width; None = the data's.
-        num_labels: outputs; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
+        num_labels: Number of outputs; None = the data's.
     """
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:

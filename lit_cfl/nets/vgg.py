@@ -29,7 +29,7 @@ class VGG16(Net):
         batch_norm: BatchNorm after each convolution.
         width: Channels of the first block, 1 or more; 64 in the original. The other blocks have 2, 4, 8 and 8 times as
             many.
-        input_shape: channels, height, width; None = the data's.
+        input_shape: Channels, height, width; None = the data's.
         num_labels: Number of outputs; None = the data's.
     """
 

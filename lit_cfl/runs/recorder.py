@@ -225,7 +225,7 @@ class Recorder:
         dropout = self.experiment.dropout
         why = f"dropout is {dropout}; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
         warnings.warn(
-            f"nobody trained in any of the {rounds} rounds: the models are the initial ones ({why})",
+            f"no client trained in any of the {rounds} rounds: the models are the initial ones ({why})",
             Notice,
             stacklevel=2,
         )

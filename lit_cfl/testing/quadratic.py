@@ -34,15 +34,15 @@ class QuadraticWork:
     columns); the module of a model w returns `inputs - w`, also as its latent features.
 
     Args:
-        centers: c_i, float64 `[clients, d]`.
-        num_examples: n_i, int64 `[clients]`; a client with 0 does not train.
-        learning_rate: eta.
-        label_counts: int64 `[clients, labels]`; None = one label.
+        centers: Centres c_i, float64 `[clients, d]`.
+        num_examples: Numbers of examples n_i, int64 `[clients]`; a client with 0 does not train.
+        learning_rate: Learning rate eta.
+        label_counts: Examples of each label, int64 `[clients, labels]`; None = one label.
         layers: Sizes of the layers by name, which sum to d; None = `conv1` and `fc1`, half of the columns each.
         steps: E of the run's budget.
         chunk_size: Number of clients in a chunk: fits of more clients are read in chunks and not held; None = all fits
             are held.
-        kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training ignores the penalty.
+        kernel_l2: Penalised losses are F_i(w) + kernel_l2 * |w|^2; training ignores the penalty.
         true_clusters: True clusters, int64 `[clients]`, -1 = unknown; None = algorithms that ask for them are refused.
 
     Example:

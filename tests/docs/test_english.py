@@ -14,6 +14,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if "web" not in path.parts
 )
+PACKAGE = [path for path in SOURCES if path.relative_to(ROOT).parts[0] != "benchmarks"]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _ARGUMENT = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.+)$")
 _FRAGMENT = re.compile(r"(of|that|in|by|to|its|whether|what)\b", re.IGNORECASE)
@@ -25,6 +26,15 @@ IDIOMS = {
     r"(µs|ms|[Mm]icroseconds) a client-step": "per client-step",
     r"\bgo(es)? on on\b": "continues on",
 }
+# Held in the package and on the pages, except for those that scripts write from the words of tests and runs.
+PACKAGE_IDIOMS = {
+    r"(?<![Tt]here )\b(is|are) no (?!longer\b|more\b|less\b|fewer\b|larger\b|other\b|one\b|such\b)[a-z-]+": "is not a",
+    r"\bnobody (else )?[a-z]+(s|ed|e)\b": "no client, or the passive",
+    r"# whatever .+ raises$": "a module may raise anything",
+    r"\b(is|are) (not there|there already)\b": "does not exist, already exists",
+    r"\bto the base of [0-9{]": "in base 8",
+}
+_WRITTEN = {"testing.md", "which_method.md"}
 
 
 def described_arguments(docstring: str) -> Iterator[tuple[str, str]]:
@@ -77,4 +87,25 @@ def test_pages_and_sources_use_the_usual_words(idiom: str):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(idiom, re.sub(r"`[^`]*`", "", line)):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}; write {IDIOMS[idiom]}")
+    assert not found, "\n".join(found)
+
+
+def test_arguments_of_the_package_begin_with_a_capital_letter():
+    small = [
+        f"{path.relative_to(ROOT)}: {name}: {argument}: {text}"
+        for path in PACKAGE
+        for name, docstring in docstrings(path)
+        for argument, text in described_arguments(docstring)
+        if text[0].islower()
+    ]
+    assert not small, "\n".join(small)
+
+
+@pytest.mark.parametrize("idiom", PACKAGE_IDIOMS)
+def test_package_and_pages_use_plain_words(idiom: str):
+    found = []
+    for path in (*PACKAGE, *(page for page in PAGES if page.name not in _WRITTEN)):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(idiom, re.sub(r"`[^`]*`", "", line)):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}; write {PACKAGE_IDIOMS[idiom]}")
     assert not found, "\n".join(found)

@@ -123,7 +123,7 @@ def test_fit_of_nobody_has_no_losses(held: bool):
 
 
 def test_fit_of_nobody_has_no_rows():
-    with pytest.raises(RuntimeError, match="nobody was asked to train"):
+    with pytest.raises(RuntimeError, match="no client was asked to train"):
         _ = nobody(held=True).rows
 
 

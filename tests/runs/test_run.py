@@ -190,7 +190,7 @@ def test_run_in_which_nobody_trained_says_so(tmp_path: Path, dropout: float):
     nan = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=3e38))  # noqa: E731
     part = {"dropout": dropout, "cohort_size": 1} if dropout else {"local": skipping, "task": nan}
     told = "dropout is 0.999; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
-    with pytest.warns(Notice, match=rf"nobody trained in any of the 3 rounds: the models .* start \({told}\)"):
+    with pytest.warns(Notice, match=rf"no client trained in any of the 3 rounds: the models .* start \({told}\)"):
         run(digits(algorithm=FedAvg(), **part), tmp_path / "run")
 
 
@@ -198,7 +198,7 @@ def test_run_in_which_somebody_trained_does_not_say_that_nobody_did(tmp_path: Pa
     run(digits(algorithm=FedAvg(), dropout=0.9, cohort_size=2, rounds=8), tmp_path / "run")
     losses = [row["train/loss"] for row in read_table(tmp_path / "run" / "metrics.csv")]
     assert "" in losses or None in losses  # in some rounds nobody did
-    assert not [one for one in recwarn if "nobody trained" in str(one.message)]
+    assert not [one for one in recwarn if "no client trained" in str(one.message)]
 
 
 def test_used_directory_is_refused_and_left_as_it_is(finished: Path):

@@ -130,7 +130,7 @@ def test_every_engine_trains_and_scores_alike(task: Any, module: Any, plan: dict
         (
             lambda: Classification(MCLR([2], 3)),
             numbers(y=None),
-            "but those of these data are not there: give labels, or",
+            "but those of these data are missing: give labels, or",
         ),
         (
             regression,
@@ -140,7 +140,7 @@ def test_every_engine_trains_and_scores_alike(task: Any, module: Any, plan: dict
         (
             regression,
             numbers(y=None),
-            "Regression takes labels that are numbers, but those of these data are not there",
+            "Regression takes labels that are numbers, but those of these data are missing",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_task_that_does_not_take_such_labels_says_so(task: Any, module: ArrayD
     ],
 )
 def test_what_goes_by_label_is_refused_with_the_reason(y: Any, changes: dict[str, Any], rule: str):
-    reason = "are not there" if y is None else "are numbers"
+    reason = "are missing" if y is None else "are numbers"
     with pytest.raises(InputError, match=f"{rule} needs classes, but the labels of these data {reason}"):
         numbers(y=y, **changes).federated(0)
 

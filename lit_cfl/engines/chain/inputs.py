@@ -31,11 +31,11 @@ def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: i
     computes the Gram matrix `n^2 d`, products with the initial and final weights `2 n d h`, and in each step `B n h`.
 
     Args:
-        size: n, number of examples, padded, int64 `[n]`.
+        size: Number of examples n, padded, int64 `[n]`.
         steps: Number of mini-batches.
-        width: B, examples per mini-batch, padded.
-        inputs: d, inputs of the first layer.
-        hidden: h, outputs of the first layer.
+        width: Examples per mini-batch B, padded.
+        inputs: Inputs of the first layer, d.
+        hidden: Outputs of the first layer, h.
     """
     held = steps * (2 * width + _PASS) * inputs * hidden
     dual = size * size * inputs + 2 * size * inputs * hidden + steps * width * size * (hidden + _PASS)

@@ -82,7 +82,7 @@ class WorkerPool:
         """Runs each task on a worker. Yields each task's number and result, in order of completion.
 
         Args:
-            tasks: any number.
+            tasks: Any number of tasks.
             between: Called while the pool waits; may raise.
 
         Raises:

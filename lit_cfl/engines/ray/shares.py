@@ -37,7 +37,7 @@ class HeldClients:
 
     Args:
         num_clients: Clients of the run.
-        holders: ids of the clients that have examples, int64 `[h]`, ascending.
+        holders: Ids of the clients that have examples, int64 `[h]`, ascending.
         lists: Training examples of each holder `[h]`.
     """
 

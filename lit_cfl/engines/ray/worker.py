@@ -107,6 +107,6 @@ def _array(value: Any) -> Any:
 
 def _assemble(parts: Parts) -> Examples:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the arrays are read-only; nobody writes into examples
+        warnings.simplefilter("ignore")  # the arrays are read-only; examples are never written
         tensors: Parts = {k: torch.from_numpy(part) for k, part in parts.items() if isinstance(part, np.ndarray)}
     return Examples(**parts | tensors)

@@ -31,7 +31,7 @@ def split_into_stacks(sizes: Tensor, clients: Tensor, most: int) -> list[Tensor]
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.
-        clients: ids, int64 `[n]`.
+        clients: Ids, int64 `[n]`.
         most: Maximum number of clients in a stack, 1 or more.
     """
     order = clients.argsort(stable=True)
