@@ -73,7 +73,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
 
 def _warn_of_ids(path: Path, inputs: "DataFrame") -> None:
-    """Notes input columns that number the rows, such as pandas' own index: a net learns nothing from them."""
+    """Notifies of input columns that number the rows, such as pandas' index, from which a net learns nothing."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(

@@ -22,7 +22,7 @@ _BEFORE = (
 )
 _LOWER = ("loss", "discrepancy")
 
-ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # below tables of several runs
+ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # note below tables of several runs
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
 
 ENTROPY = "clusters/entropy"  # a column of runs whose clients use mixtures of models

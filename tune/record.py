@@ -24,7 +24,7 @@ NUMBER = "trial"  # key of a trial's number in its Ray Tune configuration
 # Names of the figures that a trial reports, the keys of `told`:
 ROUNDS = "rounds"  # completed rounds, which schedulers count
 FINISHED = "finished"  # True if the trial ran to its end
-ERROR = "error"  # reason why it did not
+ERROR = "error"  # reason why the trial did not finish
 FULL_DISK = "full disk"  # reason why the study has to end, and to be resumed
 SECONDS = "seconds"
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs

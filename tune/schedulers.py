@@ -148,7 +148,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
 
 
 class _NoTrials:
-    """Ray's controller as a scheduler of one algorithm sees it: no trial waits, so that none is paused for another."""
+    """Ray's controller for one algorithm's scheduler: it shows no waiting trials, so none is paused for another."""
 
     def get_live_trials(self) -> set[Trial]:
         return set()

@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
-State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts: a `state_type`
+State = Any  # of `state_type`: a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts
 
 
 @dataclass(frozen=True, eq=False)

@@ -294,7 +294,7 @@ def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) 
 
 
 def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> set[str]:
-    """Returns the first parts of the names of options that hold null in a file, or perhaps on the command line."""
+    """Returns the first parts of the names of options that hold null in a file, or may hold it on the command line."""
     found = {name for content in contents for name, value in content.items() if _holds_null(value)}
     option = ""
     for word in words:

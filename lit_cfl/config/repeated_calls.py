@@ -1,4 +1,4 @@
-"""Makes an object of a configuration again by the constructor calls that made it first, without a parser's 7 ms."""
+"""Builds an object of a configuration again from its first constructor calls, without the 7 ms of a parser."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call. Among the arguments of later ones it stands for the object that it returned."""
+    """A constructor call. In the arguments of later calls it represents the object that it returned."""
 
     kind: Callable[..., Any]
     args: Sequence[Any]
@@ -16,21 +16,21 @@ class _Call:
 
 
 class RepeatedCalls:
-    """Keeps the constructor calls that make an object, the last of which returns it, and repeats them."""
+    """Records the constructor calls that build an object, the last of which returns it, and repeats them."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
-        self._made: list[tuple[Any, _Call]] = []  # what each call returned
+        self._made: list[tuple[Any, _Call]] = []  # objects that the calls returned
         self._open = True
 
     def make(self, kind: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls a constructor; until `end`, it keeps the call with copies of the arguments."""
+        """Calls a constructor; until `end`, records the call with copies of the arguments."""
         if not self._open:
-            return kind(*args, **kwargs)  # an optimizer, which a task makes for each client
+            return kind(*args, **kwargs)  # such as an optimizer, which a task builds for each client
         known: dict[int, Any] = {id(made): call for made, call in self._made}
         try:
             call = _Call(kind, *deepcopy((args, kwargs), known))
-        except Exception:  # an argument of a user's that cannot be copied
+        except Exception:  # a user's argument may not be copyable
             self._open, self._calls = False, []
             return kind(*args, **kwargs)
         made = kind(*args, **kwargs)
@@ -39,12 +39,12 @@ class RepeatedCalls:
         return made
 
     def end(self) -> bool:
-        """Ends the keeping, and lets go of the objects. Returns whether the object can be made again."""
+        """Ends the recording and releases the objects. Returns whether the object can be built again."""
         self._open, self._made = False, []
         return bool(self._calls)
 
     def repeat(self) -> Any:
-        """Makes the object again, with copies of the arguments."""
+        """Builds the object again, with copies of the arguments."""
         made: dict[int, Any] = {}
         for call in self._calls:
             args, kwargs = deepcopy((call.args, call.kwargs), dict(made))

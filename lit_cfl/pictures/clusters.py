@@ -13,7 +13,7 @@ from lit_cfl.scores import ACCURACY, Score
 MOST_ROUNDS = 400  # maximum number of rounds in a figure of memberships
 _MOST_CLUSTERS = 250
 _MOST_BINS = 30
-_MOST_TICKS = 20  # models that are numbered on an axis
+_MOST_TICKS = 20  # maximum number of models that are numbered on an axis
 
 
 def memberships(

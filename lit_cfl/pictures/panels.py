@@ -75,7 +75,7 @@ _T = TypeVar("_T")
 _MOST_NOTES = 60  # maximum number of notes of a curve, approximately
 _MOST_GROUPS = 20  # maximum number of names at the side of a matrix
 _UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
-_LONG = 40  # letters of the names on a horizontal axis, above which they are turned
+_LONG = 40  # letters of the names on a horizontal axis, above which the names are rotated
 _DECADES = 100  # ratio of values up to which a logarithmic axis also labels 3, 0.3, ...
 _THIN = 0.045  # share of the rows that a mark next to them needs
 LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # colours of lines, in this order in every figure
@@ -380,7 +380,7 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
             axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=_are_whole(values)))
     if panel.log_x:
         axes.xaxis.set_minor_formatter(NullFormatter())
-        if max(across) <= _DECADES * min(across):  # powers of ten alone would be one or two labels
+        if max(across) <= _DECADES * min(across):  # powers of ten alone would give only one or two labels
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
             axes.xaxis.set_major_formatter("{x:g}")
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):

@@ -10,8 +10,8 @@ from lit_cfl.pictures.panels import HeatMap, Note, Panel, Points
 from lit_cfl.pictures.sample import MOST_CLIENTS, describe_sample, sample
 
 Snapshot = Mapping[str, np.ndarray]  # content of `snapshots/<round>.npz`
-MOST_COMPARED = 200  # clients in a matrix
-_MOST_BLOCKS = 30  # clusters in the table of their mean similarity
+MOST_COMPARED = 200  # maximum number of clients in a matrix
+_MOST_BLOCKS = 30  # maximum number of clusters in the table of their mean similarity
 
 
 def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients: int = MOST_COMPARED) -> Figure | None:

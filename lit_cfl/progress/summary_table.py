@@ -17,7 +17,7 @@ from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
 _MAX_SIZES = 50  # maximum number of listed clusters
-_MANY = 0.25  # share of clients with a loss, above which the advice doubts clustering
+_MANY = 0.25  # share of losing clients above which the advice doubts clustering
 
 
 def closing_table(console: Console, finished: FinishedRun) -> None:

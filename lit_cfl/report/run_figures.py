@@ -18,7 +18,7 @@ from lit_cfl.runs.client_rounds import FOLDER, read_parts
 from lit_cfl.scores import Score
 
 _MOST_FRAMES = 8  # maximum number of matrices of a page; at least one per run
-_CLIENTS, _FEWEST = 1500, 60  # clients in matrices and maps over all runs of a page, and the minimum per run
+_CLIENTS, _FEWEST = 1500, 60  # maximum number of clients in matrices and maps of a page, and the minimum per run
 
 
 def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure]:

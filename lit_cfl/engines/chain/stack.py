@@ -20,7 +20,7 @@ from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot
 
-_KEPT = 32  # steps whose outputs are kept until their losses are computed
+_KEPT = 32  # maximum number of steps whose outputs are kept until their losses are computed
 Taken = tuple[Tensor, Tensor | None]  # outputs `[lanes, B, outputs]`, and penalties `[lanes]`
 TakeStep = Callable[[Step, Any], Taken]
 
