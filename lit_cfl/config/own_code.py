@@ -37,7 +37,7 @@ class _NoCodeFrom:
 
 @contextmanager
 def no_code_from(directory: Path | None) -> Iterator[None]:
-    """Prevents importing code from a directory, or from below it, within the block, even if it is the current folder."""
+    """Prevents importing code from a directory or below it within the block, even if it is the current folder."""
     if directory is None:
         yield
         return
