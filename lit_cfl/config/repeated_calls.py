@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _ConstructorCall:
     """A constructor call. In the arguments of later calls it represents the object that it returned."""
 
     kind: Callable[..., Any]
@@ -19,8 +19,8 @@ class RepeatedCalls:
     """Records the constructor calls that build an object, the last of which returns it, and repeats them."""
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
-        self._made: list[tuple[Any, _Call]] = []  # objects that the calls returned
+        self._calls: list[_ConstructorCall] = []
+        self._made: list[tuple[Any, _ConstructorCall]] = []  # objects that the calls returned
         self._open = True
 
     def make(self, kind: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -29,7 +29,7 @@ class RepeatedCalls:
             return kind(*args, **kwargs)  # such as an optimizer, which a task builds for each client
         known: dict[int, Any] = {id(made): call for made, call in self._made}
         try:
-            call = _Call(kind, *deepcopy((args, kwargs), known))
+            call = _ConstructorCall(kind, *deepcopy((args, kwargs), known))
         except Exception:  # a user's argument may not be copyable
             self._open, self._calls = False, []
             return kind(*args, **kwargs)
