@@ -176,7 +176,7 @@ def instantiate(
     For an option of several types, the parser's own error says only why the first of them was refused.
 
     Args:
-        call: calls a constructor.
+        call: Calls a constructor.
     """
     raised: list[tuple[type, Exception]] = []
 
