@@ -5,17 +5,17 @@ from functools import partial
 from shlex import quote
 
 from rich.console import Console
-from rich.table import Table
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.summary_table import page_line
+from lit_cfl.progress.tables import new_table
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.pictures import METHOD
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, find_resumed_directory
-from lit_cfl.tune.repeats import BEST
+from lit_cfl.tune.repeats import BEST, Repeated
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.study import Study
@@ -42,7 +42,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         metric = result.objective.metric
         _say(console, f"{metric} of its trial: {result.best[metric]:.4f}")
     if result.repeated is not None:
-        _figures(console, result)
+        _figures(console, result.repeated, (result.objective.metric, result.objective.test))
     if result.importance:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in result.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
@@ -59,14 +59,8 @@ def _keys(study: Study) -> list[str]:
     return [parameter.key for parameter in study.searched().parameters]
 
 
-def _figures(console: Console, result: StudyResult) -> None:
-    repeated = result.repeated
-    if repeated is None:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    metrics = (result.objective.metric, result.objective.test)
-    for heading in ("", *metrics):
-        table.add_column(heading, justify="right" if heading else "left")
+def _figures(console: Console, repeated: Repeated, metrics: Sequence[str]) -> None:
+    table = new_table("", *metrics)
     for setting in (BEST, DEFAULT):
         figures = repeated.figures[setting]
         table.add_row(setting, *(str(figures[name]) if name in figures else "-" for name in metrics))

@@ -73,7 +73,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}
     repeated = Repeated(seeds, figures, _gain(job.objective, found), failed)
-    _write(path / REPEATS / "repeats.json", found)
+    write_text(path / REPEATS / "repeats.json", json.dumps(found, indent=2) + "\n")
     return repeated
 
 
@@ -129,7 +129,3 @@ def _gain(objective: Objective, found: Mapping[str, Mapping[int, Mapping[str, An
     better, worse = (best, default) if objective.scores[0].higher_is_better else (default, best)
     gain = paired_difference(better, worse)
     return gain if gain.count else None
-
-
-def _write(path: Path, found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:
-    write_text(path, json.dumps(found, indent=2) + "\n")

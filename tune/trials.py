@@ -66,7 +66,7 @@ class Trials:
     study_id: str = ""
     records: dict[int, TrialRecord] = field(default_factory=dict)
     why_over: str | None = None
-    _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # last report of each trial
+    live: dict[int, dict[str, Any]] = field(default_factory=dict)  # last report of each running trial
     _exhausted: bool = False
     _known: int = 0  # number of records at resume: a restarted searcher returns all their settings again
 
@@ -114,11 +114,6 @@ class Trials:
         return sum(record.repeats is None for record in self.records.values())
 
     @property
-    def live(self) -> Mapping[int, Mapping[str, Any]]:
-        """The last report of each running trial, by its number."""
-        return self._live
-
-    @property
     def num_over(self) -> int:
         """The number of finished trials."""
         return sum(record.repeats is None and record.status != RUNNING for record in list(self.records.values()))
@@ -130,17 +125,17 @@ class Trials:
 
     def _waiting(self) -> list[TrialRecord]:
         """Lists the unfinished trials from before the study was resumed."""
-        return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self._live]
+        return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self.live]
 
     def next(self) -> TrialRecord | None:
         """Returns the next trial to start or continue; None if there is none, or none yet."""
-        if len(self._live) >= (self.concurrent or inf):
+        if len(self.live) >= (self.concurrent or inf):
             return None
         record = next(iter(self._waiting()), None)
         while record is None and not self.over:
             record = self._start_new()
         if record is not None:
-            self._live[record.number] = dict(record.told)
+            self.live[record.number] = dict(record.told)
             if record.digests:  # the files change from here on
                 record = replace(record, digests={})
                 self._store(record)
@@ -188,7 +183,7 @@ class Trials:
 
     def report(self, number: int, told: Mapping[str, Any]) -> None:
         """Receives the report of a running trial."""
-        self._live[number] = dict(told)
+        self.live[number] = dict(told)
 
     def end(self, number: int, told: Mapping[str, Any], died: bool = False) -> None:
         """Records that a trial has ended.
@@ -198,7 +193,7 @@ class Trials:
             told: Last figures of the trial.
             died: True if the worker died too often.
         """
-        last = {**self._live.pop(number, {}), **told}
+        last = {**self.live.pop(number, {}), **told}
         if died and not last.get(ERROR):
             last[ERROR] = "its worker died"
         status = FAILED_STATUS if last.get(ERROR) else FINISHED_STATUS if last.get(FINISHED) else STOPPED_STATUS
@@ -210,12 +205,12 @@ class Trials:
 
     def close(self) -> None:
         """Records the final state of trials ended by a limit; some had just reported their result."""
-        for number, told in list(self._live.items()):
+        for number, told in list(self.live.items()):
             if told.get(FINISHED) or told.get(ERROR):
                 self.end(number, told)
             else:
                 self._store(replace(self.records[number], told=told))
-        self._live.clear()
+        self.live.clear()
         self.seal_ended(_GRACE_SECONDS)
 
     def seal_ended(self, seconds: float = 0.0) -> None:
@@ -244,7 +239,7 @@ class Trials:
 
     def last_figures(self, record: TrialRecord) -> Mapping[str, Any]:
         """Returns the last metrics of a trial, which may be running."""
-        told: Mapping[str, Any] = self._live.get(record.number, record.told)
+        told: Mapping[str, Any] = self.live.get(record.number, record.told)
         return told
 
     def _report_to_searcher(self, record: TrialRecord) -> None:

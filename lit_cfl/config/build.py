@@ -11,14 +11,8 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from lightning import LightningModule
 
-import lit_cfl.algorithms
-import lit_cfl.datamodules
-import lit_cfl.datamodules.partition
-import lit_cfl.datamodules.shift
-import lit_cfl.datamodules.skew
-import lit_cfl.nets
-import lit_cfl.tasks
 from lit_cfl.config import tiny
+from lit_cfl.config.catalogue import CLASSES
 from lit_cfl.config.files import with_absolute_paths
 from lit_cfl.config.repeated_calls import RepeatedCalls
 from lit_cfl.data import Examples
@@ -26,15 +20,8 @@ from lit_cfl.errors import InputError, error_place
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.yaml_files import parse_yaml
 
-SHORT_NAMES = (
-    lit_cfl.algorithms,
-    lit_cfl.datamodules,
-    lit_cfl.datamodules.partition,
-    lit_cfl.datamodules.shift,
-    lit_cfl.datamodules.skew,
-    lit_cfl.nets,
-    lit_cfl.tasks,
-)  # imported, so that their classes are found by name
+for _module, _ in CLASSES.values():  # the parser finds classes by name once they are imported
+    import_module(_module)
 OPTIONS = tuple(option.name for option in fields(Experiment))
 _ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # order in `config.yaml`
 
@@ -78,10 +65,9 @@ def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -
     Raises:
         InputError: an object cannot be built.
     """
-    whole = dict(config) | {"data": with_absolute_paths(config["data"])}
-    if read is None or whole["data"] != config["data"]:
-        return _built(whole, None)
-    return _instantiated(whole, Namespace({name: read[name] for name in OPTIONS}), {})
+    if read is None or with_absolute_paths(config["data"]) != config["data"]:
+        return _built(config, None)
+    return _instantiated(config, Namespace({name: read[name] for name in OPTIONS}), {})
 
 
 def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:

@@ -16,6 +16,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.options import Format
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
     read_undamaged_summary,
@@ -147,15 +148,15 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
     if experiment.baseline is not None:
         folder, baseline = path / "baseline", with_own_partition(experiment.for_baseline(), path, None)
         finished.baseline = FinishedRun(folder, _run_one(baseline, folder, callbacks, mode))
-        DrawingGuard()("pictures/curve with the baseline", partial(_draw_with_baseline, experiment, finished))
+        draw = partial(_draw_with_baseline, finished, finished.baseline, experiment.pictures.formats)
+        DrawingGuard()("pictures/curve with the baseline", draw)
     return finished
 
 
-def _draw_with_baseline(experiment: Experiment, finished: FinishedRun) -> None:
-    if finished.baseline is not None:
-        path, other, formats = finished.path, finished.baseline.path, experiment.pictures.formats
-        with locked(path):
-            renew_sums(path, draw_both(path, other, finished.summary, finished.baseline.summary, formats))
+def _draw_with_baseline(finished: FinishedRun, baseline: FinishedRun, formats: Sequence[Format]) -> None:
+    with locked(finished.path):
+        written = draw_both(finished.path, baseline.path, finished.summary, baseline.summary, formats)
+        renew_sums(finished.path, written)
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:

@@ -85,13 +85,3 @@ def reasons_against(make: Callable[[], LightningModule], data: FederatedData | N
 def rows_of(fit: Fitted) -> Tensor:
     """All rows, also of a fit that comes in chunks."""
     return fit.rows if fit.held else torch.cat([chunk.models for chunk in fit.chunks()])
-
-
-def require_same_bits_in_any_company(make: Callable[[], LightningModule], plan: Plan, local: LocalTraining) -> None:
-    """Fits several cohorts of the ragged clients, and compares each client's bits with those of all together."""
-    whole, engine = fitted(make, plan, local=local)
-    models = torch.stack([engine.initial(number) for number in range(3)])
-    for cohort in ([1], [5, 3], [3, 0, 5, 1]):
-        clients = torch.tensor(cohort)
-        fit = engine.at(2, ragged_data()).fit(models, clients, clients % 2)
-        assert torch.equal(fit.rows, rows_of(whole)[clients])
