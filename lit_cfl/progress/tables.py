@@ -42,7 +42,7 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
     if "clusters/ari" in placed.agreement:
         console.print(f"ARI with their true clusters: {placed.agreement['clusters/ari']:.2f} (1 = equal)")
     if placed.closeness is not None:
-        console.print(f"(closeness: {measure}; larger is closer)", style="dim")
+        console.print(f"(closeness: {measure}; larger is closer)", style="dim", soft_wrap=True)
     loaded = f"lit_cfl.load_run({str(path)!r})"
     console.print(f"Models: {loaded}.module(<cluster>)", soft_wrap=True)
     if placed.new.any():

@@ -55,7 +55,7 @@ class FinishedRun:
     """
 
     path: Path
-    summary: Row
+    summary: Row = field(repr=False)  # some fifty entries
     baseline: "FinishedRun | None" = None
     seeds: Sequence["FinishedRun"] = ()
 
