@@ -270,6 +270,7 @@ sys.exit(main.main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "out"),
     [([], 7, "not flushed handlers of libraries are called\n"), (["x"], 1, "handlers of libraries are called\n")],

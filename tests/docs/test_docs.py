@@ -35,6 +35,7 @@ def test_readme_prints_exactly_the_two_commands_that_ci_runs():
     ]
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # one test for all: later commands use the run of an earlier one
     for command in COMMANDS:

@@ -292,11 +292,11 @@ def test_without_a_compiler_nothing_is_built(tmp_path: Path, monkeypatch: pytest
 
 
 @has_compiler
-def test_steps_of_another_version_are_not_used(tmp_path: Path):
-    other = tmp_path / "steps.cpp"
-    other.write_text(f"{SOURCE.read_text('utf-8')}\n")
-    hatch_build.compile_steps(other, tmp_path)
-    with steps_of(tmp_path):
+def test_steps_of_another_version_are_not_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    now = tmp_path / "steps.cpp"
+    now.write_text(f"{SOURCE.read_text('utf-8')}\n")
+    monkeypatch.setattr("lit_cfl.engines.chain.library.SOURCE", now)
+    with steps_of(folder):
         assert load_library()[0] is None
         assert "was compiled from another version" in load_library()[1]
 

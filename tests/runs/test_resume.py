@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lanes import thinned
 from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
 
 from lit_cfl import load_run
@@ -99,7 +100,7 @@ def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_pa
     assert same_but_saves(contents(tmp_path / "run"), contents(whole))
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", thinned([signal.SIGTERM, signal.SIGINT]))
 def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Path, tmp_path: Path, output: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "1000"))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lanes import thinned
 
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
@@ -33,7 +34,7 @@ def test_rows_that_come_later_are_not_seen(tmp_path: Path):
     assert view(odd=(table.path, table.size)).table("odd")[-1] == {"round": 3, "who, when": None}
 
 
-@pytest.mark.parametrize("rows", [0, 1, 60_000, 60_001, 60_002, 60_007])
+@pytest.mark.parametrize("rows", thinned([60_001, 0, 1, 60_007, 60_000, 60_002]))
 def test_of_a_long_table_the_last_whole_rows_are_read(rows: int, tmp_path: Path):
     table = grown(tmp_path / "odd.csv", rows)
     found, whole = latest_rows(table.path, table.size), read_table(table.path)

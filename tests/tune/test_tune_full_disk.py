@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from lanes import thinned
 from ray import tune as ray_tune
 from studies import SLOW, base, study_file
 from tune_trials import new_trials, told
@@ -80,7 +81,7 @@ def test_what_the_command_cannot_write_ends_the_study(
         assert f"resume with: lit-cfl tune --resume {tmp_path}" in said
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("error", thinned(ERRORS, ids=map(repr, ERRORS)))
 def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
