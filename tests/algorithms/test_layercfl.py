@@ -222,7 +222,7 @@ def test_pattern_that_matches_nothing_is_told_the_layers():
 
 def test_theorem_of_cosines_is_refused_for_distances():
     for distance in ("l2", "delta_l2"):
-        with pytest.raises(InputError, match=f"gamma_max is 0.3, but distance {distance}"):
+        with pytest.raises(InputError, match=f"gamma_max is 0.3, but Theorem 1 does not apply to distance {distance};"):
             LayerCFL(gamma_max=0.3, distance=distance)
     LayerCFL(gamma_max=0.3, distance="cos")
 
