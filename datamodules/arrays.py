@@ -105,6 +105,7 @@ class ArrayData(PooledDataModule):
         examples = examples_of(
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )
+        examples = replace(examples, input_names=tuple(map(str, arrays.get("input_names", ()))))
         if "client" in arrays:
             owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
             clusters = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else None

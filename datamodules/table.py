@@ -23,8 +23,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they have other names.
 
     Returns:
-        x, float32 `[N, columns]`, from all other columns in their order; and y, client and cluster `[N]` as in the
-        file, if it has them.
+        x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`; and y, client and
+        cluster `[N]` as in the file, if it has them.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or not a number.
@@ -69,7 +69,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
-    return {"x": table[inputs].to_numpy(np.float32), **arrays}
+    return {"x": table[inputs].to_numpy(np.float32), "input_names": np.array(inputs, dtype=str), **arrays}
 
 
 def _warn_of_ids(path: Path, inputs: "DataFrame") -> None:

@@ -42,6 +42,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
     lines = {
         "data": f"{name}: {len(data.examples):,} examples of shape {data.examples.input_shape}, "
         + (data.examples.labels_in_words if several else f"labels: {data.examples.label_kind}"),
+        **({"inputs": join_ids(list(data.examples.input_names))} if data.examples.input_names else {}),
         "clients": f"{len(data.population):,} in training, {newcomers:,} newcomers",
         "examples": ", ".join(
             f"{int(data.split(split).sizes.sum()):,} {split}" for split in ("train", "validation", "test")

@@ -120,6 +120,7 @@ class Examples:
         words: Fingerprint of the words behind the token ids; empty = unknown.
         label_names: Names of the labels 0, 1, ... (with several labels per example: of the columns); empty = none.
         augment: Random changes of the examples in local training only; None = none.
+        input_names: Names of the columns of a table, `[columns]`, if inputs are its lines; empty = none.
     """
 
     inputs: Tensor
@@ -133,6 +134,7 @@ class Examples:
     words: str = ""
     label_names: tuple[str, ...] = ()
     augment: AugmentFunction | None = None
+    input_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.inputs.shape
@@ -234,6 +236,15 @@ class Examples:
                 raise InputError(
                     f"the label named {name!r} is {numbers[name]} here and {number} in {where}; number the labels "
                     "alike, such as by a ClassLabel with the same names"
+                )
+
+    def require_same_inputs(self, other: "Examples") -> None:
+        """Raises InputError if both are lines of tables whose columns have other names, or another order."""
+        for number, (mine, theirs) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):
+            if mine != theirs:
+                raise InputError(
+                    f"input {number} is the column {theirs!r} in these data, but {mine!r} in the run; give the same "
+                    "columns in the same order"
                 )
 
     def without_labels(self) -> "Examples":

@@ -199,8 +199,8 @@ class SavedRun:
                 scored.
 
         Raises:
-            InputError: token ids stand for other words than in the run, or the algorithm cannot place clients without
-                labels.
+            InputError: token ids stand for other words than in the run, columns of a table have other names, or the
+                algorithm cannot place clients without labels.
         """
         data = mark_tokens(data, lambda: self.prepared.engine.template)
         mine, theirs = self.prepared.data.examples, data.examples
@@ -209,6 +209,7 @@ class SavedRun:
                 "the run's token ids stand for other words than those of these data, so its models cannot take them; "
                 "give clients of the run's own source, or embeddings to the run and here"
             )
+        mine.require_same_inputs(theirs)
         mine.require_same_labels(theirs, "these data")
         if theirs.vocabulary > mine.vocabulary:
             raise InputError(

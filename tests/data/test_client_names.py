@@ -88,6 +88,21 @@ def test_clients_are_read_back_with_their_names(tmp_path: Path):
     assert load_run(tmp_path / "run", trained).clients["name"].tolist() == ["007", "NA", "North", "Saint-Étienne"]
 
 
+def test_a_second_table_has_the_columns_of_the_first(tmp_path: Path):
+    rows = [f"{0.1 * k:.1f},{k % 5},{k % 2},{k % 4}" for k in range(40)]
+    for name, head in (("first", "age,crp,y,client"), ("second", "crp,age,y,client")):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *rows]) + "\n")
+    trained = experiment(ArrayData(source=tmp_path / "first.csv"))
+    run(trained, tmp_path / "run")
+    found = load_run(tmp_path / "run", trained)
+    assert found.data.examples.input_names == ("age", "crp")
+    found.assign(ArrayData(source=tmp_path / "first.csv").federated(0))
+    with pytest.raises(
+        InputError, match="input 1 is the column 'crp' in these data, but 'age' in the run; give the same"
+    ):
+        found.assign(ArrayData(source=tmp_path / "second.csv").federated(0))
+
+
 def test_clients_without_names_have_no_column_of_them(tmp_path: Path):
     inputs = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
     trained = experiment(ArrayData(inputs, (inputs[:, 0] > 0).astype(int), partition=IID(4)))
