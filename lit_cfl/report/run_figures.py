@@ -85,12 +85,12 @@ def _similarity(run: RunFiles, runs: int) -> Figure | None:
 
 def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None:
     rows = {int(row["client"]): row for row in _rows_of(run, "clients")}
+    has_names = any(row.get("name") for row in rows.values())
 
     def about(client: int) -> Note:
         row = rows.get(client, {})
         value, examples = known(row.get(score.name)), known(row.get("n_train"))
-        return {
-            "name": row.get("name"),
+        return ({"name": row.get("name")} if has_names else {}) | {
             "training examples": None if examples is None else int(examples),
             score.title: None if value is None else f"{value:.3f}",
         }
