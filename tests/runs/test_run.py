@@ -190,7 +190,9 @@ def test_run_in_which_nobody_trained_says_so(tmp_path: Path, dropout: float):
     nan = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=3e38))  # noqa: E731
     part = {"dropout": dropout, "cohort_size": 1} if dropout else {"local": skipping, "task": nan}
     told = "dropout is 0.999; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
-    with pytest.warns(Notice, match=rf"no client trained in any of the 3 rounds: the models are the initial ones \({told}\)"):
+    with pytest.warns(
+        Notice, match=rf"no client trained in any of the 3 rounds: the models are the initial ones \({told}\)"
+    ):
         run(digits(algorithm=FedAvg(), **part), tmp_path / "run")
 
 
