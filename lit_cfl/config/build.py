@@ -1,7 +1,6 @@
 """Builds an experiment from its configuration: plain values as in `config.yaml`, which fully define it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -14,7 +13,6 @@ from lightning import LightningModule
 from lit_cfl.config import tiny
 from lit_cfl.config.catalogue import CLASSES
 from lit_cfl.config.files import with_absolute_paths
-from lit_cfl.config.repeated_calls import RepeatedCalls
 from lit_cfl.data import Examples
 from lit_cfl.errors import InputError, error_place
 from lit_cfl.experiment import Experiment
@@ -112,14 +110,8 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
     """Returns a function that builds the configured LightningModule. Our nets receive the shape of the data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "task", required=True)
-    first: RepeatedCalls | None = None  # that made a module
 
     def build() -> LightningModule:
-        nonlocal first
-        if first is not None:
-            with suppress(Exception):  # a user's class may refuse now; the error is that of the parser below
-                again: LightningModule = first.repeat()
-                return again
         filled = task.clone()
         net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
@@ -128,9 +120,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
                 unset = (None, 0) if zero_is_unset else (None,)
                 if value is not None and name in net.init_args and net.init_args[name] in unset:
                     net.init_args[name] = value
-        calls = RepeatedCalls()
-        module: LightningModule = instantiate(parser, Namespace(task=filled), calls.make).task
-        first = calls if calls.end() else None
+        module: LightningModule = instantiate(parser, Namespace(task=filled)).task
         return module
 
     return build
@@ -150,25 +140,16 @@ def _shape(examples: Examples) -> dict[str, object]:
     return shape | {"vocabulary": vocabulary}
 
 
-def _call(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return kind(*args, **kwargs)
-
-
-def instantiate(
-    parser: ArgumentParser, read: Namespace, call: Callable[[type, Sequence[Any], Mapping[str, Any]], Any] = _call
-) -> Namespace:
+def instantiate(parser: ArgumentParser, read: Namespace) -> Namespace:
     """Instantiates a configuration. Raises InputError with the message of our or the user's class.
 
     For an option of several types, the parser's own error says only why the first of them was refused.
-
-    Args:
-        call: Calls a constructor.
     """
     raised: list[tuple[type, Exception]] = []
 
     def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return call(kind, args, kwargs)
+            return kind(*args, **kwargs)
         except Exception as error:  # a user's class may raise anything
             raised.append((kind, error))
             raise
