@@ -129,7 +129,7 @@ def test_dropout_stands_behind_each_hidden_layer_and_each_draws_its_own_mask():
         ({"width": 0}, "width is 0"),
         ({"dropout": 1.5}, "dropout 1.5 must be 0 to 1"),
         ({"input_shape": [1, 28, 28]}, r"images of \[1, 28, 28\] are too small .* takes 32 x 32 or more; .* pad: 2\)"),
-        ({"input_shape": [60]}, "no images"),
+        ({"input_shape": [60]}, "are not images"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options: dict[str, object], message: str):

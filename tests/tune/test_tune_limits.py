@@ -45,7 +45,7 @@ def test_a_trial_that_hangs_in_c_is_ended_and_not_begun_again(tmp_path: Path):
     assert in_a_process(tmp_path, hang) == 1
     assert re.search(r'test_tune_limits\.py", line \d+ in hang\n', (tmp_path / "too_long.txt").read_text())
     with (
-        pytest.raises(InputError, match=r"took longer than limits.trial_minutes allow \(0.01\).*says where it was"),
+        pytest.raises(InputError, match=r"took longer than limits.trial_minutes allows \(0.01\).*says where it was"),
         limited(tmp_path, 0.01),
     ):
         pytest.fail("begun again")
