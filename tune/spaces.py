@@ -151,7 +151,7 @@ class Space:
         return True
 
     def suggested(self, trial: Trial) -> dict[str, Any]:
-        """Asks Optuna for one setting: for the values that matter there, and no others."""
+        """Asks Optuna for a setting: only for parameters whose conditions hold in it."""
         several = list(self.algorithms)
         drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
         for p in self.of(str(drawn.get("algorithm", ""))):

@@ -85,7 +85,7 @@ class SharedOut(Partition):
 
     @abstractmethod
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        """Finds each client's positions in `labels` `[N]`."""
+        """Divides examples among clients: returns each client's positions in `labels` `[N]`."""
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         """Finds the true cluster of each client, int64 `[clients]`; -1 if the rule makes none."""

@@ -95,7 +95,7 @@ class CommandParser(ArgumentParser):
 
 @cache
 def experiment_parser(prog: str) -> ArgumentParser:
-    """Returns the parser of all experiment options, built once: building it takes a quarter of a parse."""
+    """Returns the parser of all experiment options. It is built once: that takes a quarter as long as parsing."""
     return _new_parser(prog)
 
 
