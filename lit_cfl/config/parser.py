@@ -5,6 +5,7 @@ from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,7 @@ def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> s
     for word in words:
         name, joined, value = word.partition("=") if word.startswith("--") else (option, "=", word)
         option = name.removeprefix("--")
-        if joined and (value.lower() in ("", "~", "null", "none") or value[0] in "{["):
+        if joined and (value.lower() in ("", "~", "null", "none") or value[0] in "{[" or isfile(value)):
             found.add(option)
     return {str(name).partition(".")[0] for name in found}
 
