@@ -1,4 +1,4 @@
-"""What benchmarks share: rows that are printed as soon as they are there, and cases in processes of their own."""
+"""Prints the rows of a benchmark as they are measured, and runs its cases in fresh processes."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from lit_cfl.metric_names import Row
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Row], out: Path | None = None) -> list[Row]:
-    """Prints a Markdown table row by row; each new row is also added to a JSON file, if there is one."""
+    """Prints a Markdown table row by row, and writes all rows so far to the JSON file `out`. Returns the rows."""
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     found = []
     for row in rows:
@@ -31,7 +31,7 @@ def shown(cell: Any) -> str:
 
 
 def fresh(script: str, words: Sequence[str], environment: dict[str, str] | None = None) -> Row:
-    """Runs a case of a script in a process of its own, whose last line is its row as JSON."""
+    """Runs a case of a script in a fresh process. Returns the row that it prints as JSON in its last line."""
     done = subprocess.run(
         [sys.executable, script, *words],
         env=os.environ | (environment or {}),

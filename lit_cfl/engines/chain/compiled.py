@@ -110,7 +110,8 @@ class CompiledSteps:
         self._dual = (pays & can_be_dual).long()
         self._first_steps, self._starts = work.first_steps, work.starts
         decode = examples.decode
-        self._decoding = (decode.offset, decode.scale) if decode is not None and decode.is_uniform else (0.0, 1.0)
+        self._reads_bytes = decode is not None and decode.is_uniform
+        self._decoding = (decode.offset, decode.scale) if decode is not None and self._reads_bytes else (0.0, 1.0)
 
     def _layer(self, layer: ChainLayer, relu: bool, starts: dict[str, int], rules: dict[str, Rule]) -> _Layer:
         names = layer.weight, layer.bias or ""
@@ -154,7 +155,7 @@ class CompiledSteps:
     def _inputs(self, own: slice) -> tuple[Tensor | None, Tensor | None]:
         """Returns these examples of the cohort as floats, with rows filled up with zeros, or as bytes; one is None."""
         inputs, decode, missing = self._examples.inputs[own], self._examples.decode, -self._examples.width % _PADDED
-        if decode is not None and decode.is_uniform:
+        if self._reads_bytes:
             return None, inputs
         inputs = (inputs if decode is None else decode(inputs)).flatten(1)
         return pad(inputs, (0, missing)) if missing else inputs, None  # `pad` copies even if nothing is missing
