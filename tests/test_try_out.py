@@ -64,7 +64,7 @@ def test_comparisons_and_studies_are_checked_without_a_gpu(tried: list[str]):
     assert checked.first.plan.device == "cuda:0"
     assert tried == ["cpu"] * 2
     space = {"task.optimizer.lr": {"uniform": [0.1, 0.2]}}
-    study, (default, *corners) = check_study(Study(base(device="cuda"), space, resources=Resources(gpus=1)))
+    study, default, corners = check_study(Study(base(device="cuda"), space, resources=Resources(gpus=1)))
     check_on_clients(study, default, corners)
     assert tried == ["cpu"] * len(tried)
     assert len(tried) > 3  # the base, and corners that change more than the algorithm's options

@@ -13,43 +13,44 @@ from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, count_noun, prefix_errors
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
-from lit_cfl.tune.cluster import count_threads
 from lit_cfl.tune.objective import Objective, require_validation
 from lit_cfl.tune.points import first_settings, parse_points
 from lit_cfl.tune.record import TRIALS
-from lit_cfl.tune.schedulers import make_scheduler, stops_early
+from lit_cfl.tune.schedulers import make_scheduler
 from lit_cfl.tune.searchers import make_searcher
-from lit_cfl.tune.spaces import Space, format_values
+from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
 
+Corner = tuple[dict[str, Any], Experiment]  # a point at an end of the space, or of the study's points
 
-def check_study(study: Study) -> tuple[Study, list[Experiment]]:
+
+def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
     """Checks everything in a study that can be checked without its data.
 
     Returns:
-        The study with its seeds, and the experiment of the base, then of each corner of the space and each of the
+        The study with its seeds, the experiment of the base, and those of each corner of the space and each of the
             study's points.
 
     Raises:
         InputError: an unknown option (with the most similar known one), a refused value, a searcher or a scheduler
             that cannot be used.
     """
-    base, space, trials = study.whole_base, study.searched(), study.limits.trials
+    base, space, trials = study.whole_base, study.searched, study.limits.trials
     if space.grid and trials is not None and trials < space.size:
         raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
     with prefix_errors("base"):
         default = build(base)
     _require_reserved_gpus(study, default)
-    corners = []
-    for point in _points(study, space):
+    corners: list[Corner] = []
+    for point in [*space.corners(), *parse_points(study)]:
         with prefix_errors(f"space: {format_values(point)}"):
-            corners.append(build(base, space.words(point)))
+            corners.append((point, build(base, space.words(point))))
     whole = replace(study, seeds=study.seeds or default.seeds)
-    make_searcher(whole, space)
-    make_scheduler(whole, space, default.rounds, first_clustering_round(corners))
-    return whole, [default, *corners]
+    make_searcher(whole)
+    make_scheduler(whole, default.rounds, first_clustering_round(corners))
+    return whole, default, corners
 
 
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:
@@ -68,9 +69,9 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
         )
 
 
-def notices(space: Space, base: Experiment) -> list[str]:
-    """Lists notices for the user before a study over this space starts."""
-    lines = []
+def notices(study: Study, base: Experiment) -> list[str]:
+    """Lists notices for the user before a study starts."""
+    space, lines = study.searched, []
     if space.changes_data:
         lines.append(
             f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on: the "
@@ -85,7 +86,7 @@ def notices(space: Space, base: Experiment) -> list[str]:
     return lines
 
 
-def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> Scores:
+def check_on_clients(study: Study, default: Experiment, corners: Sequence[Corner]) -> Scores:
     """Checks that each corner could start on the base's clients.
 
     A corner that changes other options than the algorithm's is prepared as a whole.
@@ -99,7 +100,7 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
     seeds = study.seeds or default.seeds
     base, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(base)
-    for point, experiment in zip(_points(study, study.searched()), corners, strict=True):
+    for point, experiment in corners:
         with prefix_errors(f"space: {format_values(point)}"):
             _require_possible(experiment, base)
     base.engine.close()
@@ -107,10 +108,6 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
     del base
     release_gpu_memory()
     return scores
-
-
-def _points(study: Study, space: Space) -> list[dict[str, Any]]:
-    return [*space.corners(), *parse_points(study, space)]
 
 
 def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
@@ -125,9 +122,9 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
     prepared.engine.close()
 
 
-def first_clustering_round(corners: Sequence[Experiment]) -> int:
+def first_clustering_round(corners: Sequence[Corner]) -> int:
     """Returns the latest first clustering round in the space, before which no trial may be stopped."""
-    return max(experiment.algorithm.first_clustering_round() for experiment in corners)
+    return max(experiment.algorithm.first_clustering_round() for _, experiment in corners)
 
 
 @dataclass(frozen=True)
@@ -135,65 +132,50 @@ class PreparedStudy:
     """A checked study.
 
     Args:
-        study: Study with its seeds.
-        space: Parsed search space.
-        job: Settings that the trials share.
+        job: Inputs that the trials share, the study with its seeds among them.
         default: Experiment of the base.
-        rounds: Rounds of a trial.
         first_clustering_round: Round before which no trial is stopped.
         first: Settings that are tried before the searcher's: the default, then the study's points.
         limit: Number of trials to train.
     """
 
-    study: Study
-    space: Space
     job: TrialJob
     default: Experiment
-    rounds: int
     first_clustering_round: int
     first: list[GivenSetting]
     limit: int
+
+    @property
+    def study(self) -> Study:
+        """The study with its seeds."""
+        return self.job.study
 
     @property
     def size(self) -> str:
         """Describes the number and length of trials."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        return f"{count_noun(self.limit, 'trial')} of {count_noun(self.rounds, 'round')} under {under}"
+        return f"{count_noun(self.limit, 'trial')} of {count_noun(self.default.rounds, 'round')} under {under}"
 
 
 def prepare(study: Study, path: Path) -> PreparedStudy:
     """Checks a whole study without starting anything. Raises InputError."""
-    study, (default, *corners) = check_study(study)
+    study, default, corners = check_study(study)
     scores = check_on_clients(study, default, corners)
     objective = Objective.of(study.metric, scores, study.second_metric)
-    for experiment in (default, *corners):
+    for experiment in (default, *(experiment for _, experiment in corners)):
         experiment.evaluation.require_reported(objective.metric, scores, "metric")
     require_possible_target(objective.metric, study.limits.target, scores, "limits.target")
     study = replace(study, metric=objective.metric)
-    space = study.searched()
-    job = TrialJob(
-        study.name,
-        study.whole_base,
-        space,
-        list(study.seeds or []),
-        objective,
-        path.absolute() / TRIALS,
-        count_threads(study.resources),
-        stops_early(study),
-        study.limits.trial_minutes,
-        gpus=study.resources.gpus,
-    )
-    first = first_settings(study, space, default)
-    return PreparedStudy(
-        study, space, job, default, default.rounds, first_clustering_round(corners), first, _limit(study, space, first)
-    )
+    job = TrialJob(study, objective, path.absolute() / TRIALS)
+    first = first_settings(study, default)
+    return PreparedStudy(job, default, first_clustering_round(corners), first, _limit(study, first))
 
 
-def _limit(study: Study, space: Space, first: list[GivenSetting]) -> int:
+def _limit(study: Study, first: list[GivenSetting]) -> int:
     """Counts the trials to train: all points of a grid, plus the default if it is not one of them."""
-    if space.grid:
-        return space.size + sum(not setting.inside for setting in first)
+    if study.searched.grid:
+        return study.num_trials + sum(not setting.inside for setting in first)
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
     if study.num_trials < different:
         raise InputError(

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil, floor
+from math import floor
 
 import ray
 import torch
@@ -122,8 +122,3 @@ def require_room(path: str) -> None:
     free = shutil.disk_usage(path).free // 2**20
     if free < _FREE_MIB:
         raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")
-
-
-def count_threads(resources: Resources) -> int:
-    """Returns the number of PyTorch threads in a trial."""
-    return max(1, ceil(resources.cpus))

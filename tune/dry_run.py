@@ -29,7 +29,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     prepared = prepare(study, path)
     at_once = _at_once(prepared, address)
     dry_run.show_lines(console, _size(prepared, at_once))
-    for notice in notices(prepared.space, prepared.default):
+    for notice in notices(prepared.study, prepared.default):
         console.print(notice, soft_wrap=True)
     console.print("\nThe base; trials differ from it by their settings:")
     seconds = dry_run.show(console, prepared.job.of_trial(prepared.default, DEFAULT))
@@ -43,15 +43,14 @@ def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
 
 
 def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
-    space, resources, repeats = prepared.space, prepared.study.resources, prepared.study.num_repeats
-    searched = ["algorithm"] if space.algorithms else []
+    resources, repeats = prepared.study.resources, prepared.study.num_repeats
     points = len(prepared.first) - 1
     then = f", then {points} point(s) of the study's" if points else ""
     each = f"{resources.cpus:g} core(s)" + (f" and {resources.gpus:g} GPU(s)" if resources.gpus else "")
     places = f"{at_once} at most" if at_once else "as many as the cluster has room for"
     lines = {
         "study": prepared.size,
-        "searched": ", ".join([*searched, *(parameter.key for parameter in space.parameters)]),
+        "searched": ", ".join(prepared.study.searched.distributions()),
         "tried first": f"the base's setting{then}",
         "at a time": f"{places}, each with {each}",
     }

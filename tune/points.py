@@ -15,14 +15,14 @@ from lit_cfl.tune.study import Study
 from lit_cfl.tune.trials import GivenSetting
 
 
-def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:
+def parse_points(study: Study) -> list[dict[str, Any]]:
     """Parses a study's points into searcher values. Raises InputError for a point outside the space."""
     points, found = study.points or [], []
     if not isinstance(points, list):
         raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
     for number, point in enumerate(points):
         with prefix_errors(f"points: number {number + 1}, {point!r}"):
-            found.append(_parsed(point, space))
+            found.append(_parsed(point, study.searched))
     return found
 
 
@@ -65,12 +65,12 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
     return value if isinstance(what, IntDistribution) else decimal(float(value), what)
 
 
-def default_setting(study: Study, space: Space, default: Experiment) -> GivenSetting:
+def default_setting(study: Study, default: Experiment) -> GivenSetting:
     """Finds the base's values of the searched options, and whether they lie in the space.
 
     They do if a trial with these values would be exactly the base's experiment.
     """
-    described = default.described()
+    space, described = study.searched, default.described()
     chosen = {"algorithm": _name(space, described)} if space.algorithms else {}
     values = dict(chosen)
     for p in space.of(str(chosen.get("algorithm", ""))):
@@ -101,7 +101,7 @@ def _value(described: Mapping[str, Any], option: str) -> Any:
     return node
 
 
-def first_settings(study: Study, space: Space, default: Experiment) -> list[GivenSetting]:
+def first_settings(study: Study, default: Experiment) -> list[GivenSetting]:
     """Lists the settings that a study tries first: the default, then its points."""
-    points = [GivenSetting(POINT, values) for values in parse_points(study, space)]
-    return [default_setting(study, space, default), *points]
+    points = [GivenSetting(POINT, values) for values in parse_points(study)]
+    return [default_setting(study, default), *points]

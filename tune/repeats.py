@@ -65,7 +65,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     if not seeds:
         return None
     say(f"training the best and the default setting on {len(seeds)} new seeds")
-    configs = {DEFAULT: job.of_trial(build(job.base), DEFAULT).described()}
+    configs = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).described()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
     # the current folder of a worker differs
@@ -108,9 +108,9 @@ def _trained(
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
     callbacks = RunCallbacks(notice=lambda line: None)  # the study prints the notice once
-    with limited(path / setting / f"seed-{seed}", job.minutes), no_code_from(job.folder.parent):
+    with limited(path / setting / f"seed-{seed}", job.study.limits.trial_minutes), no_code_from(job.folder.parent):
         job.limit_gpu_memory()
-        experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
+        experiment = build(dict(config) | {"name": f"{job.study.name}-{setting}-seed-{seed}", "seeds": [seed]})
         if job.data is not None:
             job.data.give_to(experiment)
         return run(experiment, path / setting / f"seed-{seed}", callbacks, mode="resume").summary

@@ -11,7 +11,6 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 from lit_cfl.errors import InputError
 from lit_cfl.tune.named_classes import find_class, instantiate
 from lit_cfl.tune.record import NUMBER, ROUNDS
-from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.study import Study
 
 _SCHEDULERS: dict[str, type[TrialScheduler]] = {
@@ -44,7 +43,7 @@ class EarlierTrial:
 
 
 def make_scheduler(
-    study: Study, space: Space, rounds: int, first_clustering_round: int, earlier: Sequence[EarlierTrial] = ()
+    study: Study, rounds: int, first_clustering_round: int, earlier: Sequence[EarlierTrial] = ()
 ) -> "SchedulerPerAlgorithm":
     """Makes the scheduler: a separate one per algorithm, since algorithms learn at different speeds.
 
@@ -57,7 +56,7 @@ def make_scheduler(
         InputError: a scheduler that a study cannot use, an option that it does not take, or a first decision that
             would come too early.
     """
-    names = list(space.algorithms) or [""]
+    names = list(study.searched.algorithms) or [""]
     return SchedulerPerAlgorithm({name: _one(study, rounds, first_clustering_round) for name in names}, earlier)
 
 

@@ -61,7 +61,7 @@ def run_study(
         prepared = prepare(study, path)
         trials = _trials(prepared, path, study_id)
         if resume:
-            trials.load(prepared.job.minutes)
+            trials.load(study.limits.trial_minutes)
         with stoppable(path):
             try:
                 with connected(address, study.resources):
@@ -73,9 +73,9 @@ def run_study(
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
     """Runs the rest of a study once Ray is available."""
-    say.describe_progress = partial(describe_progress, trials, prepared.rounds)
+    say.describe_progress = partial(describe_progress, trials, prepared.default.rounds)
     require_shared_folder(str(path.absolute()))
-    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space, prepared.default)]))
+    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
     files = StudyFiles(prepared, trials, path)
@@ -108,7 +108,7 @@ def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
     return Trials(
         path.absolute() / TRIALS,
         prepared.first,
-        make_searcher(study, prepared.space, prepared.job.objective),
+        make_searcher(study, prepared.job.objective),
         prepared.limit,
         study.limits.concurrent,
         study_id=study_id,

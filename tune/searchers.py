@@ -44,12 +44,13 @@ class Searcher(Protocol):
         """
 
 
-def make_searcher(study: Study, space: Space, objective: Objective | None = None) -> Searcher:
+def make_searcher(study: Study, objective: Objective | None = None) -> Searcher:
     """Makes the searcher, seeded.
 
     Raises:
         InputError: not a sampler of Optuna, unknown options, or a sampler that a grid or two objectives cannot use.
     """
+    space = study.searched
     default = RandomSampler if study.second_metric is None else TPESampler
     kind, given = find_class(study.searcher, "searcher", default, _SAMPLERS)
     if space.grid and (given or kind is not RandomSampler):

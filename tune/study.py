@@ -1,7 +1,8 @@
 """A study as its file describes it."""
 
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from functools import cached_property
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ class Resources:
             raise InputError(f"resources.cpus is {self.cpus}; give a number above 0")
         if not self.gpus >= 0:
             raise InputError(f"resources.gpus is {self.gpus}; give 0 or more")
+
+    @property
+    def threads(self) -> int:
+        """The number of PyTorch threads in a trial."""
+        return max(1, ceil(self.cpus))
 
 
 @dataclass(frozen=True)
@@ -128,9 +134,9 @@ class Study:
     @property
     def num_trials(self) -> int:
         """The number of trials."""
-        space = self.searched()
-        return space.size if space.grid else self.limits.trials or _DEFAULT_TRIALS
+        return self.searched.size if self.searched.grid else self.limits.trials or _DEFAULT_TRIALS
 
+    @cached_property
     def searched(self) -> Space:
         """The parsed search space."""
         return parse_space(self.space)

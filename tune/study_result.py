@@ -57,12 +57,7 @@ def columns(job: TrialJob) -> list[str]:
     seeds = [f"seed {seed}" for seed in job.seeds]
     first = ["trial_id", "status", "origin", "repeats", "rounds", "seeds", "seconds", TRAFFIC]
     front = ["front"] if job.objective.second else []
-    return [*first, *parameters_of(job), *seeds, job.objective.metric, *front, ERROR]
-
-
-def parameters_of(job: TrialJob) -> list[str]:
-    """Lists the searched values by their columns."""
-    return [*(["algorithm"] if job.space.algorithms else []), *(p.key for p in job.space.parameters)]
+    return [*first, *job.study.searched.distributions(), *seeds, job.objective.metric, *front, ERROR]
 
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
@@ -75,7 +70,7 @@ def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
     """Writes `best.yaml`."""
     metric = job.objective.metric
     note = f"expect its {metric} again: {row[metric]:.4f}"
-    _write_config(path, trial, f"The best trial of {job.study}, {trial.name}; {note}")
+    _write_config(path, trial, f"The best trial of {job.study.name}, {trial.name}; {note}")
 
 
 def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) -> None:
@@ -85,7 +80,9 @@ def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) 
     for row in rows:
         name = row["trial_id"]
         note = f"expect its {metric} {row[metric]:.4f} at {row[TRAFFIC]:.3f} {TRAFFIC} again"
-        _write_config(folder / f"{name}.yaml", trials / name, f"On the Pareto front of {job.study}, {name}; {note}")
+        _write_config(
+            folder / f"{name}.yaml", trials / name, f"On the Pareto front of {job.study.name}, {name}; {note}"
+        )
     for file in folder.glob("*.yaml"):
         if file.stem not in [row["trial_id"] for row in rows]:
             file.unlink()
@@ -169,13 +166,13 @@ class StudyFiles:
         if objective.second:
             write_front(self.path / FRONT, self.path / TRIALS, job, front)
         inside = [row for row in trained if row["origin"] != DEFAULT or self.prepared.first[0].inside]
-        shares = self._guard("importance", lambda: importance(inside, self.prepared.space, objective)) or {}
+        shares = self._guard("importance", lambda: importance(inside, job.study.searched, objective)) or {}
         if pictures:
             self._draw(trained, shares)
         return StudyResult(self.path, rows, best, shares, None, objective=objective)
 
     def _draw(self, rows: Sequence[Row], shares: dict[str, float]) -> None:
         begun, job = monotonic(), self.prepared.job
-        draw(self.path / PICTURES, rows, parameters_of(job), job.objective, shares, self._guard)
+        draw(self.path / PICTURES, rows, list(job.study.searched.distributions()), job.objective, shares, self._guard)
         self._drawn = monotonic()
         self._took = self._drawn - begun

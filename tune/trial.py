@@ -3,7 +3,7 @@
 import faulthandler
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
@@ -32,7 +32,8 @@ from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.service import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, SECONDS, TOO_LONG, read_limit, trial_id
-from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.schedulers import stops_early
+from lit_cfl.tune.study import Study
 
 
 @dataclass(frozen=True)
@@ -80,35 +81,27 @@ class TrialJob:
     """The common inputs of all trials of a study.
 
     Args:
-        study: Name of the study.
-        base: Configuration of the experiment.
-        space: Search space.
-        seeds: Seeds of every trial.
+        study: The study, with its whole base and its seeds.
         objective: Reported objective.
         folder: Folder of the trials' directories.
-        threads: PyTorch threads of each trial, unless the base sets another number.
-        watched: True if a scheduler needs every round's result.
-        minutes: Time limit of a trial in minutes; None = no limit.
         data: Data of the base, already loaded; None = each trial loads its own.
-        gpus: Share of a GPU per trial, see `Resources`.
     """
 
-    study: str
-    base: Mapping[str, Any]
-    space: Space
-    seeds: Sequence[int]
+    study: Study
     objective: Objective
     folder: Path
-    threads: int = 1
-    watched: bool = True
-    minutes: float | None = None
     data: SharedData | None = None
-    gpus: float = 0.0
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of every trial."""
+        return self.study.seeds or []
 
     def limit_gpu_memory(self) -> None:
         """Limits this process to a trial's share of a GPU's memory, leaving the rest to other trials."""
-        if 0 < self.gpus < 1:
-            torch.cuda.set_per_process_memory_fraction(self.gpus)
+        share = self.study.resources.gpus
+        if 0 < share < 1:
+            torch.cuda.set_per_process_memory_fraction(share)
 
     def _device(self, experiment: Experiment, plan: PlanOptions) -> str | None:
         """Returns the CPU for a trial without a share of a GPU; None = the experiment's choice.
@@ -116,11 +109,11 @@ class TrialJob:
         Ray hides no GPU from a worker that asked for none: all trials of a node would train on its first one.
         """
         by_ray = experiment.engine == "ray" or bool(plan.workers)
-        return "cpu" if not self.gpus and not by_ray and experiment.device == "auto" else None
+        return "cpu" if not self.study.resources.gpus and not by_ray and experiment.device == "auto" else None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
         """Builds the experiment at a point of the space; trackers show it under the study and this name."""
-        experiment = build(self.base, self.space.words(values))
+        experiment = build(self.study.whole_base, self.study.searched.words(values))
         told = ", ".join(f"{key} = {value}" for key, value in values.items())
         return self.of_trial(experiment.changed(tracking={"notes": told}), name)
 
@@ -131,10 +124,10 @@ class TrialJob:
         plan = experiment.plan or PlanOptions()
         device = plan.device or self._device(experiment, plan)
         return experiment.changed(
-            name=f"{self.study}-{name}",
+            name=f"{self.study.name}-{name}",
             seeds=list(self.seeds),
-            plan={"threads": plan.threads or self.threads, "device": device},
-            tracking={"group": experiment.tracking.group or self.study},
+            plan={"threads": plan.threads or self.study.resources.threads, "device": device},
+            tracking={"group": experiment.tracking.group or self.study.name},
         )
 
 
@@ -211,7 +204,7 @@ class TrialReport:
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
         self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
-        if self.job.watched or monotonic() - self._told >= _SECONDS_UNWATCHED:
+        if stops_early(self.job.study) or monotonic() - self._told >= _SECONDS_UNWATCHED:
             self._told = monotonic()
             ray_tune.report(self._last | {FINISHED: False})
 
@@ -280,12 +273,15 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     report = TrialReport(job, path)
     try:
         wait_until_free(path)  # an earlier process of this trial may not have ended yet
-        with limited(path, job.minutes), no_code_from(job.folder.parent):  # the study may be somebody else's
+        with (
+            limited(path, job.study.limits.trial_minutes),
+            no_code_from(job.folder.parent),
+        ):  # the study may be somebody else's
             job.limit_gpu_memory()
             if config[NUMBER] == 0:  # the base's own setting, which may lie outside the space
-                experiment = job.of_trial(build(job.base), path.name)
+                experiment = job.of_trial(build(job.study.whole_base), path.name)
             else:
-                experiment = job.experiment(job.space.values_of(config), path.name)
+                experiment = job.experiment(job.study.searched.values_of(config), path.name)
             report.begin(experiment)
             # the study prints notices once
             callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)

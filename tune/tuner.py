@@ -12,7 +12,7 @@ from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_stu
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, RUNNING, SECONDS, TrialRecord
-from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler
+from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler, stops_early
 from lit_cfl.tune.trials import Trials
 
 _KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
@@ -65,7 +65,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def earlier_trials(prepared: PreparedStudy, trials: Trials) -> list[EarlierTrial]:
     """Reads what the trials of a resumed study reported to its scheduler, from their records and `metrics.csv`."""
-    if not prepared.job.watched:
+    if not stops_early(prepared.study):
         return []
     trained = [record for record in trials.records.values() if record.repeats is None]
     return [
@@ -84,7 +84,9 @@ def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[d
     file = (path if len(job.seeds) == 1 else path / f"seed-{job.seeds[0]}") / "metrics.csv"
     # the last row may be incomplete after a kill
     rows = read_table(file, file.read_bytes().rfind(b"\n") + 1) if file.exists() else []
-    end = prepared.rounds if record.status == RUNNING else told.get(ROUNDS, 0)  # the record holds the last result
+    end = (
+        prepared.default.rounds if record.status == RUNNING else told.get(ROUNDS, 0)
+    )  # the record holds the last result
     results = [
         {ROUNDS: row["round"], metric: row[metric]}
         for row in rows
@@ -114,8 +116,7 @@ def new_tuner(
         records: Folder of Ray's records, which are never read again.
         say, after_step: Arguments of `StudyCallback`.
     """
-    study, space, limits = prepared.study, prepared.space, prepared.study.limits
-    objective = prepared.job.objective
+    study, limits, objective = prepared.study, prepared.study.limits, prepared.job.objective
     reached = [r for r in trials.records.values() if r.status == FINISHED_STATUS]
     end = EndOfStudy(objective, limits.target, [r.told[objective.metric] for r in reached])
     return ray_tune.Tuner(
@@ -126,7 +127,7 @@ def new_tuner(
             num_samples=_NO_LIMIT,
             search_alg=TrialSource(trials),
             scheduler=make_scheduler(
-                study, space, prepared.rounds, prepared.first_clustering_round, earlier_trials(prepared, trials)
+                study, prepared.default.rounds, prepared.first_clustering_round, earlier_trials(prepared, trials)
             ),
             time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
             reuse_actors=True,
@@ -137,7 +138,7 @@ def new_tuner(
             storage_path=str(records.parent),
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             stop=end,
-            callbacks=[StudyCallback(space, objective.metric, trials.num_over, trials.limit, say, after_step)],
+            callbacks=[StudyCallback(study.searched, objective.metric, trials.num_over, trials.limit, say, after_step)],
             verbose=0,
         ),
     )

@@ -11,6 +11,7 @@ from lit_cfl.progress import dry_run
 from lit_cfl.tune import cluster
 from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.study import Study
 
 STUDY = {"seeds": [3, 4], "num_repeats": 5}
 
@@ -64,9 +65,12 @@ def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
     time: str,
 ):
     """The study is checked once for all of them."""
-    monkeypatch.setattr(
-        "lit_cfl.tune.dry_run.prepare", lambda study, path: replace(prepared, study=study, limit=study.num_trials)
-    )
+
+    def with_study(study: Study, path: Path) -> PreparedStudy:
+        job = replace(prepared.job, study=replace(study, seeds=prepared.study.seeds))
+        return replace(prepared, job=job, limit=study.num_trials)
+
+    monkeypatch.setattr("lit_cfl.tune.dry_run.prepare", with_study)
     monkeypatch.setattr("lit_cfl.tune.options.base_config", lambda base, folder: prepared.study.base)
     lines = said(capsys, *words.split())
     assert lines["at a time"] == at_a_time

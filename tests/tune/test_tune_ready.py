@@ -95,14 +95,12 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     if name not in DRAWN:
         monkeypatch.setattr("lit_cfl.tune.pictures._write", lambda *_: None)
     as_it_is = prepare(parse_study(["--config", name]).study, tmp_path / "as-it-is")
-    assert as_it_is.first_clustering_round < as_it_is.rounds / 2
+    assert as_it_is.first_clustering_round < as_it_is.default.rounds / 2
     config = shortened(name, as_it_is.first_clustering_round, tmp_path)
     study = parse_study(["--config", str(config)]).study
     prepared = prepare(study, tmp_path)
     objective = prepared.job.objective
-    trials = Trials(
-        prepared.job.folder, prepared.first, make_searcher(study, prepared.space, objective), prepared.limit
-    )
+    trials = Trials(prepared.job.folder, prepared.first, make_searcher(study, objective), prepared.limit)
     told: dict[str, Any] = {}
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
     monkeypatch.setattr(ray_tune, "report", lambda metrics, **_: told.update(metrics))

@@ -63,7 +63,9 @@ def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
     Path("mine").mkdir()
     Path("mine/best.yaml").write_text(str(base()))
     best = {"origin": "search", "trial_id": "0004"}
-    found = repeats.repeat(replace(prepared, study=study), best, Path("mine"), say=lambda line: None)
+    found = repeats.repeat(
+        replace(prepared, job=replace(prepared.job, study=study)), best, Path("mine"), say=lambda line: None
+    )
     assert runs.most == most
     assert runs.folders == {tmp_path / "mine" / "repeats"}  # a worker has another current folder
     assert found is not None

@@ -20,6 +20,7 @@ from lit_cfl.tune.callbacks import StudyCallback, describe_end
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.study import Resources, Study
 from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
@@ -29,21 +30,26 @@ METRIC = "val/weighted_accuracy"
 
 @pytest.fixture
 def job(tmp_path: Path) -> TrialJob:
-    return TrialJob("s", base(), parse_space({"algorithm": ALGORITHMS}), [4, 2], Objective(), tmp_path / "trials")
+    study = Study(base(), {"algorithm": ALGORITHMS}, "s", seeds=[4, 2])
+    return TrialJob(study, Objective(), tmp_path / "trials")
+
+
+def with_study(job: TrialJob, **changes: Any) -> TrialJob:
+    return replace(job, study=replace(job.study, **changes))
 
 
 def told(rounds: int, **more: Any) -> dict[str, Any]:
     return {"rounds": rounds, "seconds": 1.5, "traffic/mib": 2.0, METRIC: 0.5} | more
 
 
-@pytest.mark.parametrize(("watched", "expected"), [(True, [1, 2, 3, 4, 5]), (False, [1, 3, 4])])
+@pytest.mark.parametrize(("scheduler", "expected"), [(None, [1, 2, 3, 4, 5]), ("FIFOScheduler", [1, 3, 4])])
 def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
-    watched: bool, expected: list[int], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: str | None, expected: list[int], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     clock, sent = [0.0], []
     monkeypatch.setattr(trial, "monotonic", lambda: clock[0])
     monkeypatch.setattr(trial.ray_tune, "report", lambda metrics: sent.append(metrics["rounds"]))
-    report = trial.TrialReport(replace(job, watched=watched), tmp_path, _rounds=9)
+    report = trial.TrialReport(with_study(job, scheduler=scheduler), tmp_path, _rounds=9)
     for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0], 1):
         report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
     assert sent == expected
@@ -64,7 +70,7 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
 def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
     gpus: float, changes: dict[str, Any], device: str | None, job: TrialJob
 ):
-    experiment = replace(job, gpus=gpus).of_trial(build(base(**changes)), "0001")
+    experiment = with_study(job, resources=Resources(gpus=gpus)).of_trial(build(base(**changes)), "0001")
     assert experiment.plan is not None
     assert experiment.plan.device == device
     assert experiment.described()["plan"]["device"] == device
@@ -78,7 +84,7 @@ def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", held.append)
     monkeypatch.setattr(trial.ray_tune, "report", lambda *_, **__: None)
-    of_gpu = replace(job, gpus=gpus)
+    of_gpu = with_study(job, resources=Resources(gpus=gpus))
     trial.run_trial({NUMBER: 1, "no": "such option"}, of_gpu)
     assert held == expected
     with pytest.raises(InputError):

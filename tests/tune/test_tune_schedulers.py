@@ -19,7 +19,6 @@ from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER, ROUNDS
 from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler, stops_early
 from lit_cfl.tune.searchers import make_searcher
-from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources, Study
 from lit_cfl.tune.trials import GivenSetting, Trials
 from lit_cfl.tune.tuner import TrialSource, earlier_trials
@@ -43,9 +42,8 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
     """A study of the synthetic trainable in Ray, which goes the way of a real one from its trials on."""
     from ray import tune as ray_tune
 
-    space = study.searched()
     first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]
-    trials = Trials(path / "trials", first, make_searcher(study, space), samples)
+    trials = Trials(path / "trials", first, make_searcher(study), samples)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1" if trials.searcher.learns else str(samples))
         results = ray_tune.Tuner(
@@ -56,7 +54,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
                 num_samples=-1,
                 search_alg=TrialSource(trials),
                 reuse_actors=True,
-                scheduler=make_scheduler(study, space, 8, 0),
+                scheduler=make_scheduler(study, 8, 0),
             ),
             run_config=ray_tune.RunConfig(name="synthetic", storage_path=str(path), verbose=0),
         ).fit()
@@ -153,7 +151,7 @@ def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, ca
 def test_what_cannot_search_this_space_is_refused(space: dict[str, Any], options: dict[str, Any], message: str):
     asked = study(space, **options)
     with pytest.raises(InputError, match=message):
-        make_searcher(asked, asked.searched()), make_scheduler(asked, asked.searched(), 8, 3)
+        make_searcher(asked), make_scheduler(asked, 8, 3)
 
 
 class Controller:
@@ -179,7 +177,7 @@ TWO = {"algorithm": {"choice": ["FedAvg", "StoCFL"]}}
 
 @pytest.mark.parametrize("kind", ["ASHAScheduler", "MedianStoppingRule"])
 def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
-    controller = Controller(make_scheduler(study(TWO, scheduler=kind), parse_space(TWO), 16, 0))
+    controller = Controller(make_scheduler(study(TWO, scheduler=kind), 16, 0))
     default = controller.add(0, "FedAvg")
     fast = [controller.add(number, "FedAvg") for number in range(1, 6)]
     slow = [controller.add(number, "StoCFL") for number in range(6, 9)]
@@ -196,14 +194,13 @@ def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
 
 
 def test_no_trial_is_stopped_before_its_algorithm_clusters():
-    space = parse_space(ETA)
-    asha = only(make_scheduler(study(ETA), space, 20, 12))
+    asha = only(make_scheduler(study(ETA), 20, 12))
     assert min(rounds for rounds, _ in asha._brackets[0]._rungs) == 13
     assert (asha._max_t, asha._time_attr) == (20, ROUNDS)
-    early = only(make_scheduler(study(ETA), space, 20, 0))
+    early = only(make_scheduler(study(ETA), 20, 0))
     assert min(rounds for rounds, _ in early._brackets[0]._rungs) == 5  # a quarter of the rounds
     for first, grace in ((12, 13), (0, 5)):
-        assert only(make_scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, first))._grace_period == grace
+        assert only(make_scheduler(study(ETA, scheduler="MedianStoppingRule"), 20, first))._grace_period == grace
 
 
 def test_which_schedulers_judge_trials_by_their_rounds():
@@ -225,15 +222,15 @@ def earlier(number: int, rounds: int) -> EarlierTrial:
 def test_a_trial_after_a_resume_is_stopped_in_the_round_of_the_undisturbed_study(kind: str):
     """Three trials have ended and a fourth is in round 6; a trial of 0.4 falls behind them in round 4 of 16."""
     asked = study(TWO, scheduler=kind)
-    whole = Controller(make_scheduler(asked, parse_space(TWO), 16, 0))
+    whole = Controller(make_scheduler(asked, 16, 0))
     for number, (figure, ended) in EARLIER.items():
         trial = whole.add(number, "FedAvg")
         assert [whole.reports(trial, done, figure) for done in range(1, 16 if ended else 7)][-1] == "CONTINUE"
         if ended:
             whole.groups.on_trial_complete(whole, trial, {ROUNDS: 15, METRIC: figure})
     before = [earlier(number, 15 if ended else 6) for number, (_, ended) in EARLIER.items()]
-    resumed = Controller(make_scheduler(asked, parse_space(TWO), 16, 0, before))
-    begun_again = Controller(make_scheduler(asked, parse_space(TWO), 16, 0))
+    resumed = Controller(make_scheduler(asked, 16, 0, before))
+    begun_again = Controller(make_scheduler(asked, 16, 0))
     last = resumed.add(4, "FedAvg")
     assert [resumed.reports(last, done, 0.8) for done in range(5, 9)] == ["CONTINUE"] * 4  # from its checkpoint on
     for controller, rounds in ((whole, 4), (resumed, 4), (begun_again, None)):
@@ -246,7 +243,7 @@ def test_a_trial_whose_last_round_was_not_yet_judged_is_stopped_when_it_reports_
     before = [earlier(number, 15) for number in (1, 2, 3)] + [
         EarlierTrial("0004", {NUMBER: 4, "algorithm": "FedAvg"}, [{ROUNDS: 4, METRIC: 0.4}], ended=False)
     ]
-    resumed = Controller(make_scheduler(study(TWO), parse_space(TWO), 16, 0, before))
+    resumed = Controller(make_scheduler(study(TWO), 16, 0, before))
     assert resumed.reports(resumed.add(4, "FedAvg"), 5, 0.9) == "STOP"
 
 
@@ -255,7 +252,11 @@ def test_what_a_scheduler_was_told_is_read_from_the_files_of_a_study(tmp_path: P
     prepared = prepare(asked, tmp_path)
     settings = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]
     trials = new_trials(prepared.job.folder, settings, prepared.limit, first=prepared.first)
-    table = f"round,{METRIC}\n1,\n" + "".join(f"{done},0.{done}\n" for done in range(2, prepared.rounds + 1)) + "9,0"
+    table = (
+        f"round,{METRIC}\n1,\n"
+        + "".join(f"{done},0.{done}\n" for done in range(2, prepared.default.rounds + 1))
+        + "9,0"
+    )
     for number in range(3):
         assert trials.next() is not None
         folder = prepared.job.folder / f"{number:04}" / "seed-3"
@@ -264,7 +265,15 @@ def test_what_a_scheduler_was_told_is_read_from_the_files_of_a_study(tmp_path: P
     trials.end(1, {METRIC: 0.3, ROUNDS: 3})
     found = earlier_trials(prepared, trials)
     rounds = [[(result[ROUNDS], result[METRIC]) for result in trial.results] for trial in found]
-    alive = [(done, float(f"0.{done}")) for done in range(2, prepared.rounds)]  # its last result is of all seeds
+    alive = [
+        (done, float(f"0.{done}")) for done in range(2, prepared.default.rounds)
+    ]  # its last result is of all seeds
     assert rounds == [alive, [(2, 0.2), (3, 0.3)], alive]
     assert [(trial.config[NUMBER], trial.ended) for trial in found] == [(0, False), (1, True), (2, False)]
-    assert earlier_trials(replace(prepared, job=replace(prepared.job, watched=False)), trials) == []
+    assert (
+        earlier_trials(
+            replace(prepared, job=replace(prepared.job, study=replace(prepared.study, scheduler="FIFOScheduler"))),
+            trials,
+        )
+        == []
+    )

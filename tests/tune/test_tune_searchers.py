@@ -30,7 +30,7 @@ def study(space: dict[str, Any], **changes: Any) -> Study:
 
 
 def optuna_of(asked: Study) -> Optuna:
-    found = make_searcher(asked, asked.searched())
+    found = make_searcher(asked)
     assert isinstance(found, Optuna)
     return found
 
@@ -81,7 +81,7 @@ def test_cma_es_without_its_package_or_with_two_objectives_is_refused(monkeypatc
     for there, second, remedy in ((None, None, "pip install cmaes"), ("there", "traffic/mib", "one objective only")):
         monkeypatch.setattr("lit_cfl.tune.searchers.find_spec", lambda name, there=there: there)
         with pytest.raises(InputError, match=remedy):
-            make_searcher(replace(asked, second_metric=second), asked.searched())
+            make_searcher(replace(asked, second_metric=second))
 
 
 def test_a_sampler_that_has_tried_everything_ends_nothing():
@@ -95,7 +95,7 @@ def test_a_sampler_that_has_tried_everything_ends_nothing():
 
 def test_a_grid_asks_for_every_combination():
     asked = study({"algorithm.eta_g": {"grid": [0.0, 0.5]}, "algorithm.measure": {"grid": ["edc", None]}})
-    grid = make_searcher(asked, asked.searched())
+    grid = make_searcher(asked)
     points = [grid.ask(number) for number in range(5)]
     assert points[:2] == [{"algorithm.eta_g": 0.0, "algorithm.measure": word} for word in ("edc", "null")]
     assert points[3:] == [{"algorithm.eta_g": 0.5, "algorithm.measure": "null"}, None]
@@ -105,7 +105,7 @@ def first_of(algorithm: dict[str, Any] | None, space: dict[str, Any], **changes:
     content = base(**({} if algorithm is None else {"algorithm": algorithm}))
     default = build(content)
     whole = Study(default.described(), space, **changes)
-    return first_settings(whole, whole.searched(), default)
+    return first_settings(whole, default)
 
 
 def test_a_default_in_the_space_is_told_to_the_searcher():

@@ -24,7 +24,7 @@ from lit_cfl.tune.study import Limits, Study
 
 def check(space: dict[str, Any], **changes: Any) -> None:
     """All checks of a study before it starts."""
-    study, (default, *corners) = check_study(Study(base(**changes), space))
+    study, default, corners = check_study(Study(base(**changes), space))
     check_on_clients(study, default, corners)
 
 
@@ -192,7 +192,7 @@ def test_conditions_within_an_algorithm_go_by_its_own_names():
 
 def test_optuna_is_asked_for_what_matters_alone():
     study = Study(base(algorithm=STOCFL), CONDITIONAL, searcher="TPESampler")
-    drawn = [make_searcher(replace(study, search_seed=k), study.searched()).ask(0) or {} for k in range(8)]
+    drawn = [make_searcher(replace(study, search_seed=k)).ask(0) or {} for k in range(8)]
     assert {point["algorithm.psi"] for point in drawn} == {"gradient", "update"}
     for point in drawn:
         assert ("algorithm.psi_budget" in point) == (point["algorithm.psi"] == "update")
@@ -201,7 +201,7 @@ def test_optuna_is_asked_for_what_matters_alone():
 @pytest.mark.parametrize("name", ["RandomSampler", "TPESampler"])
 def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
     study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
-    chosen = make_searcher(study, study.searched())
+    chosen = make_searcher(study)
     values = [(chosen.ask(number) or {})["batch"] for number in range(10)]  # TPE draws its first ten at random
     assert {type(value) for value in values} == {int}
     assert 1 <= min(values) <= max(values) <= 1024
@@ -210,26 +210,26 @@ def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
 
 def test_a_space_over_the_data_gets_a_note():
     experiment = build(base())
-    assert notices(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}), experiment) == []
+    assert notices(Study(base(), {"algorithm.eta_g": {"uniform": [0, 1]}}), experiment) == []
     space = {"data.rotations": {"choice": [[0, 90], [0, 180]]}, "data": {"choice": ["Digits"]}}
-    (note,) = notices(parse_space(space), experiment)
+    (note,) = notices(Study(base(), space), experiment)
     assert note.startswith("note: data, data.rotations may change who the clients are")
 
 
 def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
-    space = parse_space({"algorithm": ALGORITHMS})
-    assert notices(space, build(base())) == []  # every client is drawn once, in turn
-    (note,) = notices(space, build(base(selection="uniform")))
+    study = Study(base(), {"algorithm": ALGORITHMS})
+    assert notices(study, build(base())) == []  # every client is drawn once, in turn
+    (note,) = notices(study, build(base(selection="uniform")))
     assert "with evaluation.clients: all in the base, each is scored on all" in note
-    assert notices(space, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
+    assert notices(study, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
 
 
 def test_values_of_a_step_are_decimal_so_that_the_bases_own_is_none_of_them_twice():
     space = {"algorithm.eta_g": {"uniform": [0.1, 0.8], "step": 0.05}}
     study = Study(base(), space, limits=Limits(trials=64))
-    drawn = {(make_searcher(study, study.searched()).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
+    drawn = {(make_searcher(study).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
     assert drawn == {0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8}
-    (point,) = parse_points(replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]), study.searched())
+    (point,) = parse_points(replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]))
     assert point == {"algorithm.eta_g": 0.3}
 
 
@@ -249,12 +249,12 @@ def test_classes_with_their_arguments_are_searched_as_they_are_written(tmp_path:
     """The parser would fill in all defaults of a class that goes by its whole path, `params: None` of Adam, too."""
     study = parse_study(["--config", str(optimizers(tmp_path))]).study
     assert study.space == yaml.safe_load(optimizers(tmp_path).read_text())["space"]
-    _, (_, *corners) = check_study(study)
+    _, _, corners = check_study(study)
     tried = {
-        (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for one in corners
+        (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for _, one in corners
     }
     assert len(tried) == 2 * 1 * 2
-    rates = [one.described()["task"]["init_args"]["optimizer"] for one in corners]
+    rates = [one.described()["task"]["init_args"]["optimizer"] for _, one in corners]
     assert {(o["class_path"], o["init_args"]["lr"]) for o in rates} == {
         ("torch.optim.Adam", 0.001),
         ("torch.optim.SGD", 0.01),
@@ -360,7 +360,7 @@ def test_the_latest_first_clustering_round_of_the_space_counts():
     space = {
         "algorithm": {"choice": ["FedAvg", {"class_path": "FLHC", "space": {"warmup_rounds": {"choice": [1, 3]}}}]}
     }
-    assert first_clustering_round(check_study(Study(base(), space))[1][1:]) == 3
+    assert first_clustering_round(check_study(Study(base(), space))[2]) == 3
 
 
 def test_a_study_is_read_and_options_change_it(tmp_path: Path):
