@@ -1,4 +1,4 @@
-"""Compiles `lit_cfl/engines/chain/steps.cpp` when the package is built; `python hatch_build.py` does it in a checkout.
+"""Compiles `lit_cfl/engines/steps.cpp` when the package is built; `python hatch_build.py` does it in a checkout.
 
 Without a C++ compiler the package is installed as well, and PyTorch alone trains. The compiler is $CXX, c++, g++ or
 clang++.
@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-FOLDER = Path("lit_cfl/engines/chain")
+FOLDER = Path("lit_cfl/engines")
 KINDS = {
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma"],
     "AVX2": ["-mavx2", "-mfma"],

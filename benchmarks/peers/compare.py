@@ -19,7 +19,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -67,6 +67,15 @@ def output(command: Sequence[str]) -> str:
     return done.stdout
 
 
+def one_turn(pythons: Mapping[str, str], model: str, rounds: int) -> dict[str, float]:
+    """Milliseconds per client-step of each framework; each is printed at once: a turn of the CNN is long."""
+    turn = {}
+    for name, python in pythons.items():
+        turn[name] = milliseconds(name, python, model, rounds)
+        print(f"{model}, {name}: {turn[name]:.3g} ms", file=sys.stderr, flush=True)
+    return turn
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="+", required=True, metavar="NAME=PATH")
@@ -80,10 +89,7 @@ def main() -> None:
     found = {}
     for model in options.models:
         rounds = 4 if model == "cnn" else 30
-        turns = [
-            {name: milliseconds(name, python, model, rounds) for name, python in pythons.items()}
-            for _ in range(options.turns)
-        ]
+        turns = [one_turn(pythons, model, rounds) for _ in range(options.turns)]
         found[model] = turns
         cells = [f"{median(turn['ours'] for turn in turns):.3g}"]
         for name in peers:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.library import load_library
+from lit_cfl.engines.library import load_library
 
 
 def draw_permutations(seeds: Sequence[int], sizes: Tensor, counts: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import save_partition
-from lit_cfl.engines.chain.library import describe_steps
+from lit_cfl.engines.library import describe_steps
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
 from lit_cfl.runs.client_rounds import drop_parts, part_name, write_part

@@ -21,9 +21,9 @@ from lit_cfl.data import Examples
 from lit_cfl.engines import permutations
 from lit_cfl.engines.chain import compiled
 from lit_cfl.engines.chain import loop as chain_loop
-from lit_cfl.engines.chain.library import SOURCE, describe_steps, load_library
 from lit_cfl.engines.chain.loop import ChainLoop
 from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.library import SOURCE, describe_steps, load_library
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
@@ -295,7 +295,7 @@ def test_without_a_compiler_nothing_is_built(tmp_path: Path, monkeypatch: pytest
 def test_steps_of_another_version_are_not_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     now = tmp_path / "steps.cpp"
     now.write_text(f"{SOURCE.read_text('utf-8')}\n")
-    monkeypatch.setattr("lit_cfl.engines.chain.library.SOURCE", now)
+    monkeypatch.setattr("lit_cfl.engines.library.SOURCE", now)
     with steps_of(folder):
         assert load_library()[0] is None
         assert "was compiled from another version" in load_library()[1]

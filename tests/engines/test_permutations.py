@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_cfl.engines import permutations
-from lit_cfl.engines.chain.library import load_library
+from lit_cfl.engines.library import load_library
 from lit_cfl.engines.permutations import draw_permutations
 from lit_cfl.seeds import derive
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lit_cfl.engines.chain import library
+from lit_cfl.engines import library
 
 
 @contextmanager

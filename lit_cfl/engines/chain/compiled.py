@@ -14,11 +14,11 @@ from torch.nn.functional import pad
 
 from lit_cfl.engines.chain.groups import widest_batches
 from lit_cfl.engines.chain.inputs import dual_pays
-from lit_cfl.engines.chain.library import load_library
 from lit_cfl.engines.chain.parts import Activation, Chain, ChainLayer
 from lit_cfl.engines.chain.tables import CohortExamples
 from lit_cfl.engines.chain.updates import Rule, Training
 from lit_cfl.engines.cohort_fit import CohortFit, Ended
+from lit_cfl.engines.library import load_library
 from lit_cfl.parameters import ParameterLayout
 
 _LARGEST = 2**20  # numbers of a model: PyTorch multiplies larger matrices as fast or faster
