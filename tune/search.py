@@ -19,7 +19,7 @@ from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_shared_folder
 from lit_cfl.tune.progress_lines import ProgressLines
-from lit_cfl.tune.record import FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
+from lit_cfl.tune.record import DEFAULT, FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
 from lit_cfl.tune.repeats import repeat
 from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.study import Study
@@ -84,7 +84,8 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
     if result.best is None:
         return result
     say(f"best trial: {result.best['trial_id']}; see {path / 'best.yaml'}")
-    say.describe_progress = lambda: "training on new seeds"
+    num_runs = prepared.study.num_repeats * (1 if result.best["origin"] == DEFAULT else 2)
+    say.describe_progress = partial(describe_repeats, path / REPEATS, num_runs)
     return replace(result, repeated=repeat(prepared, result.best, path, say))
 
 
@@ -101,6 +102,16 @@ def describe_progress(trials: Trials, rounds: int) -> str:
     waiting = f"; {len(at) - len(running)} before round 1" if len(running) < len(at) else ""
     shown = f"{', '.join(running) or 'none yet'}{waiting}"
     return f"{trials.num_over} of {trials.limit} trials have finished; running: {shown}"
+
+
+def describe_repeats(folder: Path, num_runs: int) -> str:
+    """Counts the finished runs on new seeds.
+
+    Args:
+        folder: Folder of these runs.
+        num_runs: Number of all runs.
+    """
+    return f"training on new seeds: {len(list(folder.glob('*/*/summary.json')))} of {num_runs} runs have finished"
 
 
 def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:

@@ -18,7 +18,7 @@ from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser, suggest
-from lit_cfl.storage.given_paths import expand_home, resolve_directory
+from lit_cfl.storage.given_paths import expand_home
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
@@ -168,11 +168,6 @@ def require_comparison(path: str | Path) -> None:
     """Checks that a directory contains a comparison. Raises InputError."""
     if not (expand_home(path) / RECORD).is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
-
-
-def absolute_directory(given: str) -> Path:
-    """Makes the path of a comparison absolute, since workers may run elsewhere."""
-    return resolve_directory(given, "--compare_dir").absolute()
 
 
 @dataclass(frozen=True)

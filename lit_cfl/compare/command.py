@@ -7,7 +7,7 @@ from shlex import quote
 
 from rich.console import Console
 
-from lit_cfl.compare.arguments import CompareArguments, absolute_directory, read_arguments
+from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
 from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
@@ -22,6 +22,7 @@ from lit_cfl.progress.summary_table import page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import read_scores
+from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking.offline import sync_line
 
@@ -51,15 +52,15 @@ def compare(arguments: Sequence[str]) -> int:
 def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
     """Returns the comparison described by the arguments, and its directory. Raises InputError."""
     if given.resume is not None:
-        path = absolute_directory(given.resume)
+        path = resolve_directory(given.resume, "--resume")
         return _resumed(path, given.target), path
     if given.compare_dir is not None:
-        require_unused(absolute_directory(given.compare_dir))
+        require_unused(resolve_directory(given.compare_dir, "--compare_dir"))
     comparison, notices = plan_comparison(given)
     for notice in notices:
         screen.say(f"Note: {notice}.")
     default = default_run_directory(f"{comparison.name}-compare")
-    return comparison, absolute_directory(given.compare_dir or str(default))
+    return comparison, resolve_directory(given.compare_dir or str(default), "--compare_dir")
 
 
 def run_comparison(
@@ -93,6 +94,7 @@ def _resumed(path: Path, target: float | None) -> Comparison:
 def _run(
     comparison: Comparison, path: Path, given: CompareArguments, screen: Screen, check: Callable[[], None]
 ) -> Results:
+    path = path.absolute()  # workers may run elsewhere
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
     with screen.display(len(jobs), len(jobs) - len(left)) as display:

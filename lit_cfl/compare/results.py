@@ -8,6 +8,7 @@ from statistics import fmean
 
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
+from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import ARI_NOTE, Row, main_column
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
@@ -258,7 +259,9 @@ def _notes(
     first, seeds, name = comparison.names[0], len(comparison.seeds), score.title
     what = f"{name.capitalize()}: weighted test {name} after the last round"
     what += "" if score.higher_is_better else " (lower is better)"
-    notes = [f"{what}, mean ± standard deviation over seeds."]
+    counts = {row["runs"] for row in rows}
+    over = count_noun(counts.pop(), "seed") if len(counts) == 1 else "seeds"
+    notes = [f"{what}, mean ± standard deviation over {over}."]
     if seeds == 1:
         notes = [f"{what}. One seed: no deviation and no interval."]
     elif len(rows) > 1:
@@ -266,7 +269,7 @@ def _notes(
     if any(row["gap_closed"] is not None for row in rows):
         notes.append(
             f"Gap closed: share of the difference in test {name} between FedAvg and Oracle, which is FedAvg inside the "
-            "true clusters, that an algorithm reaches; of means over seeds."
+            f"true clusters, that an algorithm reaches{'' if seeds == 1 else '; of means over seeds'}."
         )
     if any(row["ari_mean"] is not None for row in rows):
         notes.append(ARI_NOTE)

@@ -47,15 +47,19 @@ def memberships(
         "true",
     )
     fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
-    beside = " The narrow column shows the true clusters." if len(truths) else ""
+    colours = (
+        " A cluster has the colour of the true cluster that it matches best. The narrow column shows the true clusters."
+        if len(truths)
+        else ""
+    )
     many = f" Colours repeat every {MAX_COLOURS} clusters." if (numbers >= 0).sum() > MAX_COLOURS else ""
     changed = (cluster[1:] != cluster[:-1]) & (cluster[1:] >= 0) & (cluster[:-1] >= 0)
     return Figure(
         "memberships",
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
-        f"Each row is a client. A cluster has the colour of the true cluster that it matches best.{beside} On the "
-        f"right: the numbers of the clusters at the end.{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
+        f"Each row is a client.{colours} On the right: the numbers of the clusters at the end."
+        f"{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: "
         f"{len(true_cluster)} clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",
@@ -154,7 +158,10 @@ def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.
         changes = [0, *(np.flatnonzero(own[1:] != own[:-1]) + 1)]
         path = ", ".join(f"{'-' if own[k] < 0 else own[k]} from round {rounds[k]}" for k in changes)
         rows.append([int(client), None if true[client] < 0 else int(true[client]), path])
-    return Table("Clusters over the rounds: values", ["client", "true cluster", "found cluster"], rows, folded=True)
+    head = ["client", "true cluster", "found cluster"]
+    if (true < 0).all():
+        head, rows = [head[0], head[2]], [[row[0], row[2]] for row in rows]
+    return Table("Clusters over the rounds: values", head, rows, folded=True)
 
 
 def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int], score: Score) -> Figure | None:

@@ -178,12 +178,13 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
     title = f"{score.title.capitalize()} against {cost.name}"
+    several = any(scored.deviation for scored, _ in groups.values())
     ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {cost.unit}" for curve in curves)
     return Figure(
         cost.name.replace(" ", "-"),
         title,
         [[Panel("", cost.axis, score.title, curves)]],
-        f"Weighted test {score.title} against {cost.meaning}; means over the seeds.",
+        f"Weighted test {score.title} against {cost.meaning}{'; means over the seeds' if several else ''}.",
         f"Line chart. {title}: {ends}.",
         line_styles(list(groups)),
         total=total,
@@ -225,8 +226,9 @@ def mean_curves(
         groups[f"target {target:g}"] = Means([min(rounds), max(rounds)], [target, target])
         styles[f"target {target:g}"] = Style(BLACK, ":")
     limits = limits_of(f"test/weighted_{score.name}", score)
+    several = any(one.deviation for one in groups.values())
     return _lines(
-        "Mean over seeds, band: one standard deviation",
+        "Mean over seeds, band: one standard deviation" if several else "One seed",
         f"weighted test {_with_direction(score)}",
         groups,
         limits,

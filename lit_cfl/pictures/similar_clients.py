@@ -36,6 +36,7 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
     counts = sorted({(len(chosen[number]), int(one["compared"])) for number, one in snapshots.items()})
     some = next((describe_sample(few, all_) for few, all_ in reversed(counts) if few < all_), "")
     fewer = f" {len(snapshots)} of {len(snapshots) + skipped} rounds." if skipped else ""
+    is_known = any((one["true_cluster"][chosen[number]] >= 0).any() for number, one in snapshots.items())
     rounds = f"round{'' if len(snapshots) == 1 else 's'} {', '.join(map(str, snapshots))}"
     within, between = _means(snapshots)
     apart = ""
@@ -46,8 +47,8 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
         "similarity",
         "How alike clients are",
         [[list(frames.values())[-1]]],
-        f"Cosine similarity of what the algorithm compares, one cell per pair of clients, ordered by found and then by "
-        f"true cluster.{some}{fewer}",
+        "Cosine similarity of what the algorithm compares, one cell per pair of clients, ordered by found"
+        f"{' and then by true' if is_known else ''} cluster.{some}{fewer}",
         f"Matrix of similarities between {len(list(chosen.values())[-1])} clients, {rounds}.{apart}",
         table=_blocks(snapshots),
         height=2.8,

@@ -29,7 +29,7 @@ def report(arguments: Sequence[str]) -> int:
             out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda file: file.write(as_html(page)))
     if given.figures is not None:
-        with Progress(console=console, transient=True) as progress:
+        with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
             task = progress.add_task("drawing figures", total=len(page.figures))
             write_figures(page, Path(given.figures), lambda: progress.advance(task))
         console.print(f"Figures: {given.figures}", soft_wrap=True)

@@ -106,13 +106,15 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         sorting = ", best first" if over and len(order) > 1 else ""
         lines.append(f"Test {score.title} {when}{sorting}: {told}{more}.")
     best = order[0] if means else groups[0].name if groups else None
-    first = next((group.first for group in groups if group.name == best), None)
+    shown = next((group for group in groups if group.name == best), None)
+    first, several = shown and shown.first, shown is not None and len(shown.runs) > 1
     ari, count, clients = (
         last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count", "assigned")
     )
     if count is not None and count > 1 and count != clients:  # one client each, as with Local, are not clusters
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
-        lines.append(f"{best} found {count:g} clusters.{agreement}")
+        subject = f"Under the first seed, {best}" if several else best
+        lines.append(f"{subject} divides the clients into {count:g} clusters.{agreement}")
     return lines
 
 

@@ -129,7 +129,7 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("FedAvg seed 0  loading the data")
-    assert out.splitlines()[-1] == f"As a page: lit-cfl report {Path('c').absolute()}"
+    assert out.splitlines()[-2:] == ["Files: c", "As a page: lit-cfl report c"]  # as it was given
     assert [line.split("  ")[:2] for line in out.splitlines() if re.match(r"\d/4 ", line)] == [
         ["1/4", "FedAvg seed 0"],
         ["2/4", "IFCA seed 0"],

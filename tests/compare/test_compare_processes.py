@@ -86,7 +86,7 @@ def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
     wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
     os.kill(child, signal.SIGTERM)
     assert wait(child) == 128 + signal.SIGTERM
-    assert f"Resume with: lit-cfl compare --resume {Path('c').absolute()}" in output.read_text()
+    assert "Resume with: lit-cfl compare --resume c\n" in output.read_text()
     assert Path("c/IFCA/seed-1/checkpoint.pt").exists()
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert contents(Path("c")) == contents(whole)

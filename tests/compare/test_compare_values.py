@@ -134,6 +134,7 @@ def test_the_table_shows_each_of_them_in_its_column(results: Results):
 def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results: Results):
     assert "B: 1 of 3 runs stopped early; their last round counts." in results.notes
     assert not [note for note in results.notes if note.startswith("A: ")]
+    assert any(note.endswith("mean ± standard deviation over 3 seeds.") for note in results.notes)
     (costs,) = [note for note in results.notes if note.startswith("Rounds, MiB and local steps")]
     assert "until the test accuracy is 0.5 (as asked)" in costs
     assert "stopped early" in as_markdown(results, "x", None)

@@ -15,7 +15,7 @@ from lit_cfl.algorithms.base import Similarity
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.pictures.clusters import histogram, memberships
 from lit_cfl.pictures.colours import MAX_COLOURS, hex_of, match_colours
-from lit_cfl.pictures.curves import learning_curve, mean_curves
+from lit_cfl.pictures.curves import COSTS, Means, learning_curve, mean_curves, over_cost
 from lit_cfl.pictures.events import layers
 from lit_cfl.pictures.figure import Figure, draw
 from lit_cfl.pictures.files import write_figure
@@ -54,6 +54,15 @@ def test_similarity_is_ordered_by_found_and_then_by_true_cluster():
     assert figure.drawing.matrix.values.tolist() == matrix[np.ix_(order, order)].tolist()
     assert list(figure.drawing.matrix.groups) == ["0", "0", "1", "1"]
     assert figure.drawing.title == "round 7"
+
+
+def test_true_clusters_are_mentioned_only_if_they_are_known():
+    matrix, rounds, found = np.arange(16.0).reshape(4, 4), np.array([1, 2]), np.array([[0, 1, 0, 1]] * 2)
+    for true, is_known in (([0, 1, 1, 0], True), ([-1] * 4, False)):
+        one = compared(found[0].tolist(), true, matrix)
+        figures = (similarity({7: one}), client_map(7, one, {}), memberships(rounds, found, np.array(true), {}))
+        words = [f"{figure.caption} {figure.table.head if figure.table else ''}" for figure in figures]
+        assert ["true" in text for text in words] == [is_known, False, is_known]
 
 
 def test_range_of_similarities_leaves_each_client_with_itself_out():
@@ -343,6 +352,18 @@ def test_a_legend_below_a_figure_reads_line_by_line():
     assert [name for _, _, name in by_line] == names
 
 
+def test_one_seed_has_no_mean_and_no_band():
+    one = Means([1, 2], [0.25, 0.5])
+    (curve,) = (figure := mean_curves({"A": {1: [0.25], 2: [0.5]}}, None)).drawing.curves
+    assert (figure.title, list(curve.low)) == ("One seed", [])
+    caption = over_cost(COSTS[0], {"A": (one, one)}, ACCURACY).caption
+    assert caption == "Weighted test accuracy against all that was sent until then."
+    several = Means([1, 2], [0.25, 0.5], [0.0, 0.125])
+    assert over_cost(COSTS[0], {"A": (several, one)}, ACCURACY).caption.endswith("until then; means over the seeds.")
+
+
 def test_bands_of_an_accuracy_end_with_the_scale():
-    (curve,) = mean_curves({"A": {1: [0.0, 0.9], 2: [0.9, 1.0]}}, None).drawing.curves
+    figure = mean_curves({"A": {1: [0.0, 0.9], 2: [0.9, 1.0]}}, None)
+    (curve,) = figure.drawing.curves
+    assert figure.title == "Mean over seeds, band: one standard deviation"
     assert (min(curve.low), max(curve.high)) == (0.0, 1.0)  # 0.45 - 0.64 and 0.95 + 0.07

@@ -154,7 +154,7 @@ def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, s
 
 def test_the_command_writes_the_page_of_a_real_run_and_names_it(made: tuple[Path, str], whole: Path):
     folder, printed = made
-    assert printed.splitlines()[-1] == f"Page: {folder / 'pages' / 'page.html'}"
+    assert printed.splitlines() == [f"Figures: {folder / 'f'}", f"Page: {folder / 'pages' / 'page.html'}"]
     found = read((folder / "pages" / "page.html").read_bytes())
     summary = json.loads((whole / "summary.json").read_text())
     assert f"{summary['test/weighted_accuracy']:.3f}" in found.texts["td"]

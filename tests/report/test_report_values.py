@@ -473,7 +473,10 @@ def test_the_first_lines_name_the_five_best_and_what_the_first_run_found(tmp_pat
     assert first == (
         "Test accuracy after the last round, best first: A 0.625, G 0.600, F 0.500, E 0.400, D 0.300 and 2 more."
     )
-    assert second == "A found 3 clusters. Their agreement with the true clusters is 0.25 (1 = equal)."
+    assert second == (
+        "Under the first seed, A divides the clients into 3 clusters. "
+        "Their agreement with the true clusters is 0.25 (1 = equal)."
+    )
 
 
 def test_the_first_lines_count_the_clusters_of_the_best_and_none_of_one_client_each(tmp_path: Path):
@@ -481,7 +484,7 @@ def test_the_first_lines_count_the_clusters_of_the_best_and_none_of_one_client_e
     ifca = {"test/weighted_accuracy": 0.6, "clusters/count": 2.0, "clusters/assigned": 23.0}
     groups = [ended_group(tmp_path, name, row) for name, row in {"Local": local, "IFCA": ifca}.items()]
     assert overview.headline(groups, ACCURACY)[1:] == [
-        "IFCA found 2 clusters. Their agreement with the true clusters is 1.00 (1 = equal)."
+        "IFCA divides the clients into 2 clusters. Their agreement with the true clusters is 1.00 (1 = equal)."
     ]
     assert overview.headline(groups[:1], ACCURACY)[1:] == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tune_trials import new_trials
 
 from lit_cfl.tune.progress_lines import ProgressLines
-from lit_cfl.tune.search import describe_progress
+from lit_cfl.tune.search import describe_progress, describe_repeats
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -47,3 +47,12 @@ def test_how_far_a_study_is_counts_trials_and_names_the_rounds_of_those_that_run
     trials.report(1, {"rounds": 7})
     trials.end(0, {"rounds": 12, "finished": True, "val/weighted_accuracy": 0.5})
     assert describe_progress(trials, 12) == "1 of 4 trials have finished; running: 0001 round 7 of 12; 1 before round 1"
+
+
+def test_runs_on_new_seeds_are_counted(tmp_path: Path):
+    assert describe_repeats(tmp_path / "repeats", 4) == "training on new seeds: 0 of 4 runs have finished"
+    for part in ("best/seed-1", "best/seed-2", "default/seed-1"):
+        (tmp_path / "repeats" / part).mkdir(parents=True)
+    (tmp_path / "repeats/best/seed-1/summary.json").touch()
+    (tmp_path / "repeats/default/seed-1/summary.json").touch()
+    assert describe_repeats(tmp_path / "repeats", 4) == "training on new seeds: 2 of 4 runs have finished"
