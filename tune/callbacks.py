@@ -1,8 +1,8 @@
-"""Callbacks of Ray Tune: they stop a study, and report how each trial ended."""
+"""Callbacks of Ray Tune that stop a study: on request, at its target, and when the disk is full."""
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from shlex import quote
@@ -15,8 +15,7 @@ from lit_cfl.errors import SaveError, count_noun
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, STUDY, trial_id
-from lit_cfl.tune.spaces import Space, format_values
+from lit_cfl.tune.record import FINISHED, FULL_DISK, NUMBER, ROUNDS, STUDY, trial_id
 
 _checks: list[Callable[[], None]] = []  # checks of this process's studies, the innermost last
 _LEAST_MIB = 20
@@ -90,27 +89,14 @@ def stop_if_requested() -> None:
 
 
 class StudyCallback(Callback):
-    """Ends a study on request, and prints a line for each trial that ends.
+    """Ends a study on request, and reports workers that died.
 
     Args:
-        space: Space of the trials.
-        metric: Metric by which they are compared.
-        before: Number of finished trials when the study was resumed.
-        total: Number of trials of the whole study.
         say: Prints a line.
         after_step: Called after each step of Ray, in which a trial may have ended.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        metric: str,
-        before: int,
-        total: int,
-        say: Callable[[str], None],
-        after_step: Callable[[], None],
-    ) -> None:
-        self._space, self._metric, self._before, self._total = space, metric, before, total
+    def __init__(self, say: Callable[[str], None], after_step: Callable[[], None]) -> None:
         self._say, self._after_step = say, after_step
 
     def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
@@ -122,49 +108,14 @@ class StudyCallback(Callback):
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._after_step()
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        if trial.last_result.get(ROUNDS) is not None:  # None: the study ended before the trial started
-            self._tell(trials, trial, failed=False)
-
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        rounds = _rounds(trial.last_result)
-        self._say(
-            f"{name_of(trial)}: its worker died after {count_noun(rounds, 'round')}; it continues from its last save"
-        )
-
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._tell(trials, trial, failed=True)
-
-    def _tell(self, trials: list[Trial], trial: Trial, failed: bool) -> None:
-        over = self._before + sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
-        values = format_values(self._space.values_of(trial.config))
-        how = describe_end(trial.last_result, self._metric, failed)
-        self._say(f"{over}/{self._total} {name_of(trial)} {how} ({values})")
+        rounds = count_noun(trial.last_result.get(ROUNDS, 0), "round")
+        self._say(f"{name_of(trial)}: its worker died after {rounds}; it continues from its last save")
 
 
 def name_of(trial: Trial) -> str:
     """Returns the name of one of Ray's trials."""
     return trial_id(int(trial.config[NUMBER]))
-
-
-def _rounds(told: Mapping[str, Any]) -> int:
-    return int(told.get(ROUNDS, 0))
-
-
-def describe_end(told: Mapping[str, Any], metric: str, failed: bool) -> str:
-    """Describes how a trial ended.
-
-    Args:
-        told: Last result that Ray Tune received.
-        metric: Metric by which it is judged.
-        failed: True if its worker died too often.
-    """
-    rounds = _rounds(told)
-    if failed or told.get(ERROR):
-        why = str(told.get(ERROR) or "its worker died").splitlines()[0]
-        return f"failed after {count_noun(rounds, 'round')}: {why}"
-    how = "finished" if told.get(FINISHED) else f"stopped after {count_noun(rounds, 'round')}"
-    return f"{how}: {metric} {told[metric]:.4f}"
 
 
 class EndOfStudy(Stopper):

@@ -9,9 +9,8 @@ import tarfile
 import time
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -28,31 +27,8 @@ from lit_cfl.errors import InputError
 
 _ANSWER_SECONDS, _POLL_SECONDS = 10.0, 1.0
 _SILENT_SECONDS = 300.0  # maximum time without an answer while a job is followed
-_STOP_SECONDS = "300"  # time for a job to save itself before Ray kills it
 _OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray would use these instead of the given address
 _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
-
-
-@dataclass(frozen=True)
-class JobResources:
-    """Resources of the job itself on the cluster, apart from its trials and workers.
-
-    Args:
-        cpus, gpus: Reserved cores and GPUs; 0 = it runs on the head node alongside everything else.
-        env: Environment variables, also of trials and workers; everybody on the cluster can read them.
-        pip: Requirements file that the cluster installs first, or None.
-    """
-
-    cpus: float = 0.0
-    gpus: float = 0.0
-    env: Mapping[str, str] = field(default_factory=dict)
-    pip: str | None = None
-
-    def runtime_env(self, folder: Path) -> dict[str, Any]:
-        """Returns Ray's runtime environment of a job with this folder."""
-        env = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS} | dict(self.env)  # Ray's default of 3 seconds is too short
-        found: dict[str, Any] = {"working_dir": str(folder), "env_vars": env}
-        return found if self.pip is None else found | {"pip": self.pip}
 
 
 class Jobs:
@@ -73,16 +49,26 @@ class Jobs:
         with _explained(self.address), _not_overridden():
             self._client = JobSubmissionClient(self.address)
 
-    def submit(self, job: str, command: str, folder: Path, resources: JobResources, metadata: dict[str, str]) -> None:
-        """Sends a job's folder and starts its command there."""
+    def submit(
+        self, job: str, command: str, env: dict[str, Any], metadata: dict[str, str], cpus: float, gpus: float
+    ) -> None:
+        """Sends a job's folder and starts its command there.
+
+        Args:
+            job: Id of the job.
+            command: Shell command.
+            env: Ray's runtime environment of the job, with its folder.
+            metadata: Notes that the cluster keeps on the job.
+            cpus, gpus: Reserved cores and GPUs; 0 = it runs on the head node alongside everything else.
+        """
         with _explained(self.address):
             self._client.submit_job(
                 entrypoint=command,
                 submission_id=job,
                 metadata=metadata,
-                runtime_env=resources.runtime_env(folder),
-                entrypoint_num_cpus=resources.cpus,
-                entrypoint_num_gpus=resources.gpus,
+                runtime_env=env,
+                entrypoint_num_cpus=cpus,
+                entrypoint_num_gpus=gpus,
             )
 
     def details(self, job: str) -> JobDetails:

@@ -1,55 +1,15 @@
 """`lit_cfl.tune(...)`: a study from Python, with the results as pandas tables."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import InputError
-from lit_cfl.metric_names import Row
-from lit_cfl.statistics import Interval
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import find_resumed_directory
 from lit_cfl.tune.search import run_study
 from lit_cfl.tune.study_result import StudyResult
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
-@dataclass(frozen=True)
-class StudyTables:
-    """The results of a study.
-
-    Args:
-        path: The study's directory, with `best.yaml`, `trials/` and `pictures/`.
-        best: Row of the best trial, or None if no trial ran to its end.
-        importance: Importance of each parameter, highest first; empty with few trials.
-        gain: Gain of the best over the default setting on test data, over the new seeds; None without any.
-    """
-
-    path: Path
-    best: Row | None
-    importance: dict[str, float]
-    gain: Interval | None
-    _repeated: Sequence[Row]
-
-    @cached_property
-    def trials(self) -> "DataFrame":
-        """One row per trial, with the columns of `trials.csv`; NaN = unknown."""
-        from pandas import read_csv  # takes most of a second
-
-        return read_csv(self.path / "trials.csv", dtype={"trial_id": str, "repeats": str})
-
-    @cached_property
-    def repeats(self) -> "DataFrame":
-        """Results of the best and the default setting on new seeds: one row per setting and metric."""
-        from pandas import DataFrame
-
-        columns = ["setting", "metric", "mean", "low", "high", "seeds"]
-        return DataFrame(list(self._repeated), columns=columns)
 
 
 def tune(
@@ -60,7 +20,7 @@ def tune(
     resume: str | Path | None = None,
     address: str | None = None,
     say: Callable[[str], None] = print,
-) -> StudyTables:
+) -> StudyResult:
     """Runs `lit-cfl tune` and returns its tables.
 
     Args:
@@ -82,15 +42,4 @@ def tune(
         request = parse_study([*named, *whole], study if isinstance(study, Mapping) else None)
         if request.dry_run:
             raise InputError("--dry-run is for the command lit-cfl tune; leave it out here")
-        result = run_study(request.study, request.directory, request.resume is not None, request.address, say)
-    return _tables(result)
-
-
-def _tables(result: StudyResult) -> StudyTables:
-    repeated = result.repeated
-    rows: list[Row] = [
-        {"setting": setting, "metric": metric, "mean": one.mean, "low": one.low, "high": one.high, "seeds": one.count}
-        for setting, figures in (repeated.figures.items() if repeated else ())
-        for metric, one in figures.items()
-    ]
-    return StudyTables(result.path, result.best, result.importance, repeated.gain if repeated else None, rows)
+        return run_study(request.study, request.directory, request.resume is not None, request.address, say)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.tune.cluster_jobs import (
-    JobResources,
     Jobs,
     packing_command,
     renamed_when_complete,
@@ -25,6 +25,7 @@ every further option is one of lit-cfl run, or of lit-cfl tune if the file is a 
   lit-cfl launch --config quickstart --address http://head:8265 --rounds 50
 """
 _FOLDER = "lit-cfl folder"  # key of a job's metadata
+_STOP_SECONDS = "300"  # time for a job to save itself before Ray kills it; Ray's default of 3 is too short
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -41,9 +42,9 @@ def launch(arguments: Sequence[str]) -> int:
     request = read_launch_request(rest, given.include)
     job = _job_name(request.name)
     require_new(Path(folder or _default_folder(job)))
-    resources = JobResources(given.cpus, given.gpus, _environment(given.env), given.pip)
+    environment = _environment(given.env)
     jobs = Jobs(address)
-    _send(jobs, job, request, f"{given.remote_dir.rstrip('/')}/{job}", resources)
+    _send(jobs, job, request, environment, given)
     if given.detach:
         _say_how(job, jobs.address, folder)
         return 0
@@ -93,13 +94,17 @@ def _default_folder(job: str) -> str:
     return f"runs/{job}"
 
 
-def _send(jobs: Jobs, job: str, request: LaunchRequest, folder: str, resources: JobResources) -> None:
+def _send(jobs: Jobs, job: str, request: LaunchRequest, env_vars: dict[str, str], given: argparse.Namespace) -> None:
     for notice in request.notices:
         print(f"Note: {notice}.")
     own = ", ".join(sorted(request.files)) or "none of your files"
     print(f"sends lit-cfl itself, the configuration, and {own}")
+    folder = f"{given.remote_dir.rstrip('/')}/{job}"
+    env: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS} | env_vars}
+    env |= {} if given.pip is None else {"pip": given.pip}
     with job_folder(request) as sent:
-        jobs.submit(job, request.entrypoint(folder), sent, resources, {_FOLDER: folder})
+        env["working_dir"] = str(sent)
+        jobs.submit(job, request.entrypoint(folder), env, {_FOLDER: folder}, given.cpus, given.gpus)
     print(f"job {job}; it writes to {folder} on the cluster", flush=True)
 
 

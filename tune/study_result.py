@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.statistics import Interval
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.csv_log import write_rows
@@ -33,6 +35,9 @@ from lit_cfl.tune.record import (
 from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import Trials
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
@@ -102,9 +107,9 @@ class StudyResult:
     """The results of a study.
 
     Args:
-        path: Directory of the study.
+        path: Directory of the study, with `best.yaml`, `trials/` and `pictures/`.
         rows: Rows of `trials.csv`.
-        best: Row of the best finished trial, or None.
+        best: Row of the best finished trial, or None if no trial ran to its end.
         importance: Importance of each parameter, highest first; empty with few trials.
         repeated: Results of the best and of the default setting on new seeds, or None.
         to_upload: Command that uploads offline W&B runs, or None.
@@ -112,12 +117,36 @@ class StudyResult:
     """
 
     path: Path
-    rows: list[Row]
+    rows: list[Row] = field(repr=False)
     best: Row | None
     importance: dict[str, float]
     repeated: Repeated | None
     to_upload: str | None = None
     objective: Objective = Objective()
+
+    @property
+    def gain(self) -> Interval | None:
+        """Gain of the best over the default setting on test data, over the new seeds; None without any."""
+        return None if self.repeated is None else self.repeated.gain
+
+    @cached_property
+    def trials(self) -> "DataFrame":
+        """One row per trial, with the columns of `trials.csv`; NaN = unknown."""
+        from pandas import read_csv  # takes most of a second
+
+        return read_csv(self.path / "trials.csv", dtype={"trial_id": str, "repeats": str})
+
+    @cached_property
+    def repeats(self) -> "DataFrame":
+        """Results of the best and the default setting on new seeds: one row per setting and metric."""
+        from pandas import DataFrame
+
+        rows = [
+            [setting, metric, one.mean, one.low, one.high, one.count]
+            for setting, figures in (self.repeated.figures.items() if self.repeated else ())
+            for metric, one in figures.items()
+        ]
+        return DataFrame(rows, columns=["setting", "metric", "mean", "low", "high", "seeds"])
 
 
 _SHARE = 0.05  # maximum share of time for drawing while trials run

@@ -7,12 +7,14 @@ from typing import Any
 from ray import tune as ray_tune
 from ray.tune.search import Searcher
 
+from lit_cfl.errors import count_noun
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study, name_of
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, RUNNING, SECONDS, TrialRecord
 from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler, stops_early
+from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.trials import Trials
 
 _KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
@@ -20,15 +22,17 @@ _KEPT_GROUPS = ("val/", "seed ")
 
 
 class TrialSource(Searcher):
-    """Gives Ray Tune the trials of a study, each with its number and values.
+    """Gives Ray Tune the trials of a study, each with its number and values, and prints a line for each that ends.
 
     Args:
         trials: The study's trials.
+        metric: Metric by which trials are judged.
+        say: Prints a line.
     """
 
-    def __init__(self, trials: Trials) -> None:
+    def __init__(self, trials: Trials, metric: str, say: Callable[[str], None]) -> None:
         super().__init__()
-        self._trials = trials
+        self._trials, self._judged_by, self._say = trials, metric, say
         self._numbers: dict[str, int] = {}  # trial numbers by Ray's id
 
     def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
@@ -49,14 +53,33 @@ class TrialSource(Searcher):
         self._trials.report(self._numbers[trial_id], _figures(result))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        number, figures = self._numbers[trial_id], _figures(result or {})
         with full_disk_ends_study():
-            self._trials.end(self._numbers[trial_id], _figures(result or {}), died=error)
+            self._trials.end(number, figures, died=error)
+        if error or ROUNDS in figures:  # otherwise the study ended before the trial started
+            record, count = self._trials.records[number], f"{self._trials.num_over}/{self._trials.limit}"
+            how = describe_end(record.told, self._judged_by)
+            self._say(f"{count} {record.trial_id} {how} ({format_values(record.values)})")
 
     def save(self, checkpoint_path: str) -> None:
         pass  # the records of the trials are all that a resumed study reads
 
     def restore(self, checkpoint_path: str) -> None:
         pass
+
+
+def describe_end(told: Mapping[str, Any], metric: str) -> str:
+    """Describes how a trial ended.
+
+    Args:
+        told: Last figures of the trial.
+        metric: Metric by which it is judged.
+    """
+    rounds = count_noun(told.get(ROUNDS, 0), "round")
+    if told.get(ERROR):
+        return f"failed after {rounds}: {str(told[ERROR]).splitlines()[0]}"
+    how = "finished" if told.get(FINISHED) else f"stopped after {rounds}"
+    return f"{how}: {metric} {told[metric]:.4f}"
 
 
 def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +137,8 @@ def new_tuner(
         trials: Trials of the study.
         trainable: Function or class that Ray Tune runs.
         records: Folder of Ray's records, which are never read again.
-        say, after_step: Arguments of `StudyCallback`.
+        say: Prints a line.
+        after_step: Called after each step of Ray, in which a trial may have ended.
     """
     study, limits, objective = prepared.study, prepared.study.limits, prepared.job.objective
     reached = [r for r in trials.records.values() if r.status == FINISHED_STATUS]
@@ -125,7 +149,7 @@ def new_tuner(
             metric=objective.metric,
             mode=objective.mode,
             num_samples=_NO_LIMIT,
-            search_alg=TrialSource(trials),
+            search_alg=TrialSource(trials, objective.metric, say),
             scheduler=make_scheduler(
                 study, prepared.default.rounds, prepared.first_clustering_round, earlier_trials(prepared, trials)
             ),
@@ -138,7 +162,7 @@ def new_tuner(
             storage_path=str(records.parent),
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             stop=end,
-            callbacks=[StudyCallback(study.searched, objective.metric, trials.num_over, trials.limit, say, after_step)],
+            callbacks=[StudyCallback(say, after_step)],
             verbose=0,
         ),
     )

@@ -19,7 +19,6 @@ from lit_cfl.errors import InputError
 from lit_cfl.tune import cluster_jobs, launch_request
 from lit_cfl.tune import launch as command
 from lit_cfl.tune.cluster_jobs import (
-    JobResources,
     Jobs,
     packing_command,
     renamed_when_complete,
@@ -141,9 +140,6 @@ def test_the_job_is_told_what_to_do(project: Path):
     request = read_launch_request(["--config", "mine.yaml", "--rounds", "3", "--quiet"])
     command = "python -m lit_cfl run --config launched.yaml --quiet --run_dir '~/x/a job'"
     assert request.entrypoint("~/x/a job") == command
-    env = JobResources(env={"A": "b"}, pip="r.txt").runtime_env(project)
-    patience = {"RAY_JOB_STOP_WAIT_TIME_S": "300"}  # Ray would kill a job three seconds after `ray job stop`
-    assert env == {"working_dir": str(project), "env_vars": {"A": "b"} | patience, "pip": "r.txt"}
 
 
 @pytest.mark.parametrize(
@@ -300,8 +296,9 @@ class FakeJobs:
         self.address = address
         FakeJobs.calls = []
 
-    def submit(self, job, shell, folder, resources, metadata):
-        self.calls.append(("submit", job, shell, resources, metadata))
+    def submit(self, job, shell, env, metadata, cpus, gpus):
+        assert (Path(env["working_dir"]) / "launched.yaml").exists()
+        self.calls.append(("submit", job, shell, env, metadata, cpus, gpus))
 
     def follow(self, job, say):
         say("round 1\n")
@@ -361,9 +358,12 @@ LAUNCH = ["--config", "mine.yaml", "--address", "http://head:8265"]
 
 
 def test_a_job_is_sent_followed_and_fetched(jobs, project: Path, results_folder: Path, capsys):
-    assert command.launch([*LAUNCH, "--run_dir", "back", "--cpus", "2", "--env", "A=b=c"]) == 0
-    (kind, job, shell, resources, metadata), (_, node) = jobs.calls
-    assert (kind, resources.cpus, resources.env, node) == ("submit", 2.0, {"A": "b=c"}, "n")
+    assert command.launch([*LAUNCH, "--run_dir", "back", "--cpus", "2", "--env", "A=b=c", "--pip", "r.txt"]) == 0
+    (kind, job, shell, env, metadata, *resources), (_, node) = jobs.calls
+    assert (kind, resources, node) == ("submit", [2.0, 0.0], "n")
+    # Ray would kill a job three seconds after `ray job stop`
+    assert env["env_vars"] == {"A": "b=c", "RAY_JOB_STOP_WAIT_TIME_S": "300"}
+    assert env["pip"] == "r.txt"
     assert job.startswith("mine-2")
     assert shell == f"python -m lit_cfl run --config launched.yaml --run_dir '~/lit-cfl/{job}'"
     assert metadata == {"lit-cfl folder": f"~/lit-cfl/{job}"}

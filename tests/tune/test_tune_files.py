@@ -12,7 +12,6 @@ from lit_cfl.tune import study_result as module
 from lit_cfl.tune.callbacks import StudyCallback
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import StudyFiles
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -37,8 +36,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.usefixtures("figures")
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
-    space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
-    step = StudyCallback(space, METRIC, 0, 3, print, files.refresh)
+    step = StudyCallback(print, files.refresh)
     files.trials.report(0, told(0.5, finished=False))
     step.on_step_end(0, [])
     assert not {"trials.csv", "best.yaml", "pictures"} & {path.name for path in tmp_path.iterdir()}

@@ -14,7 +14,7 @@ import ray
 from lanes import thinned
 from ray import tune as ray_tune
 from studies import SLOW, base, study_file
-from tune_trials import new_trials, told
+from tune_trials import METRIC, new_trials, told
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import SaveError
@@ -68,7 +68,7 @@ def test_what_the_command_cannot_write_ends_the_study(
 ):
     (tmp_path / "study.yaml").touch()
     trials = new_trials(tmp_path / "trials", [{"x": 1}, {"x": 2}], 3)
-    source = TrialSource(trials)
+    source = TrialSource(trials, METRIC, print)
     assert source.suggest("of Ray") == {NUMBER: 0, "x": 0}
 
     def fail(*_: object) -> None:

@@ -18,7 +18,6 @@ from lit_cfl.tune.callbacks import StudyCallback
 from lit_cfl.tune.cluster import connected
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER, ROUNDS
-from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources
 from lit_cfl.tune.trial import limited
 
@@ -79,8 +78,7 @@ def test_a_time_limit_that_is_none_is_refused(tmp_path: Path):
 def test_a_trial_that_is_begun_again_is_said_in_one_line():
     said: list[str] = []
     trial = SimpleNamespace(status=Trial.RUNNING, last_result={ROUNDS: 2}, config={NUMBER: 3})
-    space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
-    call = StudyCallback(space, "val/weighted_accuracy", 0, 4, said.append, after_step=lambda: None)
+    call = StudyCallback(said.append, after_step=lambda: None)
     call.on_trial_recover(1, [trial], trial)
     assert said == ["0003: its worker died after 2 rounds; it continues from its last save"]
 

@@ -3,12 +3,10 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from ray.tune.experiment import Trial
 from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
@@ -16,14 +14,13 @@ from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.tune import repeats, trial
-from lit_cfl.tune.callbacks import StudyCallback, describe_end
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import NUMBER
-from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources, Study
 from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
+from lit_cfl.tune.tuner import TrialSource, describe_end
 
 METRIC = "val/weighted_accuracy"
 
@@ -236,28 +233,31 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path
 
 
 def test_how_a_trial_ended_is_said_in_a_line():
-    assert describe_end(told(4, finished=True), METRIC, failed=False) == f"finished: {METRIC} 0.5000"
-    assert describe_end(told(3, finished=False), METRIC, failed=False) == f"stopped after 3 rounds: {METRIC} 0.5000"
-    assert describe_end(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
-    assert describe_end(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
-    assert describe_end({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"
+    assert describe_end(told(4, finished=True), METRIC) == f"finished: {METRIC} 0.5000"
+    assert describe_end(told(3, finished=False), METRIC) == f"stopped after 3 rounds: {METRIC} 0.5000"
+    assert describe_end(told(3, error="too warm\nand"), METRIC) == "failed after 3 rounds: too warm"
+    assert describe_end({"error": "its worker died"}, METRIC) == "failed after 0 rounds: its worker died"
 
 
-def test_trials_that_end_are_counted_with_those_of_before_the_resume():
+def test_trials_that_end_are_counted_with_those_of_before_the_resume(tmp_path: Path):
+    settings = [{"algorithm.eta_g": 0.25 * number} for number in range(1, 9)]
+    before = new_trials(tmp_path, settings)
+    for record in [before.next() for _ in range(4)]:
+        assert record is not None
+        before.end(record.number, told(6, finished=True))
+    trials = new_trials(tmp_path, settings)
+    trials.load()
     lines: list[str] = []
-    space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
-    callback = StudyCallback(space, METRIC, 4, 9, lines.append, lambda: None)
-    ended, failed, running = (
-        SimpleNamespace(status=status, config={NUMBER: number, "algorithm.eta_g": 0.25}, last_result=result)
-        for number, status, result in (
-            (4, Trial.TERMINATED, told(6, finished=True)),
-            (5, Trial.RUNNING, told(3, error="too warm")),
-            (6, Trial.RUNNING, told(2)),
-        )
-    )
-    callback.on_trial_complete(1, [ended, failed, running], ended)
-    callback.on_trial_error(2, [ended, failed, running], failed)
+    source = TrialSource(trials, METRIC, lines.append)
+    for name in ("a", "b", "c", "d", "e"):
+        source.suggest(name)
+    source.on_trial_result("b", told(3))
+    source.on_trial_complete("a", told(6, finished=True))
+    source.on_trial_complete("b", error=True)
+    source.on_trial_complete("c", told(3, error="too warm"))
+    source.on_trial_complete("d")  # the study ended before it started
     assert lines == [
-        f"5/9 0004 finished: {METRIC} 0.5000 (algorithm.eta_g = 0.25)",
-        "6/9 0005 failed after 3 rounds: too warm (algorithm.eta_g = 0.25)",
+        f"5/9 0004 finished: {METRIC} 0.5000 (algorithm.eta_g = 1)",
+        "6/9 0005 failed after 3 rounds: its worker died (algorithm.eta_g = 1.25)",
+        "7/9 0006 failed after 3 rounds: too warm (algorithm.eta_g = 1.5)",
     ]

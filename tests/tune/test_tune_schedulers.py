@@ -52,7 +52,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
                 metric=METRIC,
                 mode="max",
                 num_samples=-1,
-                search_alg=TrialSource(trials),
+                search_alg=TrialSource(trials, METRIC, print),
                 reuse_actors=True,
                 scheduler=make_scheduler(study, 8, 0),
             ),
