@@ -1,10 +1,10 @@
-"""Draws `docs/architecture.png`: the parts of the package in the layers that `docs/architecture.md` lists.
+"""Draws `docs/architecture.png`: the parts of the package in the layers listed in `docs/architecture.md`.
 
     python benchmarks/architecture.py
 
-The arrows come from the imports of the source, those inside functions included. Left out are arrows that follow from
-others, and those to the lowest layer, which everything uses. `tests/docs/test_architecture.py` uses the same functions,
-and compares what is written into the PNG with the source.
+The arrows are the imports in the source, including those inside functions. Arrows that follow from others are left out,
+as are those to the lowest layer, which everything uses. `tests/docs/test_architecture.py` uses the same functions and
+compares the description stored in the PNG with the source.
 """
 
 import ast
@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.png"
 SOURCES = {"lit_cfl": ROOT / "lit_cfl", "lit_cfl.tune": ROOT / "tune", "lit_cfl.datamodules": ROOT / "datamodules"}
-APART = ("engines.ray", "engines.factory")  # parts of a folder that count by themselves
-ENTRIES = ("", "__main__")  # `lit_cfl/__init__.py` and `python -m lit_cfl` import by name, when a name is needed
+APART = ("engines.ray", "engines.factory")  # parts of a folder that count as parts themselves
+ENTRIES = ("", "__main__")  # `lit_cfl/__init__.py` and `python -m lit_cfl` import lazily, by name
 Imports = dict[str, set[str]]
 
 
 def modules() -> dict[str, Path]:
-    """Returns the file of every module by its dotted name."""
+    """Returns each module's file by its dotted name."""
     found = {}
     for package, folder in SOURCES.items():
         for file in sorted(folder.rglob("*.py")):
@@ -34,13 +34,13 @@ def modules() -> dict[str, Path]:
 
 
 def imports() -> Imports:
-    """Returns what each module imports: our own modules, and other packages with the names taken from them."""
+    """Returns what each module imports: our modules, and other packages with the names taken from them."""
     known = modules()
     return {name: set(imported(file.read_text("utf-8"), known)) for name, file in known.items()}
 
 
 def imported(source: str, known: Mapping[str, Path]) -> Iterator[str]:
-    """Yields the dotted names that a file imports, also inside functions."""
+    """Yields the dotted names that a source imports, including imports inside functions."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
@@ -51,14 +51,14 @@ def imported(source: str, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def part_of(module: str) -> str:
-    """Returns the part that a module of ours belongs to: its folder, or itself at the top of the package."""
+    """Returns the part to which one of our modules belongs: its folder, or itself at the top of the package."""
     inside = module.removeprefix("lit_cfl").removeprefix(".")
     apart = [name for name in APART if f"{inside}.".startswith(f"{name}.")]
     return apart[0] if apart else inside.partition(".")[0]
 
 
 def parts(found: Imports) -> Imports:
-    """Returns which part imports which other parts."""
+    """Returns the other parts that each part imports."""
     between: Imports = {}
     for module, used in found.items():
         here = part_of(module)
@@ -69,7 +69,7 @@ def parts(found: Imports) -> Imports:
 
 
 def circle(between: Imports) -> list[str]:
-    """Returns names that import each other in a circle, the first one again at the end; nothing if there is none."""
+    """Returns the names of one import cycle, the first repeated at the end; empty if there is none."""
     try:
         TopologicalSorter(between).prepare()
     except CycleError as error:
@@ -78,14 +78,14 @@ def circle(between: Imports) -> list[str]:
 
 
 def layers_of_the_page() -> dict[str, list[str]]:
-    """Returns the parts of each layer, the highest first, from the table in `docs/architecture.md`."""
+    """Returns the parts of each layer, highest layer first, from the table in `docs/architecture.md`."""
     table = PAGE.read_text("utf-8").partition("| layer |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
     return {layer.strip(): re.findall(r"`([^`]+)`", cell) for layer, cell in rows}
 
 
 def arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Returns the imports between parts that do not follow from others, but for those of the lowest layer."""
+    """Returns the imports between parts that do not follow from others, except those of the lowest layer."""
     lowest = list(layers.values())[-1]
     below: Imports = {}
     for part in TopologicalSorter(between).static_order():
@@ -99,7 +99,7 @@ def arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str,
 
 
 def rows_of_parts(layers: Mapping[str, list[str]], between: Imports) -> list[tuple[str, list[str]]]:
-    """Returns the rows of the picture from the lowest to the highest, each with its layer's name."""
+    """Returns the rows of the picture from lowest to highest, each with the name of its layer."""
     (lowest, basics), *above = reversed(layers.items())
     half = len(basics) // 2
     found = [(lowest, basics[half:]), (lowest, basics[:half])]
@@ -112,9 +112,9 @@ def rows_of_parts(layers: Mapping[str, list[str]], between: Imports) -> list[tup
 
 
 def positions(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -> dict[str, float]:
-    """Returns a place from 0 to 1 for each part: evenly in its row, ordered by the mean place of its neighbours.
+    """Returns a horizontal position in [0, 1] for each part: evenly spaced in its row, ordered by its neighbours' mean.
 
-    A part that is alone in its row goes a little to the left or the right, so that arrows do not run behind it.
+    A part that is alone in its row is shifted slightly to the left or right, so that no arrow runs behind it.
     """
     spread = {name: (number + 0.5) / len(row) for _, row in rows for number, name in enumerate(row)}
     for _ in range(20):
@@ -128,7 +128,7 @@ def positions(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -
 
 
 def draw(path: Path) -> None:
-    """Draws the layers as bands, the highest on top, and writes what is drawn into the PNG's description."""
+    """Draws the layers as bands, highest on top, and stores a description of the drawing in the PNG's metadata."""
     from matplotlib.figure import Figure
 
     between, layers = parts(imports()), layers_of_the_page()
@@ -157,7 +157,7 @@ def draw(path: Path) -> None:
 
 
 def described(layers: Mapping[str, list[str]], drawn: list[tuple[str, str]]) -> str:
-    """Returns what a picture shows, as text."""
+    """Describes the contents of the picture as JSON."""
     return json.dumps({"layers": layers, "arrows": drawn})
 
 

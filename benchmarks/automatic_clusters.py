@@ -1,9 +1,9 @@
-"""Tries rules for the number of clusters on small data sets: the protocol of docs/automatic_clusters.md.
+"""Evaluates rules for the number of clusters on small data sets, by the protocol of docs/automatic_clusters.md.
 
     python benchmarks/automatic_clusters.py --out benchmarks/results/automatic_clusters.csv
 
-Each row is the number that a rule finds for a data set and a seed. Prints the share of right numbers by rule. Rows that
-are in the file are not tried again.
+Each row is the number of clusters that a rule finds for a data set and a seed. Prints each rule's share of correct
+numbers. Rows that the file already contains are not computed again.
 """
 
 import argparse
@@ -50,7 +50,7 @@ DATA: dict[str, tuple[int, Callable[[], object]]] = {
 
 
 class Updates:
-    """What a rule may look at: updates of clients after one local training from the initial model."""
+    """Clients' updates after one local training from the initial model: the input of every rule."""
 
     def __init__(self, work: LocalWork, data: FederatedData, seed: int) -> None:
         clients = work.population[work.num_examples[work.population] > 0]

@@ -1,9 +1,9 @@
-"""Tries `num_clusters: auto` of FedEM: the part on mixtures of docs/automatic_clusters.md.
+"""Evaluates `num_clusters: auto` of FedEM, by the section on mixtures of docs/automatic_clusters.md.
 
     python benchmarks/automatic_components.py --out benchmarks/results/automatic_components.csv [--seeds 104 105]
 
-Each row is a run of FedEM with one model (FedAvg), with the true number, or with `auto`. Rows that are in the file are
-not run again.
+Each row is a run of FedEM with one model (FedAvg), with the true number of models, or with `auto`. Rows that the file
+already contains are not run again.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def cell(name: str, seed: int, number: str) -> Iterator[Row]:
     labels = 2 if name in MIXTURES else 10
 
     def task() -> Classification:
-        return Classification(MCLR(shape, labels), partial(torch.optim.SGD, lr=4 * rate))  # FedEM: M times FedAvg's
+        return Classification(MCLR(shape, labels), partial(torch.optim.SGD, lr=4 * rate))  # M times FedAvg's rate
 
     algorithm = FedEM("auto" if number == "auto" else true if number == "true" else 1)
     plan = PlanOptions(device="cpu", threads=1)

@@ -1,12 +1,12 @@
-"""The verdict on `num_clusters: auto`: the last part of docs/automatic_clusters.md.
+"""Compares `num_clusters: auto` with the true number and with FedAvg: the last part of docs/automatic_clusters.md.
 
     LITCFL_DATA=DIR python -m benchmarks.automatic_verdict --out benchmarks/results/automatic_verdict.csv
         [--seeds 11 12] [--systems FedGroup IFCA] [--data 'Rotated MNIST'] [--tables | --numbers]
 
-Each system runs with the options that its search chose for docs/which_method.md, with `auto` and with the number of
-clusters that it had there, and so does FedAvg. A row is a run; rows that are in the file are not run again. `--tables`
-prints the tables of the rows. With `--numbers` nothing is trained but what decides the number, with each rate that a
-system chose (FLHC decides later, from other updates): rows of data, rate and seed.
+Each system runs with the options that its search chose for docs/which_method.md, once with `auto` and once with the
+number of clusters used there; FedAvg runs as the reference. A row is a run; rows that the file already contains are not
+run again. `--tables` prints tables of the rows. `--numbers` only computes what determines the number, at each learning
+rate that a system chose, and writes rows of data, rate and seed (FLHC decides later, from other updates).
 """
 
 import argparse
@@ -36,7 +36,7 @@ KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "m
 
 @cache
 def options(data: str, system: str) -> tuple[str, ...]:
-    """Returns the chosen options as words, from the table of the page."""
+    """Returns the chosen options as command-line words, from the results of the page."""
     grid = {**PROTOCOL["common"], **PROTOCOL["systems"][system]["options"]}
     with (ROOT / "docs" / "which_method" / "results.csv").open(newline="") as file:
         (row,) = (
@@ -51,7 +51,7 @@ def options(data: str, system: str) -> tuple[str, ...]:
 
 @cache
 def pool(data: str) -> Examples:
-    """Loads the examples of a data set, which do not depend on the seed."""
+    """Loads a data set's examples, which do not depend on the seed."""
     return load_experiment(PROTOCOL["data"][data]["config"]).data.examples
 
 
@@ -77,7 +77,7 @@ def cell(data: str, system: str, number: str, seed: int) -> Iterator[Row]:
 
 
 def rates(data: str) -> list[str]:
-    """Returns the rates that the systems chose that decide before the first round."""
+    """Returns the learning rates chosen by the systems that determine the number before the first round."""
     return sorted({options(data, system)[1] for system in SYSTEMS if system != "FLHC"})
 
 
@@ -101,13 +101,13 @@ def number(data: str, rate: str, seed: int) -> Iterator[Row]:
 
 
 def wanted(seeds: list[int], systems: list[str], data: list[str]) -> Iterator[tuple[str, str, str, int]]:
-    """Yields the cells, those of a seed on all data sets first."""
+    """Yields the cells, seed by seed over all data sets."""
     for seed, system, name in product(seeds, ["FedAvg", *systems], data):
         yield from ((name, system, number, seed) for number in (("-",) if system == "FedAvg" else ("auto", "true")))
 
 
 def tables(path: Path) -> str:
-    """Makes a table for each system: `auto` against the true number and FedAvg, over the seeds that all three have."""
+    """Makes a table per system: `auto` against the true number and FedAvg, over the seeds that all three have."""
     with path.open(newline="") as file:
         found = {(row["data"], row["system"], row["number"], row["seed"]): row for row in csv.DictReader(file)}
     lines = []

@@ -1,11 +1,11 @@
-"""Runs a folder of cases as a user would, and prints a line for each: what the user sees now.
+"""Runs a folder of cases as a user would, and prints one line per case with what the user sees.
 
     python benchmarks/border_cases.py FOLDER [--only NAME ...] [--seconds 600] [--jobs 1]
 
-FOLDER holds a folder for each case, which is copied and left as it is. A case has an experiment's file (*.yaml), which
-`lit-cfl run --config` gets, or a script `run.sh`, which finds this checkout as `lit-cfl` on its path; if its comment
-says `bash run.sh LIT_CFL` or `bash run.sh .../slurm.sh`, it is given that file. A script `make.py` is run before, for
-data that the case needs. Files for a person, such as a README, are not looked at.
+FOLDER holds one folder per case, which is copied and left unchanged. A case has an experiment file (*.yaml), passed to
+`lit-cfl run --config`, or a script `run.sh`, which finds this checkout as `lit-cfl` on its path; if its comment says
+`bash run.sh LIT_CFL` or `bash run.sh .../slurm.sh`, it receives that file. A script `make.py` runs first, to create the
+case's data. Files for people, such as a README, are ignored.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-_LONGEST = 220  # of what is shown
+_LONGEST = 220  # characters of a printed result
 _SCORES = re.compile(r"^(\S.*?) +(-?\d+\.\d{3}|-) ")  # a row of the closing table
 
 
 class CaseOutcome(NamedTuple):
-    """What became of a case.
+    """Outcome of a case.
 
     Args:
         name: Name of the case's folder.
-        code: exit code; None = it took too long.
-        seen: Output that a user sees.
+        code: Exit code; None if the time limit was exceeded.
+        seen: Relevant output.
     """
 
     name: str
@@ -44,7 +44,7 @@ class CaseOutcome(NamedTuple):
 
 
 def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
-    """Runs the copy of a case.
+    """Runs a copy of a case.
 
     Args:
         folder: The case's folder.
@@ -67,7 +67,7 @@ def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
 def _run(
     words: Sequence[str], case: Path, environment: dict[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # what the case holds
+    return subprocess.run(  # a command of the case
         words,
         cwd=case,
         env=environment,
@@ -81,7 +81,7 @@ def _run(
 
 
 def _with_command(folder: Path) -> Path:
-    """Makes a folder with the command `lit-cfl` of this checkout."""
+    """Creates a folder with this checkout's `lit-cfl` command."""
     command = folder / "bin" / "lit-cfl"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m lit_cfl "$@"\n', "utf-8")
@@ -101,7 +101,7 @@ def _command_of(case: Path) -> list[str]:
 
 
 def what_is_seen(output: str) -> str:
-    """Picks what matters of an output: the error, or the notices and the scores, or else the last lines."""
+    """Picks the relevant part of an output: the error, or the notices and the scores, or else the last lines."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("lit-cfl: error: ")]
     if errors:
@@ -119,15 +119,15 @@ def _cut(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of the cases")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names begin so")
-    parser.add_argument("--seconds", type=float, default=600.0, help="that a case may take (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="cases at a time (%(default)s)")
+    parser.add_argument("folder", type=Path, help="folder of the cases")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only cases whose names start with NAME")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of a case (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="cases run at the same time (%(default)s)")
     given = parser.parse_args()
     cases = [path for path in sorted(given.folder.iterdir()) if path.is_dir()]
     chosen = [case for case in cases if given.only is None or case.name.startswith(tuple(given.only))]
     if not chosen:
-        sys.exit(f"{given.folder} holds no folder of a case" + (" of these names" if given.only else ""))
+        sys.exit(f"{given.folder} contains no case" + (" of these names" if given.only else ""))
     with ThreadPoolExecutor(given.jobs) as pool:
         for outcome in pool.map(partial(run_case, seconds=given.seconds), chosen):
             print(outcome, flush=True)

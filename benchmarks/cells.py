@@ -1,4 +1,4 @@
-"""Long experiments in cells: each combination of settings is run once; its rows go to a CSV when it is done."""
+"""Runs long experiments in cells: each combination of settings runs once; its rows are then appended to a CSV."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,14 +15,14 @@ def run_cells(
     wanted: Iterable[tuple[Any, ...]],
     run: Callable[..., Iterable[Row]],
 ) -> Iterator[list[Row]]:
-    """The rows of each wanted cell, from the file or else from running it.
+    """Yields the rows of each wanted cell, read from the file or computed by running the cell.
 
     Args:
-        path: The CSV file, created if it does not exist; None = nothing is kept.
+        path: The CSV file, created if it does not exist; None to keep nothing.
         key: Columns that name a cell.
-        columns: the others.
-        wanted: cells, as values of `key`.
-        run: makes the rows of a cell, without its key.
+        columns: Other columns.
+        wanted: Cells, as values of `key`.
+        run: Function that returns the rows of a cell, without its key.
     """
     for cell in wanted:
         name = dict(zip(key, map(str, cell), strict=True))

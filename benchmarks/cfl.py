@@ -1,17 +1,17 @@
-"""Does CFL split the clients of shifted MNIST into their four true clusters?
+"""Tests whether CFL splits the clients of label-shifted MNIST into their four true clusters.
 
     LITCFL_DATA=DIR python benchmarks/cfl.py --out FILE.csv [--seeds 0 1 2 3 4] [--linkage single complete]
 
-20 clients with 1,750 images each, whose labels are shifted by 0, 3, 6 or 9 (modulo 10): on the same image clients of
-different clusters want different answers, so the joint model stands still while they pull apart. The net is linear; 1
-epoch of batches of 50 a round, lr 0.05, 60 rounds. A cell is a linkage and a seed: a whole run, whose rows (a round and
-a cluster each) are added to the file when it has ended; cells that the file has are not run again.
+20 clients with 1,750 images each, whose labels are shifted by 0, 3, 6 or 9 (modulo 10): clients of different clusters
+want different answers for the same image, so the joint model stagnates while their updates diverge. The net is
+linear; 1 epoch of batches of 50 per round, lr 0.05, 60 rounds. A cell is one run, with a linkage and a seed. Its rows
+(one per round and cluster) are appended to the file when it has ended; cells that the file contains are not run again.
 
 * u, v: norm of the cluster's mean update, and the largest norm of an update, before the round's splits.
 * ari, accuracy: over all clients, after the round.
 
-Prints a row a cell: the rounds (from 1) that split, the clusters, ARI and accuracy at the end, and around each split u
-and v of the cluster that was split.
+Prints one row per cell: the rounds (from 1) with a split, with u and v of the cluster that was split; then the number
+of clusters, and the final ARI and accuracy.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def experiment(linkage: Linkage, seed: int) -> Experiment:
 
 
 def cell(linkage: Linkage, seed: int) -> Iterator[Row]:
-    """A row a round and cluster."""
+    """Yields one row per round and cluster."""
     prepared = experiment(linkage, seed).prepare(seed)
     algorithm = prepared.experiment.algorithm
     for r in prepared.rounds():
@@ -79,7 +79,7 @@ def cell(linkage: Linkage, seed: int) -> Iterator[Row]:
 
 
 def line(rows: list[Row]) -> str:
-    """The row of the table that is printed for a cell."""
+    """Formats a cell's row of the printed table."""
     known: set[str] = {"0"}
     splits = []
     for row in rows:

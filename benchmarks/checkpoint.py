@@ -1,11 +1,10 @@
-"""What a save costs where every client has a model of its own (FeSEM, Ditto).
+"""Measures the cost of a save when every client has its own model (FeSEM, Ditto).
 
     python benchmarks/checkpoint.py [--clients 500 --columns 3274634 --cohort 20 --saves 5 --folder DIR]
 
 The state maps clients to models, as FeSEM's does on FashionMNIST-CNN (500 x 3,274,634 float32, 6.1 GiB in memory).
 Each round changes the cohort's models. Prints seconds and bytes of the first save, of the median later one, and of
-saving
-the whole state in one file, which is what a save would cost without increments.
+saving the whole state in one file, which is the cost of a save without increments.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from lit_cfl.storage.checkpoint import Checkpoint
 
 
 def written(folder: Path, since: dict[Path, int]) -> int:
-    """Bytes of the files that are new or changed."""
+    """Returns the number of bytes in files that are new or changed."""
     return sum(f.stat().st_size for f in folder.rglob("*.pt") if since.get(f) != f.stat().st_mtime_ns)
 
 

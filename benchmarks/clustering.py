@@ -1,10 +1,10 @@
-"""Time and memory of the functions that compare clients, on rows in a memory-mapped file, and the sketch's error.
+"""Measures time and memory of the functions that compare clients, on memory-mapped rows, and the sketch's error.
 
     python benchmarks/clustering.py [--clients 1200 --columns 1628170 --only NAME ...] [--folder DIR] [--json FILE]
 
-StoCFL's largest setting is 4,800 clients of 1,628,170 columns: 29 GiB of float32 in a temporary file of DIR, deleted
-at the end. `peak` is the greatest anonymous memory above that before the call, so pages of the file do not count.
-`l1` is no matrix product and very slow: it is measured on `--l1_columns` columns. Linux only.
+StoCFL's largest setting is 4,800 clients of 1,628,170 columns: 29 GiB of float32 in a temporary file in DIR, deleted
+at the end. `peak` is the maximum of anonymous memory minus its value before the call, so pages of the file do not
+count. `l1` is not a matrix product and very slow: it is measured on `--l1_columns` columns. Linux only.
 """
 
 import argparse
@@ -30,14 +30,14 @@ ERRORS = ("columns", "sketch_dim", "1/sqrt", "error within", "error across", "gr
 
 
 def anonymous_mib() -> float:
-    """Memory of this process that is no page of a file."""
+    """Returns this process's memory in MiB, excluding pages of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
 
 
 @contextmanager
 def peak_memory() -> Iterator[dict[str, float]]:
-    """Fills in `mib`, sampled every 5 ms; the compared functions hold their tensors far longer."""
+    """Fills in `mib`, sampled every 5 ms; the measured functions hold their tensors far longer."""
     before, done, found = anonymous_mib(), Event(), {"mib": 0.0}
 
     def watch() -> None:
@@ -54,7 +54,7 @@ def peak_memory() -> Iterator[dict[str, float]]:
 
 
 def rows_of(n: int, columns: int, rng: torch.Generator, scale: Tensor | float = 1.0) -> Tensor:
-    """Updates `[n, columns]` in four groups with cosines of about .7 within and 0 across, on columns of any scale."""
+    """Draws updates `[n, columns]` of four groups, with cosines of about 0.7 within and 0 across groups."""
     groups = torch.randn(NUM_GROUPS, columns, generator=torch.Generator().manual_seed(1))
     noise = torch.randn(n, columns, generator=rng).mul_(0.65)
     return noise.add_(groups[torch.arange(n) % NUM_GROUPS]).mul_(scale)
@@ -117,7 +117,7 @@ def measured(functions: dict[str, Callable[[], object]], size: str, only: list[s
 
 
 def sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -> Iterator[Row]:
-    """Root mean square and greatest error of a cosine, for columns of one scale and of very different ones."""
+    """Yields root mean square and maximum errors of a cosine, for columns of equal and of very different scales."""
     rng = torch.Generator().manual_seed(0)
     uneven = torch.randn(columns, generator=rng).mul_(2).exp_()  # 1 column in 100 is 100 times the median
     upper = torch.triu_indices(n, n, 1)
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=1_628_170)
     parser.add_argument("--l1_columns", type=int, default=2000)
     parser.add_argument("--sketch_dims", type=int, nargs="*", default=[1024, 8192])
-    parser.add_argument("--only", nargs="*", default=[], help="beginnings of names")
+    parser.add_argument("--only", nargs="*", default=[], help="only functions whose names start so")
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Counts files and lines of Python by package: all lines, and lines of code without docstrings, comments and blanks.
+"""Counts Python files and lines by package: all lines, and lines of code without docstrings, comments and blanks.
 
     python benchmarks/count_lines.py [PATH ...]
 
-Counted are the files that Git tracks. `native` are the C++, JavaScript, CSS and HTML files of our own.
+Only files tracked by Git count. `native` are our own C++, JavaScript, CSS and HTML files.
 """
 
 import ast
@@ -16,12 +16,12 @@ from pathlib import Path, PurePath
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = ("lit_cfl", "tune", "datamodules", "benchmarks", "tests")
 NATIVE = (".cpp", ".h", ".js", ".css", ".html")
-VENDORED = (".min.js",)  # the work of others
+VENDORED = (".min.js",)  # third-party files
 _EMPTY = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 def tracked(paths: list[str]) -> list[str]:
-    """Returns the files of some folders that Git tracks; links are left out."""
+    """Returns the files below some paths that Git tracks, without links."""
     found = subprocess.run(
         ["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -29,7 +29,7 @@ def tracked(paths: list[str]) -> list[str]:
 
 
 def code_lines(source: str) -> int:
-    """Counts the lines of Python on which a token stands that is neither a comment nor part of a docstring."""
+    """Counts the lines of Python code, excluding comments, blank lines and docstrings."""
     docstrings = set(_docstring_lines(ast.parse(source)))
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -47,13 +47,13 @@ def _docstring_lines(tree: ast.AST) -> Iterator[int]:
 
 
 def group_of(name: str) -> str:
-    """Returns the package that a file is counted with: `lit_cfl/engines`, `tests/tune`, or the place itself."""
+    """Returns the package under which a file is counted: `lit_cfl/engines`, `tests/tune`, or its top-level folder."""
     parts = PurePath(name).parts
     return "/".join(parts[: 2 if len(parts) > 2 else 1])
 
 
 def main(paths: list[str]) -> None:
-    """Prints a row for each package, and the sums of each place."""
+    """Prints a row for each package, and the sums of each top-level folder."""
     groups: dict[str, list[tuple[int, int, int]]] = {}
     for name in tracked(paths):
         text = (ROOT / name).read_text("utf-8") if name.endswith((".py", *NATIVE)) else ""

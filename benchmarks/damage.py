@@ -1,18 +1,18 @@
-"""Damaged files: each is healed to the same bits, or refused in one line that names it.
+"""Damages files and checks that each is healed to the same bits, or refused in one line that names it.
 
     python benchmarks/damage.py --seed S [--first 0] [--damages 500] [--flips 2000] [--log FILE]
 
-Draws damages (a flipped bit, cut off, deleted, emptied, replaced by another run's file of that name) of the files that
-docs/results.md names, in runs of FedGroup, FeSEM, CFL and FlexCFL under shift (killed in mid-run and resumed; killed
-before the first save and resumed; finished and then resumed or evaluated), in a data cache and in a study directory.
-The runs are made once and copied for each damage, in forks of one warm process. Then it flips single bits of
-checkpoints, which are loaded. What came of each is counted:
+Draws damages (a flipped bit, truncation, deletion, emptying, replacement by another run's file of that name) of the
+files listed in docs/results.md, in runs of FedGroup, FeSEM, CFL and FlexCFL under shift (killed in mid-run and resumed;
+killed before the first save and resumed; finished and then resumed or evaluated), in a data cache and in a study
+directory. The runs are made once and copied for each damage, in forks of one warm process. Then it flips single bits of
+checkpoints and loads them. It counts the outcomes:
 
-    healed     exit 0, and the same bits as without the damage (clocks and identities apart: same_files.py)
-    named      exit 2, and one line that names the damaged file
-    different  exit 0, and something else: a fault
-    traceback  a fault
-    unnamed    an error that does not name the file: a fault
+        healed     exit 0, and the same bits as without the damage (except clocks and identities: same_files.py)
+        named      exit 2, and one line that names the damaged file
+        different  exit 0, and other results: a fault
+        traceback  a fault
+        unnamed    an error that does not name the file: a fault
 """
 
 import argparse
@@ -70,11 +70,11 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 DAMAGES = ("flip", "truncate", "delete", "empty", "swap")
 FAULTS = ("different", "traceback", "unnamed")
-Outcome = tuple[str, str]  # one of the five words above, and what was said
+Outcome = tuple[str, str]  # one of the five words above, and the output
 
 
 def hurt(file: Path, damage: str, other: Path, rng: random.Random) -> None:
-    """Damages a file; `other` is what another run has under that name."""
+    """Damages a file; `other` is another run's file of that name."""
     size = file.stat().st_size
     if damage == "flip" and size:
         data = bytearray(file.read_bytes())
@@ -91,7 +91,7 @@ def hurt(file: Path, damage: str, other: Path, rng: random.Random) -> None:
 
 
 def judged(code: int, said: str, file: Path, wrong: Callable[[], list[str]]) -> Outcome:
-    """What came of a command on a directory with one damaged file."""
+    """Classifies the outcome of a command on a directory with one damaged file."""
     if code not in (0, 2) or "Traceback" in said:
         return "traceback", f"exit {code}: {said[-400:]}"
     if code == 2:
@@ -105,8 +105,8 @@ class Runs:
     """Run directories of one algorithm: killed in mid-run, before the first save, and finished.
 
     Args:
-        name: Name of the entry of `RUNS`.
-        folder: Folder for all its directories.
+        name: Name of an entry of `RUNS`.
+        folder: Parent folder of the run directories.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -151,7 +151,7 @@ class Runs:
 
 
 def _killed_at(rows: int) -> None:
-    """Lets this process end itself when a run is about to write a row, after `rows` rows."""
+    """Makes this process kill itself when a run is about to write a row, after `rows` rows."""
     add_row = RunDirectory.add_row
 
     def dying(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
@@ -163,7 +163,7 @@ def _killed_at(rows: int) -> None:
 
 
 def _drawn(path: Path, other: Path, rng: random.Random) -> tuple[Path, str]:
-    """A file of a directory and its damage; a kind of file is drawn first, so that many pictures do not count more."""
+    """Draws a file and its damage; first draws a kind of file, so that many pictures do not dominate."""
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
@@ -219,7 +219,7 @@ def _arrays(key: str) -> dict[str, np.ndarray]:
 
 
 class Study:
-    """The directory of a study that is over; of its trials' runs those files count that the study reads."""
+    """Directory of a finished study, with those files of its trials' runs that the study reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it, self.output = folder, folder / "it", folder / "output.txt"
@@ -263,7 +263,7 @@ class Study:
 def _equal(file: Path, other: Path) -> bool:
     try:
         return content(file) == content(other)
-    except Exception:  # missing, or no longer of its kind
+    except Exception:  # missing, or of another format
         return False
 
 
@@ -278,7 +278,7 @@ def _of_study(name: Path) -> bool:
 
 
 def without_ray() -> None:
-    """Lets this process open a study whose trials are all over without a start of Ray."""
+    """Makes this process open a study of finished trials without starting Ray."""
 
     def trains_nothing(prepared: object, trials: search.Trials, *_: object) -> None:
         if not trials.over:
@@ -291,7 +291,7 @@ def without_ray() -> None:
 
 
 def flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
-    """Loads a checkpoint in which one bit is flipped, or one bit of a file in `rows/` beside it."""
+    """Loads a checkpoint after flipping one of its bits, or a bit of a file in `rows/` next to it."""
     path = runs.folder / rng.choice(["half", "whole"])
     files = [path / "checkpoint.pt", *sorted(path.glob("rows/*.pt"))[:1]]
     file, at = files[-1 if rng.random() < 0.2 else 0], rng.random()
@@ -310,7 +310,7 @@ def flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
         found = Checkpoint(runs.it).load()
     except InputError as error:
         return what, ("named" if str(flipped) in str(error) else "unnamed", str(error))
-    except Exception as error:  # whatever else a damaged file raises is the fault that is looked for
+    except Exception as error:  # a damaged file may raise anything; each such error is a fault
         return what, ("traceback", repr(error))
     return what, ("healed" if _same(found, Checkpoint(path).load()) else "different", "")
 
@@ -334,20 +334,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first damage, to run them in parts")
     parser.add_argument("--flips", type=int, default=2000)
     parser.add_argument("--of", nargs="+", default=[*RUNS, "cache", "study"], choices=[*RUNS, "cache", "study"])
-    parser.add_argument(
-        "--log", type=Path, help="a line of JSON for each damage; those that are there are not tried again"
-    )
+    parser.add_argument("--log", type=Path, help="JSONL file, a line per damage; those in the file are not tried again")
     given = parser.parse_args(arguments)
     done = [json.loads(line) for line in given.log.read_text().splitlines()] if given.log and given.log.exists() else []
     counts = Counter((line["of"], line["outcome"]) for line in done)
-    begun, files._DPI = time.monotonic(), 20  # pictures are most of what a small run costs
+    begun, files._DPI = time.monotonic(), 20  # pictures dominate the cost of a small run
     with tempfile.TemporaryDirectory(prefix="damage-") as place:
         folder = Path(place)
         subjects: dict[str, Runs | Cache | Study] = {}
         for name in given.of:
             subjects[name] = {"cache": Cache, "study": Study}.get(name, partial(Runs, name))(folder / name)
             print(f"{name} made, {time.monotonic() - begun:.0f} s", flush=True)
-        few = [name for name in given.of if name in ("cache", "study")]  # each a tenth
+        few = [name for name in given.of if name in ("cache", "study")]  # a tenth each
         many = [name for name in given.of if name in RUNS]
 
         def drawn() -> Iterator[tuple[str, str, Outcome]]:

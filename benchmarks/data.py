@@ -1,10 +1,10 @@
-"""What data cost in time and memory, from reading files to a million clients.
+"""Measures the time and memory of preparing data, from reading files to a million clients.
 
     LITCFL_DATA=DIR python benchmarks/data.py [--clients 1000 10000 100000 1000000] [--out FILE.json]
 
-DIR holds `fashion_mnist` and `cifar10` in the Hub's schema; without it these rows are left out. Every row is a fresh
-process. Seconds do not count the imports of torch and lightning; `peak` is the process's largest memory with them,
-`above imports` what the work added. First time: neither our cache nor that of `datasets` has anything.
+DIR holds `fashion_mnist` and `cifar10` in the Hub's schema; without it these rows are left out. Every row is measured
+in a fresh process. Seconds exclude the imports of torch and lightning; `peak` is the process's maximum memory with
+them, `above imports` is what the work added. "First time" means that our cache and that of `datasets` are empty.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tables import fresh, print_rows
 
 from lit_cfl.metric_names import Row
 
-# Synthetic clients with a few small examples each, of which a million fit the memory.
+# Synthetic clients with a few small examples each, so that a million fit into memory.
 SMALL_CLIENTS: dict[str, Any] = {
     "dimensions": 20,
     "mean_log_size": 0.5,
@@ -34,7 +34,7 @@ FASHION, CIFAR = "Fashion-MNIST, 100 clients", "CIFAR-10, 200 clients, 2 rotatio
 
 
 def peak() -> float:
-    """MiB of this program alone: `getrusage` would begin with the peak of the process that started it."""
+    """Returns this program's peak memory in MiB; `getrusage` would start from the parent process's peak."""
     status = Path("/proc/self/status").read_text("ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -1,10 +1,10 @@
-"""How soon, and how surely, drift is detected that labels do not show. `docs/drift.md` has the protocol.
+"""Measures how fast and how reliably drift is detected that labels do not show; the protocol is in `docs/drift.md`.
 
     python benchmarks/drift.py curve --out benchmarks/results/drift_curve.csv
     python benchmarks/drift.py verdict --out benchmarks/results/drift.csv
-    python benchmarks/drift.py report                      # thresholds, tables and figure of these two files
+    python benchmarks/drift.py report                      # thresholds, tables and figure from these two files
 
-Every finished cell is a row; cells that stand in the file are not run again. One process, one core.
+Every finished cell is a row; cells that the file already contains are not run again. One process, one core.
 """
 
 import argparse
@@ -56,7 +56,7 @@ CURVE, VERDICT = ("metric", "threshold", *SCORES), (*SCORES, "models", "before",
 
 @dataclass(frozen=True)
 class Turn(Shift):
-    """Some clients turn their images by another 90 degrees before round START + 1, and stay so."""
+    """Rotates the images of some clients by another 90 degrees before round START + 1, permanently."""
 
     share: float = 0.0
 
@@ -80,7 +80,7 @@ class Turn(Shift):
 
 @dataclass(frozen=True)
 class Fresh(Shift):
-    """In each round a client has another random half of its training images."""
+    """Gives each client another random half of its training images in each round."""
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         whole = data.train if data.withheld is None else data.train.plus(data.withheld)
@@ -105,7 +105,7 @@ def experiment(algorithm: Algorithm, condition: str, share: float, seed: int) ->
 
 
 class Measuring:
-    """Measures all distances before each round of an algorithm that moves nobody."""
+    """Measures all distances before each round of an algorithm that does not migrate clients."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm, self.found = algorithm, list[tuple[int, str, Tensor, Tensor]]()
@@ -137,12 +137,12 @@ class Measuring:
 
 
 def curve(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
-    """Runs a method that moves nobody, and scores each metric at each threshold."""
+    """Runs a method that does not migrate clients, and scores each metric at each threshold."""
     prepared = experiment(PLAIN[method], condition, share, seed).prepare(seed)
     measuring = Measuring(PLAIN[method])
     shifts = prepared.experiment.data.shift
     drifted: set[int] = set()
-    run: Any = measuring  # it has what an algorithm has
+    run: Any = measuring  # has the interface of an algorithm
     for r in rounds(run, prepared.engine, prepared.data, prepared.cohorts, seed=seed, num_rounds=ROUNDS, shifts=shifts):
         drifted |= moved(r)
     for metric, threshold in product(METRICS, GRID):
@@ -153,7 +153,7 @@ def curve(method: str, condition: str, share: float, seed: int) -> Iterator[Row]
 
 
 def verdict(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
-    """Runs a method that migrates at its default threshold."""
+    """Runs a method that migrates clients at its default threshold."""
     algorithm = METHODS[method]
     prepared = experiment(algorithm, condition, share, seed).prepare(seed)
     drifted: set[int] = set()
@@ -178,7 +178,7 @@ def moved(r: Round) -> set[int]:
 
 
 def scores(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted: set[int], since: int) -> Row:
-    """Scores alarms: (completed rounds, client) each."""
+    """Scores alarms, each given as (completed rounds, client)."""
     delays: dict[int, int] = {}
     for index, client in sorted(alarms):
         if index >= START and client in drifted:
@@ -197,7 +197,7 @@ def scores(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted:
 
 
 def chosen_thresholds(rows: list[Row]) -> dict[str, tuple[float, float]]:
-    """Applies the protocol's rule: threshold and false alarms per 100 tests of each metric."""
+    """Applies the protocol's rule: returns threshold and false alarms per 100 tests of each metric."""
     found = {}
     for metric in METRICS:
         rates = {t: rate(rows, metric, t) for t in GRID}
@@ -212,7 +212,7 @@ def rate(rows: list[Row], metric: str, threshold: float) -> float:
 
 
 def summed(rows: list[Row]) -> list[str]:
-    """Cells: found in percent, delay, and false alarms per 100 tests, over all rows."""
+    """Formats cells: percentage found, delay, and false alarms per 100 tests, over all rows."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     return [f"{100 * found / drifted:.0f}", f"{delay / found:.2f}" if found else "", f"{100 * alarms / tests:.2f}"]
 
@@ -236,7 +236,7 @@ def report() -> None:
 
 
 def by_share(rows: list[Row], name: str, digits: int) -> str:
-    """Writes the means over seeds for 10, 25 and 50 % of the clients."""
+    """Formats the means over seeds for 10, 25 and 50 % of the clients."""
     found = [mean(float(row[name]) for row in rows if float(row["share"]) == share) for share in SHARES]
     return " ".join(f"{value:.{digits}f}" for value in found)
 
@@ -247,7 +247,7 @@ def read(path: Path) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draws delay and share found against false alarms, a curve for each metric and condition."""
+    """Draws delay and share found against false alarms, one curve per metric and condition."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 2, figsize=(7, 5), sharex=True, layout="constrained")
@@ -272,7 +272,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def curve_point(rows: list[Row]) -> tuple[float, float, float]:
-    """Computes false alarms per 100 tests, delay with 20 rounds for a client that is not found, and the share found."""
+    """Returns false alarms per 100 tests, delay (20 rounds for a client that is not found), and percentage found."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     late = (delay + (ROUNDS - START) * (drifted - found)) / drifted
     return 100 * alarms / tests, late, 100 * found / drifted
@@ -282,7 +282,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("curve", "verdict", "report"))
     parser.add_argument("--seeds", type=int, nargs="+", help="default: those of the protocol")
-    parser.add_argument("--out", type=Path, help="a CSV file to continue")
+    parser.add_argument("--out", type=Path, help="CSV file to which rows are appended")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.part == "report":

@@ -1,10 +1,10 @@
-"""How far is EDC a linear function of MADC? (FedGroup, Figure 5)
+"""Measures to what extent EDC is a linear function of MADC (FedGroup, Figure 5).
 
     LITCFL_DATA=DIR python benchmarks/edc_madc.py [--out docs/reproduction/edc_madc.csv] [--data NAME ...]
 
-The clients of the group cold start (alpha = 20) are drawn and pre-trained as FedGroup does it under the experiment's
-seed. Writes a row for each pair of them, with three significant digits; `python -m benchmarks.reproduction summary`
-draws them.
+The clients of the group cold start (alpha = 20) are drawn and pre-trained as in FedGroup, under the experiment's seed.
+Writes a row for each pair of them, with three significant digits; `python -m benchmarks.reproduction summary` draws the
+figure.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COLUMNS = ("data", "seed", "client", "other", "madc", "edc")
 
 
 def pairs(data: str) -> Iterator[Row]:
-    """Measures every pair of the clients that found the clusters of an experiment."""
+    """Yields a row for each pair of the clients from which FedGroup's cold start forms its clusters."""
     experiment = build(base_config(CONFIGS[data]))
     algorithm, seed = experiment.algorithm, experiment.seeds[0]
     assert isinstance(algorithm, FedGroup)

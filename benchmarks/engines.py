@@ -1,22 +1,22 @@
-"""Compares ways of local training with each other, and with those of another checkout, in turns.
+"""Compares ways of local training with each other, and with those of another checkout, in alternating rounds.
 
     [LITCFL_DATA=DIR] python benchmarks/engines.py [--against PATH] [--cases linear-60x10 mlp ...] [--turns 7]
                                                    [--out FILE.json]
 
-A case is a net, a cohort and the epochs of a round; mini-batches have 10 images of 28 x 28, the optimizer is SGD.
+A case is a net, a cohort and a number of epochs; mini-batches have 10 images of 28 x 28, the optimizer is SGD.
 
 * `linear-60x10`: MCLR (7,850 parameters), 20 clients of 60 images each, 10 epochs; `mlp` has 101,770 parameters,
   `mlp2048` has 1,628,170, `cnn` 1,663,370. `100-linear-60x1` has 100 clients.
 * `linear-mnist1000x10`: 20 of the 1,000 clients of Li et al. (FedProx, 2020), most of which have a few tens of digits
-  and some many hundreds; only if DIR holds `mnist`.
+  and some many hundreds; requires `mnist` in DIR.
 
-Every way is a process of its own, which keeps its engine. In a turn each of them trains one round, one after the other.
-The table has the medians over the turns: CPU time of a client-step, wall time, and the ratio of the CPU times of the
-same turn, so that other programs on the machine disturb both sides alike. `spread` is the ratio's quartiles. A
-round is `engine.at(round, data).fit(...)` with its rows: drawing the mini-batches, training, and the rows' copies.
+Every way runs in its own process, which keeps its engine. In a turn each of them trains one round, one after another.
+The table has medians over the turns: CPU time per client-step, wall time, and the ratio to the first way's CPU time in
+the same turn, so that other programs on the machine affect both alike. `spread` gives the ratio's quartiles. A round is
+`engine.at(round, data).fit(...)` with its rows: drawing the mini-batches, training, and copying the rows.
 
-PATH is a checkout of an earlier commit. Ways: `chain` and `loop`; of commit 2161c74 `fused`, `dual` (C++, compiled when
-it is first used) and `plain`, its plain loop. One thread computes, unless --threads says otherwise.
+PATH is a checkout of an earlier commit. Ways: `chain` and `loop`; at commit 2161c74 `fused`, `dual` (C++, compiled on
+first use) and `plain`, its plain loop. One thread is used unless --threads says otherwise.
 """
 
 import argparse
@@ -72,7 +72,7 @@ NETS = {
 
 
 def ways_of(net: str, against: bool) -> dict[str, bool]:
-    """Names the ways to compare, and whether each is of the other checkout; the first is what others are divided by."""
+    """Returns the ways to compare, and whether each belongs to the other checkout; ratios are relative to the first."""
     new = {"loop": False} if net == "cnn" else {"chain": False, "loop": False}
     old = {"cnn": ["plain"], "mlp2048": ["dual", "plain"], "linear": ["fused", "plain"]}.get(
         net, ["fused", "dual", "plain"]
@@ -81,7 +81,7 @@ def ways_of(net: str, against: bool) -> dict[str, bool]:
 
 
 def plan_of(way: str) -> Any:
-    """The plan of a way, in the words of the checkout that this process imports."""
+    """Returns the plan of a way, with the options of the checkout that this process imports."""
     from lit_cfl.engines.plan import Plan
 
     if way in ("chain", "loop"):
@@ -90,7 +90,7 @@ def plan_of(way: str) -> Any:
 
 
 def data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
-    """Clients of as many images as `cohort` says, random numbers (the time does not depend on them); or `mnist1000`."""
+    """Makes clients with `cohort` images each, random since the time does not depend on them; or loads `mnist1000`."""
     if cohort == "mnist1000":
         from lit_cfl.datamodules import MNIST
         from lit_cfl.datamodules.partition import MNIST1000
@@ -105,7 +105,7 @@ def data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
 
 
 def serve(case: str, way: str, threads: int) -> None:
-    """Trains a round for each line of the standard input; answers with its times and how many client-steps it had."""
+    """Trains a round for each line of standard input; answers with its times and its number of client-steps."""
     from lit_cfl.engines.factory import build_engine
     from lit_cfl.engines.local_training import LocalTraining
     from lit_cfl.engines.plan import keep_freed_memory
@@ -131,15 +131,15 @@ def serve(case: str, way: str, threads: int) -> None:
 
 
 def parsed(case: str) -> tuple[int, str, str, int]:
-    """Clients, net, cohort and epochs of a case."""
+    """Returns the clients, net, cohort and epochs of a case."""
     found = _CASE.fullmatch(case)
     if found is None:
-        raise SystemExit(f"case {case!r} is not known; write it as linear-60x10 or 100-mlp-mnist1000x1")
+        raise SystemExit(f"case {case!r} is unknown; write it as linear-60x10 or 100-mlp-mnist1000x1")
     return int(found[1] or CLIENTS), found[2], found[3], int(found[4])
 
 
 def measure(case: str, against: Path | None, turns: int, threads: int, asked: Sequence[str]) -> list[Row]:
-    """Times of all ways of a case; the first turn, which builds what is needed, does not count."""
+    """Measures the times of all ways of a case, without the first turn, in which they are built."""
     ways = ways_of(parsed(case)[1], against is not None)
     ways = {way: old for way, old in ways.items() if not asked or way in asked}
     processes = {way: started(case, way, against if old else None, threads) for way, old in ways.items()}
@@ -171,7 +171,7 @@ def started(case: str, way: str, against: Path | None, threads: int) -> "subproc
 
 
 def processor() -> str:
-    from lit_cfl.runs.run_directory import processor_name  # not at the top: a served checkout may be an earlier one
+    from lit_cfl.runs.run_directory import processor_name  # not at the top: the served checkout may be an earlier one
 
     widest = torch.backends.cpu.get_cpu_capability()
     return f"{processor_name()} ({widest}), {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
@@ -185,9 +185,9 @@ def shown(row: Row) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, help="a checkout of an earlier commit")
+    parser.add_argument("--against", type=Path, help="checkout of an earlier commit")
     parser.add_argument("--cases", nargs="*", default=[case for case in CASES if can_run(case)])
-    parser.add_argument("--ways", nargs="*", default=[], help="these alone")
+    parser.add_argument("--ways", nargs="*", default=[], help="measure only these ways")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -198,7 +198,7 @@ def main() -> None:
         return
     print(
         processor(),
-        "\n| case | way | CPU µs per step | wall µs | CPU by the first way | spread |\n|---|---|---|---|---|---|",
+        "\n| case | way | CPU µs per step | wall µs | CPU ratio | spread |\n|---|---|---|---|---|---|",
     )
     rows = []
     for case in options.cases:

@@ -1,11 +1,11 @@
-"""What it costs to evaluate many clients, against their union.
+"""Measures the cost of evaluating many clients, compared with that of their union.
 
     python benchmarks/evaluation.py [--clients 1000] [--models 1 5 50 1000] [--repeats 15] [--out FILE.json]
 
-So many clients with 60 test images of 28 x 28 each are scored with the models of their clusters; beside it the same
-images as one client with one model, by each way of training that has a scorer of its own. Clients and union in turn,
-in one thread; times are of the processor, which others on the machine do not lengthen as much as those of the clock.
-`ratio` is the median of the repeats.
+The clients, with 60 test images of 28 x 28 each, are scored with the models of their clusters; for comparison, the same
+images are scored as one client with one model. Each way of training with its own scorer is measured. Clients and union
+alternate in one thread; times are CPU times, which other programs on the machine lengthen less than wall times. `ratio`
+is the median over the repeats.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def divided(clients: int, examples: Examples) -> FederatedData:
 
 
 def scored(engine: Engine, models: int, data: FederatedData) -> Callable[[], float]:
-    """A function that evaluates all clients, and gives the seconds that it took."""
+    """Returns a function that evaluates all clients, and returns the seconds that it took."""
     rows = torch.stack([engine.initial(number % 10) for number in range(models)])
     everyone = torch.arange(data.num_clients)
 

@@ -3,17 +3,18 @@
     git clone https://github.com/microsoft/FedDrift; git -C FedDrift checkout e4ac32f
     python benchmarks/feddrift_code.py FedDrift --out benchmarks/results/feddrift_code.csv
 
-A client is a point on a line, its loss under a model (a point, too) is their distance, and training moves a model to
-the mean of its clients. So each step can be followed with pencil and paper. Six clients move between three places, at
-different times and back, over six time steps; nobody stands exactly where another one does.
+A client is a point on a line, its loss under a model (also a point) is their distance, and training moves a model to
+the mean of its clients. Each step can thus be checked by hand. Six clients move between three places, at different
+times and back, over six time steps; no two clients are at exactly the same point.
 
-The authors' class `SoftClusterState` is taken unchanged from their file; stubs replace what it imports, and distances
-what it reads off nets and examples (accuracy = 1 - distance).
+The authors' class `SoftClusterState` is taken unchanged from their file. Stubs replace its imports, and distances
+replace what it computes from nets and examples (accuracy = 1 - distance).
 
-* form: `clients` (their `H_A_F`), `one` (`H_A_C`), `eager` (`mmacc`). Under `H_A_F` new models take the numbers 1, 2,
-  ..., which clients have already, and overwrite their models: `clients, published`. `clients` starts after those.
-* data: clusters are compared on those of `all` time steps (their code) or on the `present` ones (ours: their code is
-  told that a cluster which nobody chooses now is right nowhere).
+* form: `clients` (their `H_A_F`), `one` (`H_A_C`), `eager` (`mmacc`). Under `H_A_F` new models receive the numbers 1,
+  2, ..., which clients already have, and overwrite their models: `clients, published`. `clients` numbers them after
+  those.
+* data: clusters are compared on their data of `all` time steps (their code) or of the `present` one (ours: their code
+  is made to find that a cluster without present clients is correct nowhere).
 """
 
 import argparse
@@ -46,7 +47,7 @@ Answer = dict[str, str]
 
 
 def points(case: int) -> np.ndarray:
-    """Draws where each client is in each time step `[steps, clients]`: at its place, which changes now and then."""
+    """Draws each client's position in each time step `[steps, clients]`: near its place, which changes now and then."""
     rng = np.random.default_rng(case)
     place = rng.integers(2, size=CLIENTS)
     own, found = rng.uniform(-0.03, 0.03, CLIENTS), []
@@ -57,7 +58,7 @@ def points(case: int) -> np.ndarray:
 
 
 class Line(QuadraticWork):
-    """Clients on a line, whose loss is a distance and who train in one step."""
+    """Clients on a line whose loss is a distance and whose training takes one step."""
 
     def __init__(self, at: np.ndarray) -> None:
         super().__init__(torch.from_numpy(at)[:, None], torch.full((CLIENTS,), 10), 1.0, layers={"fc1": 1})
@@ -70,7 +71,7 @@ class Line(QuadraticWork):
 
 
 def answer(detected: Any, clusters: list[int], models: list[float]) -> Answer:
-    """Writes an answer as text; clusters are numbered in the order of their lowest client."""
+    """Formats an answer as text, with clusters numbered in the order of their lowest client."""
     names = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
     return {
         "detected": " ".join(map(str, sorted(detected))),
@@ -80,7 +81,7 @@ def answer(detected: Any, clusters: list[int], models: list[float]) -> Answer:
 
 
 def ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
-    """Answers of each time step: who detects a drift, the clusters, and each client's model before it trains."""
+    """Yields our answer in each time step: clients with a detected drift, the clusters, and the models to train."""
     everyone, state = torch.arange(CLIENTS), None
     for step, row in enumerate(at):
         work, before = Line(row).at(step), 0 if state is None else state.losses
@@ -94,7 +95,7 @@ def ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
 
 
 def authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]:
-    """The same of the authors' class."""
+    """Yields the answers of the authors' class."""
     merging = {"one": "C", "eager": ""}.get(form, "F")
     state = kind(CLIENTS, 64, "", mmacc_delta=DELTA, h_delta=DELTA, h_deltap=DELTA, h_cluster=merging)
     state.h_next_free_model = CLIENTS if form == "clients" else 1
@@ -122,13 +123,13 @@ def authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]
 def measured(
     model: nn.Linear, batches: list[tuple[int, int]], *_: object, at: np.ndarray, since: int
 ) -> tuple[float, int, float]:
-    """Correct examples, examples and loss, as their `_infer` returns them, of the batches from time step `since` on."""
+    """Returns correct examples, examples and loss, as their `_infer`, of the batches from time step `since` on."""
     found = [1 - abs(float(model.weight.detach()) - at[step, client]) for client, step in batches if step >= since]
     return sum(found), max(len(found), 1), 0.0
 
 
 def authors_class(checkout: Path) -> Any:
-    """Compiles the class of the authors' file without running its imports."""
+    """Compiles the class in the authors' file without running the file's imports."""
     source = (checkout / "fedml_api/distributed/fedavg_ens/FedAvgEnsDataLoader.py").read_text()
     found = [part for part in ast.parse(source).body if getattr(part, "name", "") == "SoftClusterState"]
     import scipy.cluster.hierarchy as sch
@@ -153,8 +154,8 @@ def compared(kind: Any) -> Iterator[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkout", type=Path, help="a clone of the authors' repository")
-    parser.add_argument("--out", type=Path, required=True, help="a CSV file to write")
+    parser.add_argument("checkout", type=Path, help="clone of the authors' repository")
+    parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     options = parser.parse_args()
     rows = list(compared(authors_class(options.checkout)))
     with options.out.open("w", newline="") as file:

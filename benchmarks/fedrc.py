@@ -1,25 +1,25 @@
-"""FedRC: FedEM whose responsibilities divide by the share that each label has in a model's data.
+"""Compares FedRC, a FedEM that divides responsibilities by the share of each label in a model's data, with others.
 
     LITCFL_DATA=DIR python benchmarks/fedrc.py [--seeds 0 1 2] [--alphas 100 0.3] [--concepts 'four labels swapped']
 
-trains it, FedEM, IFCA, FedAvg and Oracle on MNIST under three concepts, and prints test accuracies and ARIs by seed: 30
-clients, all in 20 rounds of an epoch of batches of 50, linear net, rate 0.1, labels divided by Dirichlet(alpha).
+Trains FedRC, FedEM, IFCA, FedAvg and Oracle on MNIST under three concepts, and prints test accuracies and ARIs by seed:
+30 clients, all in 20 rounds of one epoch of batches of 50, linear net, rate 0.1, Dirichlet(alpha) label skew.
 
-Two models that differ in their labels only explain an example equally well after that division, so that clusters form
-where the same inputs have different labels (concept shift), and not where labels or inputs differ.
+Two models that differ only in their label shares explain an example equally well after that division, so that clusters
+form where the same inputs have different labels (concept shift), and not where labels or inputs differ.
 
 arXiv:2301.12379, Algorithm 1: gamma of example (x, y) and model k is proportional to omega_ik exp(-loss_k) / P_k(y);
 omega_ik is the client's mean of gamma, P_k(y) the share of label y among all examples, weighted by gamma.
 
 Where this differs from the paper and from its published code (`FedRC` in client.py, github.com/LINs-lab/FedRC):
-* P_k(y) is that of the last round in which each client took part. The published code counts all clients; with all of
-  them in every round, as in docs/flux_table.md, that is the same.
-* before the first round P_k(y) is the same for all, as in the code: the first E-step is FedEM's.
-* the published code removes models that explain little only where a line of it is uncommented; ours never does.
+* P_k(y) uses each client's last round of participation. The published code uses all clients; if all participate in
+  every round, as in docs/flux_table.md, both are the same.
+* before the first round P_k(y) is uniform, as in the code: the first E-step is FedEM's.
+* the published code can remove models that explain little, in a line that is commented out; ours never does.
 * a mini-batch divides its weighted losses by its number of examples, as in the code and in our FedEM.
-* a client trains its models on the same mini-batches; the code draws others for each model.
+* a client trains its models on the same mini-batches; the code draws separate ones for each model.
 * the code's SGD has weight decay 0.0005 and keeps its momentum from round to round.
-* the labels are read by `work.map`, whose bytes count as traffic: n_i numbers, where a client would send M x L sums.
+* the labels are read by `work.map`, whose bytes count as traffic: n_i numbers, although M x L sums would suffice.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from lit_cfl.local_work import LocalWork
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
-_SMALLEST = 1e-8  # of a label's sum of responsibilities, as in the published code
+_SMALLEST = 1e-8  # lower bound of a label's sum of responsibilities, as in the published code
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class FedRCState(FedEMState):
 
 @dataclass(frozen=True)
 class FedRC(FedEM):
-    """Robust clustering: a client uses a mixture of M models, which are to differ in P(y | x) alone."""
+    """Robust clustering: each client uses a mixture of M models, which should differ only in P(y | x)."""
 
     paper: ClassVar[str] = (
         "Guo, Tang, Lin. FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
@@ -108,7 +108,7 @@ class FedRC(FedEM):
 
 
 def label_shares(counts: Tensor) -> Tensor:
-    """Computes P_k(y) `[M, L]` from sums `[clients, M, L]`; the same for all labels while there are none."""
+    """Computes P_k(y) `[M, L]` from sums `[clients, M, L]`; uniform if there are none yet."""
     sums = counts.sum(0).clamp(min=_SMALLEST)
     return sums / sums.sum(1, keepdim=True)
 
@@ -124,7 +124,7 @@ def label_sums(shares: Tensor, cells: Tensor, clients: int, num_labels: int) -> 
 
 
 def _owners_and_labels(clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
-    """Returns owner and label of each example `[N]`, in the order of `example_losses`."""
+    """Returns the owner and the label of each example `[N]`, in the order of `example_losses`."""
     owners = torch.arange(len(clients)).repeat_interleave(work.num_examples[clients])
     labels = [found for found in work.map(_labels, clients) if isinstance(found, Tensor)]
     return owners, torch.cat(labels) if labels else torch.empty(0, dtype=torch.int64)
@@ -145,7 +145,7 @@ CONCEPTS = {
 
 
 def concept_shift(concept: str, alpha: float, algorithm: Algorithm, seed: int) -> tuple[float, float]:
-    """Trains on MNIST of 30 clients under three concepts, and returns mean test accuracy and ARI."""
+    """Trains on MNIST with 30 clients under three concepts; returns mean test accuracy and ARI."""
 
     def task() -> Classification:
         return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.1))

@@ -1,15 +1,15 @@
-"""Measures what a fit costs apart from its training steps: the host's work for each client, and rows with their mean.
+"""Measures the cost of a fit apart from its training steps: the host's work per client, and the rows and their mean.
 
     python benchmarks/fit_parts.py [--turns 7] [--profile]
 
 All figures are medians of CPU time on one thread. Clients have 60 images of 28 x 28 and batches of 10.
 
-* The first table is of clients that train the linear net for one step in a way that computes nothing, so that what
-  remains is the host's work. Drawing the mini-batches and gathering the images are measured apart. The images of 300
-  clients are gathered at once, those of 1,000 in three parts, whose rows are copied together.
-* The second table is of rounds with the way `chain`: the share of the time in which final weights are written into the
-  clients' rows, the rows are tested for infinity, and their mean is computed. In dual form the weights are first
-  computed from the sums over the steps: the same product would be needed for a mean without rows.
+* The first table trains the linear net for one step in a way that computes nothing, so that only the host's work
+  remains. Drawing the mini-batches and gathering the images are measured separately. The images of 300 clients are
+  gathered at once, those of 1,000 in three parts, whose rows are copied together.
+* The second table is of rounds with the way `chain`: the share of the time that is spent on writing final weights into
+  the clients' rows, on testing the rows for infinity, and on their mean. In dual form the weights are first computed
+  from the sums over the steps: a mean without rows would need the same product.
 
 `--profile` prints the functions that take most of the host's time.
 """
@@ -44,7 +44,7 @@ SIZE, MANY = 60, 1_000
 
 
 class NoTraining(PlainLoop):
-    """Returns the same rows at every call."""
+    """Way of training that returns the same rows at every call."""
 
     reads_bytes = True
     rows = torch.zeros(MANY, 7850)
@@ -55,7 +55,7 @@ class NoTraining(PlainLoop):
 
 
 def cpu_time(function: Callable[[], Any]) -> float:
-    """Measures a call's CPU seconds."""
+    """Returns the CPU seconds of a call."""
     begun = process_time()
     function()
     return process_time() - begun
@@ -96,7 +96,7 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
 
 
 def measure_rows(net: str, count: int, epochs: int, turns: int) -> str:
-    """Measures which share of a round is spent on writing, testing and averaging rows."""
+    """Measures the shares of a round's time for writing, and for testing and averaging rows."""
     engine, held, clients = build(net, epochs), data(str(SIZE), count), torch.arange(count)
     start, labels = engine.initial(0)[None], torch.zeros(count, dtype=torch.int64)
     save, finite, spent = Stack._save, base._finite, [0.0, 0.0]
@@ -134,7 +134,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     print(processor(), "\n")
-    print("| clients | µs of a client | drawing | gathering | the rest |\n|---|---|---|---|---|")
+    print("| clients | µs per client | drawing | gathering | the rest |\n|---|---|---|---|---|")
     for count in (300, MANY):
         print(f"| {measure_host(count, options.turns, options.profile)} |", flush=True)
     print("\n| net, clients, epochs | CPU ms | final weights | test and mean |\n|---|---|---|---|")

@@ -1,38 +1,39 @@
-"""The table of FLUX's figure on MNIST, by the authors' generator: ours beside theirs in docs/flux_table.md.
+"""Repeats FLUX's figure on MNIST with the authors' generator; docs/flux_table.md compares our table with theirs.
 
     LITCFL_DATA=DIR python benchmarks/flux_table.py --anda ANDA --out benchmarks/results/flux_table.csv
         [--levels 8 1] [--folds 0 1 2 3 4] [--shifts x y y-given-x x-given-y] [--systems FedAvg ...] [--net MLP]
 
 ANDA is a checkout of github.com/alfredoLimo/ANDA (at 05d0dfb), which needs torchvision, SciPy and Matplotlib. A row is
-a run; rows that are in the file are not run again. `--tables` prints the tables of the rows.
+a run; rows that the file already contains are not run again. `--tables` prints the tables of the rows.
 
-Protocol, written before any run of the table:
+Protocol, written before the first run of the table:
 
 * Setting of FLUX (public/config.py and run.sh of github.com/dariofenoglio98/FLUX at 43aadbe): MNIST divided among 10
-  clients, a fifth of whose training part is set aside; all take part in 10 rounds of 2 epochs of batches of 64; SGD at
-  rate 0.005 with momentum 0.9. Folds are ANDA's seeds 42 to 46, and ours 0 to 4.
+  clients, with a fifth of each training part set aside; all participate in 10 rounds of 2 epochs of batches of 64; SGD
+  at rate 0.005 with momentum 0.9. Folds are ANDA's seeds 42 to 46, and our seeds 0 to 4.
 * Shifts of levels L = 1 to 8, with run.sh's arguments. x: rotations and colours (2, 1) (3, 1) (4, 1) (5, 1) (2, 3)
-  (3, 3) (4, 3) (5, 3), `feature_skew_strict`. y: 11 - L of ten classes, 5 sets of them, `label_skew_strict`. y-given-x:
-  L labels in an order of each client's own. x-given-y: L labels, each turned by one of 4 angles of each client's own.
-  For these two run.sh names `label_condition_skew` and `feature_condition_skew`, with the arguments that ANDA's other
-  function of the two takes at 05d0dfb; FLUX's own commit of ANDA (4bf0f3d) is not public. The function that takes the
-  arguments is called.
-* True clusters: the key `cluster` of the generator; where it is -1 (the two last shifts), clients with the same printed
-  mapping of labels are one cluster.
-* Net: an MLP of 128 units; `--net LeNet5` is FLUX's. It has ReLU, average pooling, a border of 2, 120 and 84 units.
+  (3, 3) (4, 3) (5, 3), `feature_skew_strict`. y: 11 - L of ten classes, 5 sets of them, `label_skew_strict`.
+  y-given-x: L labels in a client-specific order. x-given-y: L labels, each rotated by one of 4 client-specific angles.
+  For these two run.sh names `label_condition_skew` and `feature_condition_skew`, but its arguments belong to the other
+  function of the two at 05d0dfb; FLUX's own commit of ANDA (4bf0f3d) is not public. We call the function that accepts
+  the arguments.
+* True clusters: the generator's key `cluster`; where it is -1 (the last two shifts), clients with the same printed
+  mapping of labels form one cluster.
+* Net: an MLP with 128 units; `--net LeNet5` is FLUX's: ReLU, average pooling, padding 2, layers of 120 and 84 units.
 * Systems: K = 3 for IFCA, FeSEM, FedEM and FedRC (K_model in config.py of github.com/alfredoLimo/baselines_fedrc);
   FeSEM with both first partitions; FLUX with 3 rounds of warm-up, and with the true number of clusters given; FedDrift
   with time steps of 5 rounds and delta 1, our defaults; CFL that may split from round 4 on: `CFL` with eps1 0.7 and
-  eps2 1.5, chosen by the norms of a run that is not in the table (level 8, shift x, fold 5: u 0.6 and v 2.3 in round 4,
-  0.4 and 2.1 in round 6), and `CFL 0.4 0.6` with the thresholds of FedRC's code.
-* accuracy: mean over the clients of the accuracy on the client's test part of the model that it has after round 10
-  (FLUX's "known association"). Nothing is chosen by it. Order: levels 8 and 1, fold by fold, then the others.
+  eps2 1.5, chosen by the norms in a run outside the table (level 8, shift x, fold 5: u 0.6 and v 2.3 in round 4, 0.4
+  and 2.1 in round 6), and `CFL 0.4 0.6` with the thresholds of FedRC's code.
+* accuracy: mean over the clients of the accuracy of the client's model after round 10 on its test part (FLUX's "known
+  association"). Nothing is chosen by it. Order: levels 8 and 1, fold by fold, then the others.
 
-Changed after the first rows had been seen, as a run takes minutes: grey images, of which ANDA makes three equal
-channels, are given as one (shift x-given-y). Added then: IFCA and FeSEM with as many models as there are true clusters
-(`K given`), FedRC at three times the rate, FedAvg at a third of it.
+Changed after the first rows had been seen, since a run takes minutes: grey images, which ANDA stores in three equal
+channels, are reduced to one channel (shift x-given-y). Added then: IFCA and FeSEM with the true number of clusters (`K
+given`), FedRC at three times the rate, FedAvg at a third of the rate.
 
-FLUX's figure has one number a level, which we take for the mean of its four shifts, as its standard deviations suggest.
+FLUX's figure has one number per level, which we take as the mean of its four shifts, as its standard deviations
+suggest.
 """
 
 import argparse
@@ -74,7 +75,7 @@ CLIENTS, ROUNDS, CLUSTERS = 10, 10, 3
 KEY = ("shift", "level", "fold", "system", "net")
 COLUMNS = ("accuracy", "ari", "clusters", "true_clusters", "seconds", "processor", "version")
 SHIFTS = ("x", "y", "y-given-x", "x-given-y")
-SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # of the true number of clusters
+SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # by the true number of clusters
     "FedAvg": lambda true: FedAvg(),
     "IFCA": lambda true: IFCA(CLUSTERS),
     "FeSEM random": lambda true: FeSEM(CLUSTERS, start_partition="random"),
@@ -111,7 +112,7 @@ class LeNet5(nn.Module):
 
 
 def arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
-    """Returns ANDA's name of the shift, and its arguments."""
+    """Returns ANDA's name of a shift, and its arguments."""
     turned: dict[str, Any] = {"set_rotation": True, "set_color": True}
     if shift == "x":
         return "feature_skew_strict", turned | {"rotations": (level - 1) % 4 + 2, "colors": 1 if level < 5 else 3}
@@ -126,7 +127,7 @@ def arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class OwnTest(Partition):
-    """Each client's own examples: the first `num_train` of the pool are for training, the others for testing."""
+    """Partition that keeps each client's examples: the pool's first `num_train` for training, the rest for testing."""
 
     num_train: int
 
@@ -161,14 +162,14 @@ def data(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
 
 
 def mnist() -> list[Tensor]:
-    """Returns what ANDA loads: images of 0 to 1 `[N, 28, 28]` and labels, of the training and the test part."""
+    """Returns what ANDA loads: images in [0, 1] `[N, 28, 28]` and labels, of the training and the test part."""
     examples = MNIST().examples
     images, labels = examples.inputs[:, 0] / 255, examples.labels
     return [images[:60_000], labels[:60_000], images[60_000:], labels[60_000:]]
 
 
 def as_bytes(images: Tensor) -> np.ndarray:
-    """Converts images of k / 255 to k: the pixels stay the same, in a quarter of the memory."""
+    """Converts images of k / 255 to k: the same pixels in a quarter of the memory."""
     return (images * 255).round().byte().numpy()
 
 
@@ -202,7 +203,7 @@ def cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -
 
 
 def tables(path: Path) -> str:
-    """Makes a table for each net and level: accuracy by system and shift, means over the folds with all four shifts."""
+    """Formats a table per net and level: accuracy by system and shift, averaged over the folds with all four shifts."""
     with path.open(newline="") as file:
         found = {
             tuple(row[name] for name in ("net", "level", "system", "fold", "shift")): row

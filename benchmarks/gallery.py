@@ -1,9 +1,9 @@
-"""Draws the pictures of the README, of docs/gallery.md and of the notebooks, from runs that it makes (seeds are fixed).
+"""Draws the pictures of the README, docs/gallery.md and the notebooks, from runs with fixed seeds.
 
     python benchmarks/gallery.py [--only first runs notebooks]
 
-They take about two minutes on two cores. Pictures of `runs` are those that `lit-cfl run` and `lit-cfl data` draw.
-`tests/docs/test_notebooks.py` plays the notebooks by the same function.
+Takes about two minutes on two cores. The pictures of `runs` are drawn by `lit-cfl run` and `lit-cfl data`.
+`tests/docs/test_notebooks.py` runs the notebooks with the same function.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from lit_cfl.cli.main import main as lit_cfl
 from lit_cfl.pictures.colours import colours_of, hex_of, match_colours
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-RUNS = {  # configuration: the pictures of its run
+RUNS = {  # configuration: pictures of its run
     "stocfl/digits": ["memberships"],
     "cfl/digits": ["memberships", "similarity"],
     "ifca/digits": ["memberships"],
@@ -35,13 +35,13 @@ RUNS = {  # configuration: the pictures of its run
     "quickstart": ["clients", "histogram", "curve"],
     "layercfl/digits": ["layers"],
 }
-MARKERS = "os^D"  # beside the colours, for those who cannot tell them apart
+MARKERS = "os^D"  # in addition to colours, for readers who cannot distinguish them
 BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEXT = re.compile(r"^```text\n.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def first_picture(folder: Path) -> Figure:
-    """Draws the quickstart: what clients hold, how alike their first updates are, and accuracy over five seeds."""
+    """Draws the quickstart: clients' images, a map of their first updates, and accuracy over five seeds."""
     seeds = range(5)
     command(f'run --config quickstart --seeds "{list(seeds)}" --run_dir {folder} --pictures.formats []')
     runs = [folder / f"seed-{seed}" for seed in seeds]
@@ -55,14 +55,14 @@ def first_picture(folder: Path) -> Figure:
 
 
 def every_cluster_is_seen_twice(run: Path) -> bool:
-    """Says whether two or more of the clients that were compared before round 1 are of each true cluster."""
+    """Returns whether each true cluster has at least two of the clients compared before round 1."""
     with np.load(run / "snapshots" / "1.npz") as snapshot:
         clusters, counts = np.unique(snapshot["true_cluster"], return_counts=True)
     return len(clusters) == 4 and counts.min() > 1
 
 
 def draw_digits(figure: Any, run: Path) -> None:
-    """Draws five images of one client of each true cluster, in a frame of its colour."""
+    """Draws five images of one client per true cluster, framed in the cluster's colour."""
     data = load_run(run).data
     figure.suptitle("What four of the clients hold", fontsize=10)
     for cluster, row in enumerate(figure.subplots(4, 5)):
@@ -75,7 +75,7 @@ def draw_digits(figure: Any, run: Path) -> None:
 
 
 def draw_map(figure: Any, file: Path) -> None:
-    """Draws the clients that were compared in two dimensions, by found cluster."""
+    """Draws the compared clients in two dimensions, marked by found cluster."""
     with np.load(file) as snapshot:
         found, true, points = snapshot["cluster"], snapshot["true_cluster"], snapshot["projection"]
     match = match_colours(found, true)
@@ -89,7 +89,7 @@ def draw_map(figure: Any, file: Path) -> None:
 
 
 def draw_accuracy(axes: Axes, runs: list[Path]) -> None:
-    """Draws test accuracy over the rounds: the mean over runs, and a band from the least to the greatest."""
+    """Draws test accuracy over the rounds: the mean over runs, in a band from minimum to maximum."""
     for name, part, colour, line in (
         ("FedGroup, four models", ".", "black", "-"),
         ("FedAvg, one model", "baseline", "dimgrey", "--"),
@@ -106,7 +106,7 @@ def draw_accuracy(axes: Axes, runs: list[Path]) -> None:
 
 
 def draw_runs(folder: Path) -> None:
-    """Makes the runs of `RUNS` and copies their pictures into docs/gallery/."""
+    """Runs the configurations in `RUNS` and copies their pictures into docs/gallery/."""
     for config, names in RUNS.items():
         run = folder / config
         options = "--pictures.formats [png] --tracking.snapshots_every 1"
@@ -118,16 +118,16 @@ def draw_runs(folder: Path) -> None:
 
 
 def command(line: str) -> None:
-    """Runs `lit-cfl` with these words."""
+    """Runs `lit-cfl` with the words of a command line."""
     if lit_cfl(shlex.split(line)) != 0:
         raise RuntimeError(f"failed: lit-cfl {line}")
 
 
 def play(page: Path, folder: Path) -> list[tuple[str, str]]:
-    """Runs the blocks of a notebook in their order, in a folder.
+    """Runs the blocks of a notebook in order, in a folder.
 
     Returns:
-        for each block of text: what the page says, and what the Python before it printed.
+        For each text block: the page's text, and the output of the Python block before it.
     """
     names: dict[str, object] = {}
     printed, outputs = "", []
@@ -150,13 +150,13 @@ def draw_first(folder: Path) -> None:
 
 
 def with_outputs(text: str, outputs: Sequence[tuple[str, str]]) -> str:
-    """Puts what a notebook's cells print into its text blocks, in their order."""
+    """Replaces a notebook's text blocks, in order, by the outputs of its cells."""
     printed = iter(outputs)
     return re.sub(TEXT, lambda _: f"```text\n{next(printed)[1]}```", text)
 
 
 def draw_notebooks(folder: Path) -> None:
-    """Plays the notebooks, writes what they print into the pages, and copies the pictures that they save."""
+    """Runs the notebooks, writes their outputs into the pages, and copies the pictures that they save."""
     for page in sorted((DOCS / "notebooks").glob("*.md")):
         place = folder / page.stem
         place.mkdir()

@@ -1,20 +1,20 @@
-"""First minutes on a GPU: whether local training is right there, and what it costs.
+"""Tests in a few minutes whether local training is correct on a GPU, and measures its cost.
 
     python benchmarks/gpu.py [--device auto] [--minutes 5] [--only PART ...] [--out FILE.json]
 
-It ends within `--minutes` and half a minute, in one process, and needs nothing but torch, lightning, numpy and
-scikit-learn. Every row is printed at once, and written to FILE.json or to $OUT/gpu.json. Without a GPU a small form
-runs on one core. The parts, the most important first:
+It ends within `--minutes` plus half a minute, in one process, and needs only torch, lightning, numpy and scikit-learn.
+Every row is printed at once, and written to FILE.json or to $OUT/gpu.json. Without a GPU a small version runs on one
+core. The parts, most important first:
 
-* parity: models, losses and gradients against a loop on the CPU: the largest difference, as a share of the change;
+* parity: models, losses and gradients against a loop on the CPU: the largest difference, relative to the change;
 * chain: cohorts of nets of fully connected layers, float32 and TF32;
-* graphs: steps of a cohort in CUDA graphs, float32 and TF32; eager: without graphs, and one client after the other;
-* evaluation: losses of four models; memory: of a client, and how many times what `lane_memory.py` says;
-* refused: a loss that no graph can hold, and a capture after it; deterministic: whether two fits have the same bits;
-* host: what the CPU takes to draw mini-batches, and beside the steps of a stack, which do nothing here;
-* short: whether a run that has too little memory continues with fewer lanes.
+* graphs: steps of a cohort in CUDA graphs, float32 and TF32; eager: without graphs, and one client after another;
+* evaluation: losses of four models; memory: per client, and relative to the estimate of `lane_memory.py`;
+* refused: a loss that cannot be captured, and a capture after it; deterministic: whether two fits have the same bits;
+* host: CPU time for drawing mini-batches, and for the rest of a stack whose steps do nothing;
+* short: whether a run with too little memory continues with fewer lanes.
 
-Work: random images, batches of 10, SGD in float32, medians of up to five rounds after a first one, which captures.
+Workload: random images, batches of 10, SGD in float32, medians of up to five rounds after a first one, which captures.
 """
 
 import argparse
@@ -50,7 +50,7 @@ from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 
 COLUMNS = ("part", "net", "what", "result", "unit", "note")
-WAYS = ("stack", "loop", "trainer")  # of all nets; chains have one more
+WAYS = ("stack", "loop", "trainer")  # for all nets; chains have one more
 GREY, COLOUR, BATCH = [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
 
@@ -60,14 +60,14 @@ def row(net: str, what: str, result: float, unit: str) -> Row:
 
 
 def cnn() -> nn.Module:
-    """1,663,370 parameters, as in the benchmarks of FedJAX and pfl-research."""
+    """Builds a CNN of 1,663,370 parameters, as in the benchmarks of FedJAX and pfl-research."""
     first = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
 class OfANumber(Classification):
-    """Makes a tensor from a number in its loss, which waits for the GPU: no graph can hold it."""
+    """Classification whose loss makes a tensor from a number, which waits for the GPU and so cannot be captured."""
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         scale = torch.tensor(1.0, device=batch[0].device)
@@ -76,7 +76,7 @@ class OfANumber(Classification):
 
 @dataclass(frozen=True)
 class Case:
-    """A net, and what its clients train on."""
+    """A net and the size of its workload."""
 
     net: Callable[[], nn.Module]
     clients: int = 256
@@ -126,7 +126,7 @@ CASES = {
 
 
 class Bench:
-    """Measures on one device, until the time is up."""
+    """Measurements on one device, within a time limit."""
 
     def __init__(self, device: str, until: float) -> None:
         self.device, self.until, self.on_gpu = device, until, device != "cpu"
@@ -140,7 +140,7 @@ class Bench:
         return time() > self.until
 
     def seconds(self, work: Callable[[], object], most: float = 4.0) -> float:
-        """Returns the median of up to five times, after a first one that does not count."""
+        """Returns the median of up to five times in seconds, after one warm-up."""
         found, begun = [], perf_counter()
         for number in range(6):
             start = perf_counter()
@@ -299,19 +299,19 @@ PARTS = (
 
 
 def differ(found: Tensor, wanted: Tensor, start: Tensor) -> float:
-    """Returns the largest difference, as a share of the largest change."""
+    """Returns the largest difference, relative to the largest change."""
     return float((found - wanted).abs().max() / (wanted - start).abs().max())
 
 
 def measured(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
-    """Yields the rows of these parts; what fails says so, and what comes too late."""
+    """Yields the rows of these parts, with a note for a part that fails or that there is no time for."""
     for part in parts:
         try:
             for row in getattr(bench, part)() if not bench.is_late else [{"note": "no time left"}]:
                 yield {"part": part} | row
                 if bench.is_late:
                     break
-        except Exception as error:  # one part that fails must not cost the minutes of the others
+        except Exception as error:  # a failing part must not end the others
             yield {"part": part, "note": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
         gc.collect()
 

@@ -1,15 +1,14 @@
-"""Shows by simulation where further workers of the engine `ray` stop to pay, on machines with more cores than this one.
+"""Simulates how many workers of the engine `ray` pay off on machines with more cores than this one.
 
     python benchmarks/hand_over.py [--models linear mlp paper-cnn cnn] [--workers 1 2 4 8 10 16] [--out FILE.json]
 
 A round is handed over as in a run: to real Ray workers, with examples, lists, seeds and models, and with local models
-coming back. Only the training is replaced: a worker waits for as long as one core of this machine took to train as many
-clients (CPU time, measured before). So more workers than cores can be tried. What workers compute beside it (they
-unpack the share, and copy models) still shares the cores that there are: with as many cores as workers it would take
-less.
+returned. Only the training is replaced: a worker sleeps for the CPU time that one core of this machine needed to train
+as many clients (measured before), so more workers than cores can be tried. What workers compute besides (unpacking the
+share, copying models) still competes for the existing cores: with one core per worker it would take less time.
 
-The cohort is `even` of `engines.py`: 20 clients of 60 images, batches of 10, 10 epochs. Seconds of a round are the
-median of the repeats; `training` is the longest wait of a worker.
+The cohort has 20 clients of 60 images, batches of 10, 10 epochs. Seconds of a round are the median of the repeats;
+`training` is the longest sleep of a worker.
 """
 
 import argparse
@@ -55,11 +54,11 @@ def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows:
 
 
 class WaitingEngine(RayEngine):
-    """Hands over rounds to workers that sleep instead of training.
+    """Engine that hands over rounds to workers that sleep instead of training.
 
     Args:
         model: Model of the rounds.
-        workers: Number of workers of the pool; `use` says how many of them are used.
+        workers: Number of workers in the pool; `use` sets how many of them are used.
     """
 
     def __init__(self, model: str, workers: int) -> None:
@@ -94,7 +93,7 @@ def _trained_here(model: str) -> Engine:
 
 @cache
 def seconds_of(model: str, clients: int) -> float:
-    """Measures how long one core trains so many clients; the first fit does not count."""
+    """Returns the CPU seconds in which one core trains `clients` clients, without the first fit."""
     engine, held, times = _trained_here(model), data(), []
     for _ in range(3):
         begun = process_time()
@@ -106,7 +105,7 @@ def seconds_of(model: str, clients: int) -> float:
 def rows(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
     ray.init(num_cpus=max(workers), include_dashboard=False, log_to_driver=False)
     first, held = WaitingEngine(models[0], max(workers)), data()
-    pool = first._started()  # one for all models: to start a worker takes seconds
+    pool = first._started()  # one for all models: starting a worker takes seconds
     while pool._starting or not pool._idle:
         first.at(0, held).fit(first.initial(0)[None], torch.arange(CLIENTS))
     for model in models:

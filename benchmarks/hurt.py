@@ -1,4 +1,4 @@
-"""Hurts a process at one of its file operations: SIGKILL, or a disk that is full from then on."""
+"""Interrupts a process at one of its file operations: by SIGKILL, or by a disk that is full from then on."""
 
 import errno
 import os
@@ -16,17 +16,17 @@ NEVER = -1
 
 
 class Hurt:
-    """Counts the file operations of this process below a folder, and hurts the process at one of them.
+    """Counts the file operations of this process below a folder, and interrupts the process at one of them.
 
     Args:
-        folder: below which operations count.
+        folder: Folder below which operations count.
         how: `count`, `kill`, `full` (from then on all operations fail, and no space is free) or `quota` (they fail,
             but the disk has free space).
-        at: number of the operation, from 0, or `NEVER`.
-        apart: a folder whose operations neither count nor fail.
-        record: file to which `count` adds a line for each operation, and the others one for the operation that they
-            hurt. Processes may share it: one alone is killed, but a full disk is full for all of them.
-        disk: the folder in which all operations fail where the disk is full; None = `folder`.
+        at: Number of the operation, from 0, or `NEVER`.
+        apart: Folder whose operations neither count nor fail.
+        record: File to which `count` adds a line per operation, and the other modes a line for the interrupted one.
+            Processes may share it: only one of them is killed, but a full disk is full for all of them.
+        disk: Folder in which all operations fail once the disk is full; None for `folder`.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Hurt:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how in _ERRORS and self._is_full() and self._lies_in(self.disk, path):
             number = _ERRORS[self.how]
-            named = [] if event == "fsync" else [path]  # as the system does
+            named = [] if event == "fsync" else [path]  # as the operating system does
             raise OSError(number, os.strerror(number), *named)
 
     def _is_next(self, path: str) -> bool:
-        """Tells whether the operation that comes is the one that is hurt."""
+        """Returns whether the coming operation is the one to interrupt."""
         is_it = self.how != "count" and self.count == self.at and self._counts(path)
         return is_it and not self._recorded()
 

@@ -1,12 +1,12 @@
-"""Kills and full disks: a run is ended at every file operation, goes on, and must leave what an unhurt run leaves.
+"""Interrupts a run at every file operation and resumes it; it must leave the files of an uninterrupted run.
 
     python benchmarks/kills.py [--what run fesem compare] [--how kill full] [--first 0] [--every 1] [--options ...]
 
 One warm process, which has run the command once, forks a child for each trial. `kill`: SIGKILL right before the n-th
-operation (open for writing, fsync, rename, remove, mkdir, rmdir); at an fsync half of the file is written. `full`: the
-n-th operation and all after it fail with ENOSPC until the command ends. Then the command is resumed, or given again
-where no run had begun. A trial fails where an exit code or a traceback says so, where an error names no file, or where
-a file is missing, left over, or other than the unhurt run's (clocks and identities apart: `same_files.py`).
+operation (open for writing, fsync, rename, remove, mkdir, rmdir); at an fsync, half of the file is written. `full`: the
+n-th operation and all later ones fail with ENOSPC until the command ends. Then the command is resumed, or started again
+if no run had started. A trial fails on a wrong exit code, on a traceback, on an error that names no file, or if a file
+is missing, left over, or different from the uninterrupted run's (except clocks and identities: `same_files.py`).
 """
 
 import argparse
@@ -45,8 +45,8 @@ COMMANDS = {
         *("--FedGroup.pretrain_scale", "2", "--FedGroup.pretrain.length", "1"),
     ),
 }
-_LIMIT_SECONDS = 300  # for one command
-_COARSE = 20  # dots per inch: pictures are most of what a small run costs
+_LIMIT_SECONDS = 300  # of one command
+_COARSE = 20  # dots per inch; pictures dominate the cost of a small run
 
 
 def in_child(
@@ -55,7 +55,7 @@ def in_child(
     """Runs a command in a fork of this process, with a time limit.
 
     Returns:
-        its exit code, minus a signal, or 99 after a traceback.
+        The exit code, minus the signal number, or 99 after a traceback.
     """
     sys.stdout.flush()
     child = os.fork()
@@ -64,7 +64,7 @@ def in_child(
     signal.alarm(limit)
     code = 99
     with output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        for stream in (1, 2):  # to which loggers write that were made before the fork
+        for stream in (1, 2):  # written to by loggers made before the fork
             os.dup2(out.fileno(), stream)
         try:
             prepare()
@@ -78,10 +78,10 @@ def in_child(
 
 
 class Trials:
-    """All kills of one command.
+    """All trials of one command.
 
     Args:
-        words: The command, `run` or `compare`, and its options.
+        words: Command, `run` or `compare`, with its options.
         folder: Folder for the files of the trials.
     """
 
@@ -98,23 +98,23 @@ class Trials:
         return [self.command, "--resume", str(self.path), *cores] if begun else self.start(self.path)
 
     def operations(self) -> int:
-        """Runs the command unhurt, here and in a child that counts. Returns how many file operations it made."""
+        """Runs the command uninterrupted, here and in a counting child; returns the number of file operations."""
         with self.output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = command_line(self.start(self.reference))
         if code:
-            raise RuntimeError(f"the unhurt command ended with {code}: {self.output.read_text()}")
+            raise RuntimeError(f"the uninterrupted command ended with {code}: {self.output.read_text()}")
         counted = self.folder / "operations.txt"
         code = in_child(self.start(self.path), self.output, lambda: self._hurt("count", 0, counted))
         trouble = differences(self.path, self.reference)
         if code or trouble:
-            raise RuntimeError(f"the command is not the same twice: {code}, {trouble}, {self.output.read_text()}")
+            raise RuntimeError(f"two runs of the command differ: {code}, {trouble}, {self.output.read_text()}")
         return len(counted.read_text().splitlines())
 
     def _hurt(self, how: str, at: int, record: Path | None = None) -> Hurt:
-        return Hurt(self.path, how, at, self.path / "wandb", record)  # what W&B writes, it writes in a thread
+        return Hurt(self.path, how, at, self.path / "wandb", record)  # W&B writes from a thread
 
     def trial(self, how: str, at: int) -> str | None:
-        """Hurts the command at one operation, and goes on. Returns what is wrong, or None."""
+        """Interrupts the command at one operation and resumes it; returns the fault, or None."""
         shutil.rmtree(self.path, ignore_errors=True)
         first = in_child(self.start(self.path), self.output, lambda: self._hurt(how, at))
         said = self.output.read_text()
@@ -129,7 +129,7 @@ class Trials:
 
 
 def try_all(trials: Trials, what: str, how: str, numbers: Sequence[int]) -> int:
-    """Hurts the command at each of these operations. Returns how many trials failed."""
+    """Interrupts the command at each of these operations; returns the number of failed trials."""
     begun, wrong = time.monotonic(), 0
     for tried, at in enumerate(numbers, 1):
         trouble = trials.trial(how, at)
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--what", nargs="+", default=[*COMMANDS], choices=[*COMMANDS])
     parser.add_argument("--how", nargs="+", default=["kill", "full"], choices=["kill", "full"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--every", type=int, help="try every n-th operation (default: 1, of a comparison 5)")
+    parser.add_argument("--every", type=int, help="try every n-th operation (default: 1; 5 for a comparison)")
     parser.add_argument("--first", type=int, default=0, help="number of the first operation")
     parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="further options of the command")
     given = parser.parse_args(arguments)

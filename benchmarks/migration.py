@@ -1,16 +1,16 @@
-"""What migration is worth: clients exchange all their data for some rounds; FlexCFL tests for it, FedGroup does not.
+"""Measures the benefit of migration while clients exchange all their data: FlexCFL tests for shifts, FedGroup does not.
 
     LITCFL_DATA=DIR python benchmarks/migration.py [--data digits mnist] [--seeds 0 1 2 3 4] [--out FILE.csv]
 
 A cell is a data set, a method (FlexCFL with each `shift_metric`, FedGroup with the same pre-training, FedAvg) and a
-seed. Clients are exchanged in pairs with probability 0.05 a round (swap_all) between two rounds, and rest before and
-after. Every finished cell is a row of FILE.csv; cells that stand there are not run again.
+seed. Clients exchange data in pairs with probability 0.05 per round (swap_all) within a range of rounds, and keep them
+before and after. Every finished cell is a row of FILE.csv; cells that the file already contains are not run again.
 
-* before, lowest, end: test accuracy over all clients, before the first exchange, at worst, and after the last round.
-* events: times that another cluster became the right one for a client. The right cluster of a type of client (its
-  true cluster) is the one that most clients of the type were in before the first exchange.
-* detected: share of them that a trigger followed before the right cluster changed again; delay: rounds until it did.
-* alarms: triggers; false: those of clients whose right cluster was the one that it was when they were last placed.
+* before, lowest, end: test accuracy over all clients: before the first exchange, the minimum, and after the last round.
+* events: changes of a client's right cluster. The right cluster of a type of client (its true cluster) is the one that
+  contained most clients of the type before the first exchange.
+* detected: share of events that a trigger followed before the right cluster changed again; delay: rounds until then.
+* alarms: triggers; false: triggers of clients whose right cluster has not changed since they were last placed.
 * right, wrong: migrations into the client's right cluster, and into another one; misplaced: share of the clients that
   are not in their right cluster after the last round.
 """
@@ -55,7 +55,7 @@ COLUMNS = (*SCORES, "seconds")
 
 @dataclass(frozen=True)
 class SwapsBetween(SwapAll):
-    """SwapAll in some rounds alone, from `first` to the one before `end`."""
+    """SwapAll restricted to the rounds from `first` to `end` - 1."""
 
     first: int = 0
     end: int = 0
@@ -66,11 +66,11 @@ class SwapsBetween(SwapAll):
 
 @dataclass(frozen=True)
 class Case:
-    """Clients, and how they train.
+    """A population and its training options.
 
     Args:
-        data: takes the shifts.
-        swaps: rounds from which and until which clients are exchanged.
+        data: Function that makes the data module with the given shifts.
+        swaps: First round with exchanges, and the first without them again.
     """
 
     data: Callable[[tuple[SwapAll, ...]], FederatedDataModule]
@@ -132,19 +132,19 @@ METHODS = list(methods(2, 1))
 
 
 class Watch:
-    """Follows the right cluster of each client, and what the method does about it."""
+    """Tracks the right cluster of each client, and the method's reactions to its changes."""
 
     def __init__(self, index: Tensor, truth: Tensor) -> None:
         """
         Args:
-            index, truth: found and true cluster of each client before the first exchange, int64 `[clients]`.
+            index, truth: Found and true cluster of each client before the first exchange, int64 `[clients]`.
         """
         pairs = torch.zeros(int(truth.max()) + 1, int(index.max()) + 1).index_put_(
             (truth, index), torch.tensor(1.0), accumulate=True
         )
         self.home = pairs.argmax(1)  # [types]
-        self.right, self.placed = self.home[truth], self.home[truth]  # now, and when they were last placed
-        self.open: dict[int, int] = {}  # round of each event that no trigger has followed
+        self.right, self.placed = self.home[truth], self.home[truth]  # now, and at the last placement
+        self.open: dict[int, int] = {}  # round of each event not yet followed by a trigger
         self.delays: list[int] = []
         self.counts = dict.fromkeys(COUNTED, 0)
 
@@ -194,7 +194,7 @@ def cell(name: str, method: str, seed: int) -> Iterator[Row]:
 
 
 def shown(values: list[float]) -> str:
-    """Mean and standard deviation over the seeds."""
+    """Formats mean and standard deviation over the seeds."""
     if not values:
         return "-"
     return f"{mean(values):.3g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--out", type=Path, help="a CSV file that keeps finished runs, for resuming")
+    parser.add_argument("--out", type=Path, help="CSV file of finished runs, for resuming")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| data | method | {' | '.join(SCORES)} |\n|{'---|' * (2 + len(SCORES))}")

@@ -1,14 +1,14 @@
-"""MNIST with the NIST writer of each image, as a file for `ArrayData`: a natural partition by person.
+"""Writes MNIST with the NIST writer of each image, as a file for `ArrayData`: a natural partition by person.
 
     python benchmarks/mnist_writers.py --qmnist FOLDER [--mnist ylecun/mnist] [--out mnist_by_writer.npz]
 
 FOLDER holds `qmnist-train-labels-idx2-int.gz` and `qmnist-test-labels-idx2-int.gz` of QMNIST (Yadav and Bottou, Cold
 Case: The Lost MNIST Digits, NeurIPS 2019; https://github.com/facebookresearch/qmnist). Its labels follow the order of
-MNIST's 60,000 training images and, in the first 10,000, of its test images. `--writers FILE` takes their place: a file
-.npz with `train_writer`, `train_label`, `test_writer` and `test_label`.
+MNIST's 60,000 training images; the first 10,000 of its test labels follow that of the test images. `--writers FILE` is
+an alternative: a .npz file with `train_writer`, `train_label`, `test_writer` and `test_label`.
 
-The file has x (bytes), y and client: the training images, then the test images. Nobody wrote images of both, so the
-writers of the test images are further clients. `--mnist` is a Hub id or a folder in the Hub's form.
+The file has x (bytes), y and client: the training images, then the test images. No person wrote images of both parts,
+so the writers of the test images are additional clients. `--mnist` is a Hub id or a folder in the Hub's format.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from lit_cfl.data.npz import read_npz
 from lit_cfl.datamodules import MNIST
 from lit_cfl.errors import InputError
 
-_MAGIC = 0x0C02  # of IDX: int32, two axes
-_CLASS, _WRITER = 0, 2  # columns of QMNIST's table of labels
+_MAGIC = 0x0C02  # of IDX files: int32, two axes
+_CLASS, _WRITER = 0, 2  # columns of QMNIST's label table
 _SIZES = {"train": 60_000, "test": 10_000}
 _KEYS = ("train_writer", "train_label", "test_writer", "test_label")
 
 
 def read_qmnist(folder: Path) -> dict[str, np.ndarray]:
-    """Reads writers and labels of MNIST's images from QMNIST's tables of labels."""
+    """Reads the writers and labels of MNIST's images from QMNIST's label tables."""
     found = {}
     for split, size in _SIZES.items():
         path = folder / f"qmnist-{split}-labels-idx2-int.gz"
@@ -38,7 +38,7 @@ def read_qmnist(folder: Path) -> dict[str, np.ndarray]:
         except (OSError, EOFError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}); fetch it from QMNIST's repository") from error
         if len(numbers) < 3 or numbers[0] != _MAGIC or numbers[1] * numbers[2] != len(numbers) - 3:
-            raise InputError(f"{path} is not a table of labels in IDX form; fetch it from QMNIST's repository again")
+            raise InputError(f"{path} is not a label table in IDX format; fetch it from QMNIST's repository again")
         table = numbers[3:].reshape(numbers[1], numbers[2])[:size]
         found |= {f"{split}_writer": table[:, _WRITER], f"{split}_label": table[:, _CLASS]}
     return found
@@ -53,14 +53,14 @@ def joined(writers: Mapping[str, np.ndarray], images: np.ndarray, labels: np.nda
         labels: Labels `[N]`.
 
     Raises:
-        InputError: They are not of the same images.
+        InputError: The writers and the images do not belong together.
     """
     train, test = (writers[f"{split}_writer"].astype(np.int64) for split in _SIZES)
     theirs = np.concatenate([writers[f"{split}_label"] for split in _SIZES])
     if len(theirs) != len(labels) or (theirs != labels).any():
         raise InputError(
-            f"the writers are of {len(theirs)} images and MNIST has {len(labels)}, or their labels differ: give MNIST "
-            "in its own order, and QMNIST's tables unchanged"
+            f"the writers belong to {len(theirs)} images and MNIST has {len(labels)}, or their labels differ: give "
+            "MNIST in its original order, and QMNIST's tables unchanged"
         )
     return {"x": images, "y": labels, "client": np.concatenate([train, test + int(train.max()) + 1])}
 
@@ -68,9 +68,9 @@ def joined(writers: Mapping[str, np.ndarray], images: np.ndarray, labels: np.nda
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="MNIST with the writer of each image, for ArrayData")
     given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--qmnist", type=Path, help="folder with QMNIST's two tables of labels")
-    given.add_argument("--writers", type=Path, help="a file .npz with writers and labels in their place")
-    parser.add_argument("--mnist", default="ylecun/mnist", help="MNIST: a Hub id, or a folder in the Hub's form")
+    given.add_argument("--qmnist", type=Path, help="folder with QMNIST's two label tables")
+    given.add_argument("--writers", type=Path, help=".npz file with writers and labels, instead of --qmnist")
+    parser.add_argument("--mnist", default="ylecun/mnist", help="MNIST: a Hub id, or a folder in the Hub's format")
     parser.add_argument("--out", type=Path, default=Path("mnist_by_writer.npz"))
     options = parser.parse_args(arguments)
     try:

@@ -1,11 +1,11 @@
-"""Planted bugs: every entry of `tests/mutants.toml` must make a test fail.
+"""Plants bugs: every entry of `tests/mutants.toml` must make a test fail.
 
     python benchmarks/mutants.py [--only PATTERN ...] [--jobs 1]
 
-An entry says what the bug is, in which file `old` becomes `new`, and which tests should catch it. Each is planted in a
-copy of the tree, its tests are run up to the first failure, the one that caught it the last time first, and it is
-taken out. The test that failed must pass without the bug. The table in `docs/testing.md` is written from what was
-found; rows of bugs that were not tried stay. Exit code 1: a bug got through, or cannot be planted.
+An entry describes a bug, the file in which `old` is replaced by `new`, and the tests that should catch it. Each bug is
+planted in a copy of the tree and removed after its tests have run up to the first failure, starting with the test that
+caught it last time. The failing test must pass without the bug. The results are written into the table of
+`docs/testing.md`; rows of bugs that were not tried stay. Exit code 1: a bug got through, or cannot be planted.
 """
 
 import argparse
@@ -30,8 +30,8 @@ LIST = ROOT / "tests" / "mutants.toml"
 PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- written by benchmarks/mutants.py -->", "<!-- until here -->"
 HEADER = "| name | file | bug | caught by |\n|---|---|---|---|\n"
-SECONDS = 1800  # for the tests of one bug
-_LANES = "not ray and not browser and not slow and not cluster"  # bugs are caught by quick tests, or those marked full
+SECONDS = 1800  # time limit of the tests of one bug
+_LANES = "not ray and not browser and not slow and not cluster"  # caught by quick tests or those marked full
 _NO_SUCH_TEST = 4  # pytest's exit code
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", flags=re.MULTILINE)
 
@@ -43,9 +43,9 @@ class Mutant:
     Args:
         name: `<subject>-<what>`.
         bug: Description of the bug.
-        file: The source file that it changes.
+        file: Source file that it changes.
         tests: Test files that should catch it.
-        old: text that occurs once in the file; its later lines are indented relative to the one in which it begins.
+        old: Text that occurs once in the file; its later lines are indented relative to the one in which it begins.
         new: Text that replaces `old`.
     """
 
@@ -57,7 +57,7 @@ class Mutant:
     new: str
 
     def planted(self, text: str) -> str:
-        """The file's text with the bug; raises ValueError unless `old` occurs exactly once."""
+        """Returns the file's text with the bug; raises ValueError unless `old` occurs exactly once."""
         results = []
         for found in re.finditer(re.escape(self.old.partition("\n")[0]), text):
             line = text[text.rfind("\n", 0, found.start()) + 1 :]
@@ -72,11 +72,11 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a bug.
+    """Outcome of a planted bug.
 
     Args:
-        caught: the test that failed, as pytest names it; "" = none.
-        trouble: why it does not count as caught; "" = it does.
+        caught: Failed test, as pytest names it; "" if none failed.
+        trouble: Reason why the bug does not count as caught; "" if it does.
     """
 
     mutant: Mutant
@@ -92,13 +92,13 @@ class Found:
 
 
 def mutants(file: Path = LIST) -> list[Mutant]:
-    """All of them, in the order of the file."""
+    """Reads all bugs, in the order of the file."""
     entries = tomllib.loads(file.read_text())
     return [Mutant(name, **entry | {"tests": tuple(entry["tests"])}) for name, entry in entries.items()]
 
 
 def copy_of(root: Path, stack: ExitStack) -> Path:
-    """A copy of what git tracks, or would, in a temporary directory."""
+    """Copies the files that git tracks, or would track, into a temporary directory."""
     copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))) / "tree"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -108,14 +108,14 @@ def copy_of(root: Path, stack: ExitStack) -> Path:
         check=True,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if os.path.lexists(root / name):  # not one that was removed since
+        if os.path.lexists(root / name):  # not if removed since
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / name, copy / name, follow_symlinks=False)
     return copy
 
 
 def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """One pytest process on one core, in which the tree is what is imported."""
+    """Runs tests in one pytest process on one core, which imports the tree."""
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-m", _LANES]
     command += [*options, *tests]
     alone = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
@@ -123,12 +123,12 @@ def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.Com
 
 
 def caught_before(name: str, page: Path = PAGE) -> list[str]:
-    """Reads from the table which test caught a bug the last time."""
+    """Returns the test that caught a bug last time, according to the table."""
     return [f"tests/{test}" for test in re.findall(rf"^\| `{name}` .*\| `([^`]+)` \|$", page.read_text(), re.MULTILINE)]
 
 
 def tried(mutant: Mutant, tree: Path) -> Found:
-    """Plants a bug in the tree, runs its tests, and takes it out again."""
+    """Plants a bug in the tree, runs its tests, and removes it again."""
     file, begun = tree / mutant.file, perf_counter()
     try:
         text = file.read_text()
@@ -152,7 +152,7 @@ def tried(mutant: Mutant, tree: Path) -> Found:
 
 
 def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Iterator[Found]:
-    """What becomes of each, in order. Those whose test fails without the bug, too, come again at the end."""
+    """Yields each bug's outcome in order, then bugs whose test also fails without the bug."""
     with ExitStack() as stack:
         trees: Queue[Path] = Queue()
         for _ in range(jobs):
@@ -180,7 +180,7 @@ def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Itera
 
 
 def write_table(found: Sequence[Found], page: Path = PAGE, file: Path = LIST) -> None:
-    """Puts the rows into the page; those of other bugs stay, unless the entry is gone."""
+    """Updates the page's table with these rows, and drops rows of removed bugs."""
     before, _, rest = page.read_text().partition(f"{BEGIN}\n")
     table, _, after = rest.partition(END)
     rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
@@ -192,7 +192,7 @@ def write_table(found: Sequence[Found], page: Path = PAGE, file: Path = LIST) ->
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="names, such as 'ifca-*'")
-    parser.add_argument("--jobs", type=int, default=1, help="bugs at a time, each in a copy of its own")
+    parser.add_argument("--jobs", type=int, default=1, help="bugs tried at the same time, each in its own copy")
     options = parser.parse_args(arguments)
     chosen = [mutant for mutant in mutants() if any(fnmatch(mutant.name, pattern) for pattern in options.only)]
     found: dict[str, Found] = {}

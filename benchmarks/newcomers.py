@@ -1,19 +1,19 @@
-"""How well is a client served that was held out of training? One protocol for all thirteen systems.
+"""Measures how well clients held out of training are served, by one protocol for all thirteen systems.
 
     LITCFL_DATA=DIR python benchmarks/newcomers.py --out docs/newcomers.csv [--data rotated femnist] [--seeds 0 1 2]
                                                    [--algorithms FedAvg ...] [--rounds 50] [--page docs/newcomers.md]
 
 30 % of the clients are held out. After the last round each of them is placed by the method's own rule, from its
-training data, and scored on its test data with the model it is served (0 steps), and after 1 and 10 further
-mini-batches of local training from there. Nothing is chosen by these figures.
+training data. Its test data are scored with the model that serves it (0 steps), and after 1 and 10 further mini-batches
+of local training from that model. Nothing is chosen by these figures.
 
-* rotated: MNIST in four rotations, 400 clients of 600 images (StoCFL, section A.1), linear net, 10 % of the others a
-  round, 5 epochs of batches of 50, lr 0.1. ari: of the newcomers' clusters with their rotations.
-* femnist: 105 writers of LEAF's FEMNIST, MLP of 128, 10 writers a round, 5 epochs of batches of 20, lr 0.02 (of 0.05,
-  0.02 and 0.01 the one at which FedAvg's training loss is least after 50 rounds of seed 0).
+* rotated: MNIST in four rotations, 400 clients of 600 images (StoCFL, section A.1), linear net, 10 % of the others per
+  round, 5 epochs of batches of 50, lr 0.1. ari: agreement of the newcomers' clusters with their rotations.
+* femnist: 105 writers of LEAF's FEMNIST, MLP of 128, 10 writers per round, 5 epochs of batches of 20, lr 0.02 (among
+  0.05, 0.02 and 0.01 the rate with FedAvg's lowest training loss after 50 rounds of seed 0).
 
-Where a method wants a number of clusters it is told 4. Prints a row a cell; with `--page`, writes the tables of that
-page from all cells of the CSV: means over the seeds.
+Methods that need a number of clusters are given 4. Prints one row per cell; `--page` writes the tables of that page
+from all cells of the CSV: means over the seeds.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
 
 
 def tables(path: Path, rounds: int) -> str:
-    """Makes a table of means over seeds for each data set, from the CSV's rows with this number of rounds."""
+    """Formats a table of means over seeds for each data set, from the CSV's rows with this number of rounds."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["rounds"] == str(rounds)]
     return "\n".join(_table(data, [row for row in rows if row["data"] == data]) for data in DATA)
@@ -145,7 +145,7 @@ def _mean(values: list[str], form: str) -> str:
 
 
 def write_page(page: Path, path: Path, rounds: int) -> None:
-    """Writes the tables between the page's two marks."""
+    """Writes the tables between the page's two markers."""
     before, rest = page.read_text().split(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{tables(path, rounds)}{END}{rest.split(END)[1]}")
 

@@ -1,4 +1,4 @@
-"""What differs between two run directories, or comparisons: clocks and identities are left out."""
+"""Compares run directories or comparisons, ignoring clocks and identities."""
 
 import json
 from pathlib import Path
@@ -11,12 +11,12 @@ import yaml
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import find_changed
 
-_OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # ids, and times in the tables
+_OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # contain ids, or times in tables
 _CLOCKS = ("time/", "seconds", "run_id")
 
 
 def differences(path: Path, reference: Path) -> list[str]:
-    """Files that only one of them has, and files of other content."""
+    """Lists the files that only one folder has, and those with different content."""
     mine, other = _files(path), _files(reference)
     found = [f"{name} is missing" for name in sorted(other - mine)]
     found += [f"{name} is left over" for name in sorted(mine - other)]
@@ -26,10 +26,10 @@ def differences(path: Path, reference: Path) -> list[str]:
 
 
 def damages(path: Path) -> list[str]:
-    """Files of runs below a folder that do not fit the run's own `SHA256SUMS`, or runs that have none."""
+    """Lists runs below a folder whose files do not match their `SHA256SUMS`, or that have none."""
     runs = [file.parent for file in sorted(path.rglob("config.yaml")) if (file.parent / "metrics.csv").exists()]
     found = {run: find_changed(run) for run in runs}
-    return [f"{run.relative_to(path)}: {names or 'not over'}" for run, names in found.items() if names != []]
+    return [f"{run.relative_to(path)}: {names or 'not finished'}" for run, names in found.items() if names != []]
 
 
 def _files(path: Path) -> set[str]:
@@ -37,7 +37,7 @@ def _files(path: Path) -> set[str]:
 
 
 def content(file: Path) -> Any:
-    """What must be equal in a file."""
+    """Returns the content of a file that must be equal."""
     if file.name in _OF_A_PROCESS:
         return None
     match file.suffix:
@@ -65,7 +65,7 @@ def _without_clocks(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_identity(saved: Any) -> Any:
-    """A checkpoint without its clocks, the ids of its run and what tells of files that have clocks."""
+    """Returns a checkpoint without clocks, ids of its run, and facts about files that contain clocks."""
     if not isinstance(saved, dict) or "tables" not in saved:
         return saved
     left_out = ("seconds", "run_id", "environment", "tables")

@@ -1,14 +1,14 @@
-"""Time and memory of a round against the size of the cohort, and against the population.
+"""Measures time and memory of a round for growing cohorts, and for growing populations.
 
     python benchmarks/scale.py [--cohorts 10 30 100 300 1000 3000 4800] [--populations 1000 10000 100000 1000000]
                                [--rows_mib 1024] [--out FILE.json] [--picture docs/scale.png]
 
-A round is `fit` and `mean_by_cluster`: only the means are kept, and local models are held `--rows_mib` at a time.
-Every row is a fresh process with one thread; peak is the largest memory of the process, imports included.
+A round is `fit` and `mean_by_cluster`: only the means are kept, and local models are held `--rows_mib` at a time. Every
+row is a fresh process with one thread; peak is the process's maximum memory, imports included.
 
 * cohort: n clients, each with 10 images of 28 x 28, one step of an MLP of 1,628,170 parameters; 10 clusters.
 * population: 100 of n synthetic clients, one epoch of a linear model; the median of five rounds after a first.
-  Selecting the cohort counts, making the clients does not: it has a column of its own.
+  Selecting the cohort counts; making the clients has its own column.
 """
 
 import argparse
@@ -54,13 +54,13 @@ def cohort(clients: int, rows_mib: int) -> Row:
         engine = Engine(lambda: Classification(MLP(2048, [1, 28, 28], 10)), plan, 0, LocalTraining(1, BATCH))
         models, everyone = engine.initial(0).repeat(CLUSTERS, 1), torch.arange(clients)
         step = Budget(1, "steps")
-        engine.at(0, data).fit(models, everyone[:1], budget=step)  # what is slow once
+        engine.at(0, data).fit(models, everyone[:1], budget=step)  # one-time costs
         made = perf_counter()
         fitted = engine.at(1, data).fit(models, everyone, everyone % CLUSTERS, budget=step)
         means = mean_by_cluster(fitted, everyone % CLUSTERS, data.num_examples, into=models)
         seconds = perf_counter() - made
         if fitted.skipped or torch.equal(means, models):
-            raise RuntimeError("nobody has trained")
+            raise RuntimeError("no client has trained")
         return {
             "clients": clients,
             "round s": seconds,
@@ -118,11 +118,11 @@ def draw(found: list[Row], target: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    import matplotlib.pyplot as plt  # after the backend is chosen
+    import matplotlib.pyplot as plt  # must follow the choice of the backend
 
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex="col", layout="constrained")
-    titles = {"cohort": "clients in a round, MLP of 1.63 M", "population": f"clients there are, {SELECTED} in a round"}
+    titles = {"cohort": "clients in a round, MLP of 1.63 M", "population": f"population, {SELECTED} clients in a round"}
     for column, (case, title) in enumerate(titles.items()):
         mine = [row for row in found if row["what"] == case]
         clients = [row["clients"] for row in mine]
@@ -133,13 +133,13 @@ def draw(found: list[Row], target: Path) -> None:
             held = [float(row["all models MiB"]) / 1024 for row in mine]
             memory.plot(clients, held, ":", color="tab:gray", label="all local models at once")
             memory.legend(frameon=False, fontsize=8)
-        many = case == "cohort"  # the others differ too little for a logarithm
+        many = case == "cohort"  # the others' range is too small for a logarithm
         time.set(xscale="log", yscale="log" if many else "linear", title=title)
         memory.set(xscale="log", yscale="log" if many else "linear", xlabel="clients")
         if not many:
             time.set_ylim(0, 1.2 * max(row["round s"] for row in mine))
             memory.set_ylim(0, 1.2 * max(float(row["peak MiB"]) for row in mine) / 1024)
-    axes[0, 0].set_ylabel("seconds a round")
+    axes[0, 0].set_ylabel("seconds per round")
     axes[1, 0].set_ylabel("GiB of memory")
     figure.savefig(target, dpi=130)
 

@@ -1,20 +1,19 @@
-"""Whole runs of every algorithm against the number of clients: what a round, an evaluation and the memory grow with.
+"""Measures whole runs of every algorithm for growing numbers of clients: time of a round and an evaluation, and memory.
 
     python benchmarks/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
                                     [--cohort 100] [--largest 1000000] [--limit 3600] [--out FILE.json]
+Every row is a separate process with one thread, forked after the imports, which makes a run directory: two rounds of
+100 clients, both evaluated. Clients are synthetic, with 2 to some tens of examples of 20 numbers, and train a linear
+net of 210 parameters for one epoch; there are four true clusters. `--evaluate all` places every client without a model
+in each evaluation, which for many algorithms means training it: FlexCFL's pre-training is one epoch and StoCFL's one
+step here, so that options do not make one of them the slowest. CFL, AdaCFL and LayerCFL train all clients in each
+round.
 
-Every row is a process of its own with one thread, forked after the imports, and makes a run directory:
-two rounds of 100 clients, both evaluated.
-Clients are synthetic, with 2 to some tens of examples of 20 numbers, and train a linear net of 210 parameters for one
-epoch; there are four true clusters. `--evaluate all` places every client without a model in each evaluation, which
-for many algorithms is to train it: FlexCFL's pre-training is one epoch and StoCFL's one step here, so that none is the
-longest by its options. CFL, AdaCFL and LayerCFL train everyone in each round.
-
-Round and evaluation are those of the second round, in seconds of the process's CPU time, as the whole run is; wall
-seconds of the run are a column of their own. `growth` is the CPU time of the whole run over that of the row before, of
-the same algorithm. `--largest` adds a run of FedAvg with that many; 0 = none. A run that is refused, or takes
-longer than `--limit` seconds, has a row that says so. Rows that `--out` holds already are not run again, so that a long
-table can be made piece by piece. `load` is the machine's, over the last minute of a row.
+`round s` and `evaluation s` are those of the second round, in CPU seconds of the process, as is `run s`; `wall s` is
+the run's wall time. `growth` is the ratio of the run's CPU time to that of the algorithm's previous row. `--largest`
+adds a run of FedAvg with that many clients, unless 0. A run that is refused, or takes longer than `--limit` seconds,
+has a row with a note. Rows that `--out` already contains are not run again, so that a long table can be made piece by
+piece. `load` is the machine's load average over the last minute of a row.
 """
 
 import argparse
@@ -92,7 +91,7 @@ def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
 
 
 def evaluation_times() -> list[tuple[float, float]]:
-    """Notes the CPU time before and after each evaluation of a run, its rows included."""
+    """Records the CPU time before and after each evaluation of a run, including its rows."""
     times: list[tuple[float, float]] = []
     add_row = Recorder._add_row
 
@@ -102,12 +101,12 @@ def evaluation_times() -> list[tuple[float, float]]:
         times.append((begun, process_time()))
         return row
 
-    Recorder._add_row = timed  # only to take its time: a run reports no such clock
+    Recorder._add_row = timed  # only to measure its time, which a run does not report
     return times
 
 
 def rows(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
-    """Yields the row of each cell, from `known` if it is there; with `growth` over that of the algorithm before."""
+    """Yields each cell's row, from `known` if present, with `growth` relative to the algorithm's previous row."""
     before: Row = {}
     for cell in cells:
         same = (row for row in known if row.items() >= cell.items())
@@ -119,7 +118,7 @@ def rows(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
 
 
 def kept(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[Row]:
-    """Adds new rows to those of the file, as tables are made piece by piece."""
+    """Yields the rows, and writes them into the file with those that it has."""
     for row in found:
         known += [row] if row not in known else []
         if out:
@@ -128,14 +127,14 @@ def kept(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[R
 
 
 def fresh(cell: Row, limit: float) -> Row:
-    """A run in a process of its own."""
+    """Measures a run in a separate process."""
     with get_context("fork").Pool(1) as pool:  # which ends with the block
         try:
             found = pool.apply_async(whole_run, tuple(cell.values())).get(limit)
         except InputError as error:
             found = {"note": f"refused: {error}"}
         except TimeoutError:
-            found = {"note": f"not over after {limit:.0f} s"}
+            found = {"note": f"not finished after {limit:.0f} s"}
     return found | {"load": os.getloadavg()[0], "day": date.today().isoformat()}
 
 
@@ -157,7 +156,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--evaluate", default="all", help="all, assigned, or a number of clients")
     parser.add_argument("--largest", type=int, default=1_000_000)
-    parser.add_argument("--limit", type=float, default=3600.0, help="seconds of a run")
+    parser.add_argument("--limit", type=float, default=3600.0, help="time limit of a run in seconds")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     known = json.loads(options.out.read_text()) if options.out and options.out.exists() else []

@@ -1,10 +1,10 @@
-"""What a search costs beside its trials: the same trials one after another without Ray, and in Ray Tune.
+"""Measures the overhead of a search: the same trials one after another without Ray, and in Ray Tune.
 
 Prints, for trials of one core each on this machine:
 
-* overhead: one trial at a time in Ray Tune over the same trials in a plain loop, the cluster's start and the workers'
-  imports apart, in per cent (aim: below 15);
-* speedup: the plain loop over as many trials at once as there are cores (aim: 1.7 or more on two cores).
+* overhead: time of one trial at a time in Ray Tune relative to the same trials in a plain loop, without the cluster's
+  start and the workers' imports, in per cent (aim: below 15);
+* speedup: time of the plain loop over that of one trial per core at the same time (aim: 1.7 or more on two cores).
 
     python benchmarks/search.py [--trials 4] [--rounds 480]
 """
@@ -43,27 +43,27 @@ def main() -> None:
 
 
 def studied(base: dict[str, Any], path: Path, trials: int, concurrent: int | None) -> float:
-    """Seconds from the first trial's first round to the end of the last trial."""
-    space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's own
+    """Runs a study; returns the seconds from its first trial's first round to its last trial's end."""
+    space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's value
     study = Study(base, space, scheduler="FIFOScheduler", num_repeats=0, limits=Limits(concurrent=concurrent))
     run_study(study, path, say=lambda line: None)
     return span(path / "trials")
 
 
 def span(path: Path) -> float:
-    """Seconds from the first run's first round to the end of the last run in a folder."""
+    """Returns the seconds from the first run's first round to the end of the last run in a folder."""
     begun = min(file.stat().st_mtime for file in path.glob("*/environment.json"))
     return max(file.stat().st_mtime for file in path.glob("*/summary.json")) - begun
 
 
 def values_of(path: Path) -> list[str]:
-    """Of the trials that were trained: the base's own setting is the first, and answered where the grid comes to it."""
+    """Returns the values of trained trials; the base's setting comes first, and the grid does not train it again."""
     with (path / "trials.csv").open() as file:
         return [row["algorithm.eta_g"] for row in csv.DictReader(file) if not row["repeats"]]
 
 
 def in_a_loop(base: dict[str, Any], values: list[str], path: Path) -> float:
-    """Seconds of the same trials without Ray; a first one warms the process up."""
+    """Returns the seconds of the same trials without Ray, after one trial for warm-up."""
     run(build(base, ["--algorithm.eta_g", values[0]]), path / "warm", mode="resume")
     for number, value in enumerate(values):
         run(build(base, ["--algorithm.eta_g", value]), path / "trials" / str(number), mode="resume")

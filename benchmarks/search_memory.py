@@ -1,8 +1,8 @@
-"""What each further trial of a search costs in memory: a node holds the data once, however many trials read them.
+"""Measures the memory of each further trial of a search: a node holds the data once for any number of trials.
 
-Runs studies of two and of six concurrent trials on Fashion-MNIST (one round without end each), and prints the
-proportional memory (PSS: a page that n processes share counts 1/n in each) of all processes of the study, once all
-trials train: with the data in Ray's object store, and with each trial loading its own.
+Runs studies of two and of six concurrent trials on Fashion-MNIST (each trains until it is stopped), and prints the
+proportional memory (PSS: a page shared by n processes counts 1/n in each) of all processes of the study once all
+trials train: with the data in Ray's object store, and with each trial loading its own copy.
 
     LITCFL_DATA=... python benchmarks/search_memory.py [--trials 2 6] [--how shared own]
 """
@@ -84,7 +84,7 @@ def measured(trials: int, first: str) -> float:
             deadline = monotonic() + _PATIENCE_SECONDS
             while sum(rounds_of(file) > 1 for file in folder.glob("study/trials/*/metrics.csv")) < trials:
                 if process.poll() is not None or monotonic() > deadline:
-                    raise SystemExit("the trials did not all begin")
+                    raise SystemExit("not all trials have started")
                 sleep(0.5)
             sleep(_SETTLE_SECONDS)
             return sum(pss_mib(path) for path in Path("/proc").glob("[0-9]*") if marked(path, mark))
@@ -98,7 +98,7 @@ def rounds_of(file: Path) -> int:
 
 
 def marked(path: Path, mark: str) -> bool:
-    """Whether a process belongs to the study: its environment says so."""
+    """Returns whether a process belongs to the study, according to its environment."""
     try:
         return f"{_MARK}={mark}".encode() in (path / "environ").read_bytes()
     except OSError:

@@ -1,8 +1,8 @@
-"""How long commands take beside `import lightning`, which most of them cannot avoid.
+"""Measures how long commands take, relative to `import lightning`, which most of them cannot avoid.
 
     python benchmarks/startup.py [--runs 5] [--only run]
 
-Each command is timed right after an import in a process of its own; the table has the median of each, and of their
+Each command is timed right after an import in a separate process; the table has the median of each, and of their
 ratios, which other programs on the machine disturb less. CPU seconds are those of the command and its children.
 """
 
@@ -28,12 +28,12 @@ COMMANDS = {
     "doctor": "",
     "report run --out page.html": "",
     "evaluate run": "",
-}  # in order: the first makes the run that others open
+}  # in order: the first makes the run that the others open
 MADE = ("tiny", "page.html")
 
 
 def seconds(command: list[str]) -> tuple[float, float]:
-    """Returns wall and CPU seconds."""
+    """Returns the wall and CPU seconds of a command."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter()
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter() - begun
@@ -43,7 +43,7 @@ def seconds(command: list[str]) -> tuple[float, float]:
 
 
 def measured(words: str, runs: int) -> list[tuple[float, float, float, float]]:
-    """Returns wall and CPU seconds of a command and of the import before it, several times."""
+    """Returns, for each run, the wall and CPU seconds of the import and then of the command."""
     found = []
     for number in range(runs):
         for name in (*MADE, *(["run"] if words.startswith("run --config quickstart --run_dir") else [])):
@@ -51,7 +51,7 @@ def measured(words: str, runs: int) -> list[tuple[float, float, float, float]]:
             Path(name).unlink(missing_ok=True)
         command = [sys.executable, "-m", "lit_cfl", *words.split()]
         if number == 0:
-            seconds(command)  # what is cached is cached
+            seconds(command)  # fills the caches
             rmtree("run" if "--run_dir run" in words else "tiny", ignore_errors=True)
         found.append((*seconds(IMPORT), *seconds(command)))
     return found
@@ -60,11 +60,11 @@ def measured(words: str, runs: int) -> list[tuple[float, float, float, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--only", default="", help="commands that begin so")
+    parser.add_argument("--only", default="", help="only commands that start so")
     given = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     os.environ |= {"WANDB_MODE": "offline"}
-    print("| command | seconds | CPU seconds | of `import lightning` | in CPU seconds |\n|---|---|---|---|---|")
+    print("| command | seconds | CPU seconds | times `import lightning` | CPU ratio |\n|---|---|---|---|---|")
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["LITCFL_CACHE"] = str(Path(folder, "cache"))

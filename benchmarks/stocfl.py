@@ -1,17 +1,17 @@
-"""Does StoCFL find the true clusters of rotated, shifted, pathological and hybrid MNIST? (StoCFL, section A.1)
+"""Tests whether StoCFL finds the true clusters of rotated, shifted, pathological and hybrid MNIST (its section A.1).
 
     LITCFL_DATA=DIR python benchmarks/stocfl.py --out FILE.csv [--data rotated shifted pathological hybrid]
                                                 [--psi update gradient] [--seeds 0 1 2 3 4] [--tau 0.5]
 
-As in the paper: 400 clients (hybrid: 200), 10 % of them a round, 50 rounds. As in its section 3.2:
-5 epochs of full batches, lr 0.1, lambda 0.05, tau 0.5. The net is linear. A cell is a data set, a Psi, a tau, a seed: a
-whole run, whose rows are added to the file when it has ended. Cells that the file has are left out.
+As in the paper: 400 clients (hybrid: 200), 10 % of them per round, 50 rounds. As in its section 3.2: 5 epochs of full
+batches, lr 0.1, lambda 0.05, tau 0.5. The net is linear. A cell is one run, with a data set, a Psi, a tau and a seed;
+its rows are appended to the file when it has ended. Cells that the file already contains are not run again.
 
-* ari, clusters, objective: over the clients observed so far, after each round; unobserved: how many are not yet.
-* ari_all: once the unobserved are placed, in the last round. accuracy, global: of the observed clients' models and of
+* ari, clusters, objective: over the clients observed so far, after each round; unobserved: number of the others.
+* ari_all: in the last round, after placing the unobserved. accuracy, global: of the observed clients' models and of
   omega on test data, every tenth round.
 
-Prints a row a cell; `ARI 1 from`: the first round (from 1) after which the ARI over the observed stays 1.
+Prints one row per cell; `ARI 1 from`: the first round (from 1) from which on the ARI over the observed stays 1.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Exp
 
 
 def cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
-    """A row a round."""
+    """Yields one row per round."""
     algorithm, begun = StoCFL(tau=tau, psi=psi), perf_counter()
     prepared = experiment(data(name), algorithm, seed).prepare(seed)
     truth = prepared.data.true_clusters
@@ -95,7 +95,7 @@ def accuracies(prepared: PreparedRun, algorithm: StoCFL, r: Round) -> Row:
 
 
 def line(rows: list[Row]) -> str:
-    """The row of the table that is printed for a cell."""
+    """Formats a cell's row of the printed table."""
     aris = [float(row["ari"]) for row in rows]
     wrong = [number for number, ari in enumerate(aris, 1) if ari < 1]
     since = "never" if wrong and wrong[-1] == len(aris) else str(wrong[-1] + 1 if wrong else 1)

@@ -1,13 +1,13 @@
-"""At which tau does StoCFL tell two rotations of CIFAR-10 apart, by each kind of Psi?
+"""Determines at which tau StoCFL separates two rotations of CIFAR-10, for each kind of Psi.
 
     LITCFL_DATA=DIR python benchmarks/stocfl_cifar.py [--out DIR] [--only gradient update published]
         [--starts glorot pytorch]
 
 The 200 clients of Table 1 (LeNet, 500 images each). Psi of all clients is computed once, at the anchor of seed 0; then
-clusters merge in 200 rounds of 20 clients, as StoCFL merges them, and nothing is trained. The anchor starts as our nets
-do (Glorot), and as PyTorch's layers do by default, which is what the published code leaves in place for this net.
-Writes `cifar_cosines.csv` (cosines of two clients under one rotation and under two: quantiles) and `cifar_taus.csv`.
-About half an hour of a core, most of it for the published code's Psi: 20 epochs in batches of 50.
+clusters are merged in 200 rounds of 20 clients, as in StoCFL, without training. The anchor is initialised as our nets
+are (Glorot), and by PyTorch's defaults, which the published code keeps for this net. Writes `cifar_cosines.csv`
+(quantiles of the cosines of two clients under the same and under different rotations) and `cifar_taus.csv`. Takes about
+half an hour on one core, most of it for the published code's Psi: 20 epochs in batches of 50.
 """
 
 import argparse
@@ -40,7 +40,7 @@ QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
 def psi_of_all(start: str, kind: str) -> tuple[Tensor, Tensor]:
-    """Computes Psi of all clients `[n, d]`; their true clusters come with it."""
+    """Returns Psi of all clients `[n, d]` and their true clusters."""
     words = ["--cohort_size", "200", "--rounds", "1", "--task.starting_weights", STARTS[start]]
     base = build(base_config(CONFIG), ["--seed", str(SEED), *words])
     prepared = replace(base, algorithm=KINDS[kind], local=LocalTraining(1, "full")).prepare(SEED)
@@ -50,7 +50,7 @@ def psi_of_all(start: str, kind: str) -> tuple[Tensor, Tensor]:
 
 
 def cosines(psi: Tensor, truth: Tensor) -> list[Row]:
-    """Returns quantiles of the cosines of two clients under one rotation and under two."""
+    """Returns quantiles of the cosines of two clients under the same and under different rotations."""
     found, same = cosine_similarity(psi), truth[:, None] == truth
     pairs = {"one": same & ~torch.eye(len(psi), dtype=torch.bool), "two": ~same}
     quantiles = torch.tensor(QUANTILES, dtype=found.dtype)
@@ -62,7 +62,7 @@ def cosines(psi: Tensor, truth: Tensor) -> list[Row]:
 
 
 def merged(psi: Tensor, tau: float) -> Tensor:
-    """Merges clusters round by round (Algorithm 1, lines 9 to 17); returns each client's cluster, -1 = not sampled."""
+    """Merges clusters round by round (Algorithm 1, lines 9 to 17); returns each client's cluster, -1 if not sampled."""
     rng, index = torch.Generator().manual_seed(SEED), torch.full((len(psi),), -1)
     for _ in range(ROUNDS):
         cohort = torch.randperm(len(psi), generator=rng)[:COHORT].sort().values

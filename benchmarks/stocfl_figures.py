@@ -1,19 +1,19 @@
-"""What does StoCFL's Psi tell apart, and what do its clusters look like? (StoCFL, Figures 2, 6 and 7)
+"""Computes what StoCFL's Psi separates, and what its clusters look like (StoCFL, Figures 2, 6 and 7).
 
     LITCFL_DATA=DIR python benchmarks/stocfl_figures.py [--out docs/reproduction/stocfl] [--only cosines clients taus]
 
 * `cosines.csv` (Figure 2): cosines of ten sets of 600 images each: of the labels 0 to s, rotated by 36 s degrees, with
-  labels shifted by s, and of two domains. The first is our reading: set s has s + 1 labels, all of them in every later
-  set.
+  labels shifted by s, and of two domains. The first is our interpretation: set s has s + 1 labels, all of which are in
+  every later set.
 * `clients.csv` (Figure 6): a t-SNE map of the clients of four settings by their Psi, and their clusters in rounds 5, 10
-  and 40 (-1: not sampled yet). What follows over the rounds is in `rounds.csv`, which `benchmarks/stocfl.py` writes.
+  and 40 (-1: not sampled yet). The curves over the rounds are in `rounds.csv`, written by `benchmarks/stocfl.py`.
 * `tau_clients.csv`, `taus.csv` (Figure 7): MNIST under two rotations in four groups of labels: the same map, the
-  clusters at two values of tau fixed beforehand (0.6, below 0.67, and 0.8, above 0.76), and how many clusters each tau
-  ends with.
+  clusters at two values of tau fixed beforehand (0.6, below 0.67, and 0.8, above 0.76), and the final number of
+  clusters for each tau.
 
-Clients, rounds and cohorts are the paper's (section A.1). The net is linear everywhere, as in its Figure 2; for the
-others it names none. Clients train one epoch: neither Psi nor the clusters depend on it.
-`python -m benchmarks.reproduction summary` draws the files.
+Clients, rounds and cohorts are the paper's (section A.1). The net is always linear, as in its Figure 2; for the other
+figures the paper does not name a net. Clients train one epoch: neither Psi nor the clusters depend on it. `python -m
+benchmarks.reproduction summary` draws the files.
 """
 
 import argparse
@@ -47,14 +47,14 @@ TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
 
 def experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
-    """Builds the setting of `benchmarks/stocfl.py`, or a single round of all clients, with one epoch of training."""
+    """Builds the setting of `benchmarks/stocfl.py` with one epoch of training, or a single round with all clients."""
     base = replace(stocfl.experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
     clients = module.federated(SEED).num_clients
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
 
 
 def all_psi(module: FederatedDataModule, psi: Psi) -> tuple[Tensor, Tensor]:
-    """Computes Psi of all clients `[n, d]` at the seed's anchor; their true clusters come with it."""
+    """Returns Psi of all clients `[n, d]` at the seed's anchor, and their true clusters."""
     algorithm = StoCFL(psi=psi, representation="sampled", tau=1)
     prepared = experiment(module, algorithm, everyone=True).prepare(SEED)
     (only,) = prepared.rounds()
@@ -63,7 +63,7 @@ def all_psi(module: FederatedDataModule, psi: Psi) -> tuple[Tensor, Tensor]:
 
 
 def cosines() -> Iterator[Row]:
-    """Compares each pair of the ten sets of each panel, by both kinds of Psi."""
+    """Yields the cosine of each pair of each panel's ten sets, for both kinds of Psi."""
     for panel, module in image_sets().items():
         for psi in PSI:
             found = cosine_similarity(all_psi(module, psi)[0])
@@ -99,20 +99,20 @@ def image_sets() -> dict[str, ArrayData]:
 
 
 def images_of(kind: Callable[[], MNIST | FashionMNIST]) -> tuple[Tensor, Tensor]:
-    """Returns all images of a set, and their labels."""
+    """Returns all images of a data set, and their labels."""
     examples = kind().examples
     return examples.batch(torch.arange(len(examples)))
 
 
 def gathered(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
-    """Makes the ten sets ten clients."""
+    """Makes a data module of ten clients from the ten sets."""
     x, y = zip(*map(made, range(SETS)), strict=True)
     owner = torch.arange(SETS).repeat_interleave(IMAGES)
     return ArrayData(torch.cat(x).numpy(), torch.cat(y).numpy(), owner.numpy(), num_labels=10, test=0.0)
 
 
 def mapped(module: FederatedDataModule, psi: Psi) -> list[Row]:
-    """Returns a row a client: its true cluster and its place on a t-SNE map, by cosines."""
+    """Returns a row per client: its true cluster and its position on a t-SNE map based on cosines."""
     rows, truth = all_psi(module, psi)
     distances = (1 - cosine_similarity(rows)).clamp(min=0)
     places = TSNE(metric="precomputed", init="random", perplexity=30, random_state=0).fit_transform(distances.numpy())
@@ -123,14 +123,14 @@ def mapped(module: FederatedDataModule, psi: Psi) -> list[Row]:
 
 
 def clusters(module: FederatedDataModule, algorithm: StoCFL) -> Iterator[Tensor]:
-    """Yields the cluster of every client after each round, -1 = not sampled yet."""
+    """Yields the cluster of every client after each round; -1 if not sampled yet."""
     for r in experiment(module, algorithm, everyone=False).prepare(SEED).rounds():
         assert isinstance(r.state, StoCFLState)
         yield r.state.index
 
 
 def clients() -> Iterator[Row]:
-    """Yields the clients of the four settings, on the map by our default Psi."""
+    """Yields the clients of the four settings, with their position on the map of our default Psi."""
     for name in SETTINGS:
         module = stocfl.data(name)
         found = mapped(module, "update")
@@ -142,7 +142,7 @@ def clients() -> Iterator[Row]:
 
 
 def taus() -> tuple[list[Row], list[Row]]:
-    """Returns rows of clients and of values of tau, for labels under rotations."""
+    """Returns rows of clients and rows of values of tau, for groups of labels under rotations."""
     groups = LabelGroups(clients_per_group=50, test="shared")
     module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
     places, ends = [], []
@@ -167,7 +167,7 @@ def taus() -> tuple[list[Row], list[Row]]:
 
 
 def labels_of(truth: Tensor) -> Tensor:
-    """Returns the group of labels of each true cluster; the two rotations of a group follow each other."""
+    """Returns the group of labels of each true cluster; the two rotations of a group have adjacent numbers."""
     return truth // 2
 
 

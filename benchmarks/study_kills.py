@@ -1,16 +1,16 @@
-"""Kills and full disks of studies: the driver or a trial is hurt at a drawn file operation, and the study goes on.
+"""Interrupts studies by kills and full disks at random file operations of the driver or a trial, and resumes them.
 
     python benchmarks/study_kills.py --seed S [--how kill full quota] [--draws 40] [--log FILE]
 
 A study of three trials of FedGroup runs undisturbed first, and file operations are counted (`hurt.py`): those of the
-driver below the study's directory, without Ray's own folder, and those of the process of each trial below the trial's.
-Then the driver and a trial are hurt in turn at a drawn operation. `kill`: SIGKILL right before it; Ray begins a killed
-trial again in another process. `full`: from then on all operations of all processes below the study's directory fail
-with ENOSPC and no space is free; `quota`: they fail with EDQUOT, and there seems to be space. The command must then end
-with an error that names a file and how to go on. A study that ended is resumed by `lit-cfl tune --resume`, or begun
-again where no study had begun. At the end it is opened once more, where it must have nothing left to train. A chain
-fails where an exit code or a traceback says so, or where a file is missing, left over, or other than the undisturbed
-study's (clocks and identities apart: `same_files.py`).
+driver below the study's directory, except Ray's own folder, and those of each trial's process below the trial's. Then
+the driver and a trial are interrupted in turn at a randomly drawn operation. `kill`: SIGKILL right before it; Ray
+restarts a killed trial in another process. `full`: from then on all operations of all processes below the study's
+directory fail with ENOSPC and no space is free; `quota`: they fail with EDQUOT, although space seems to be free. The
+command must then end with an error that names a file and how to resume. An interrupted study is resumed by `lit-cfl
+tune --resume`, or started again if it had not started. Finally it is opened once more, which must not train anything. A
+chain fails on a wrong exit code, on a traceback, or if a file is missing, left over, or different from the undisturbed
+study's (except clocks and identities: `same_files.py`).
 """
 
 import argparse
@@ -36,8 +36,8 @@ from same_files import content, damages
 
 from lit_cfl.tune.record import TRIALS, trial_id
 
-_LIMIT_SECONDS = 1200  # for one command: two starts of Ray on a very busy machine
-_HURT = "LITCFL_HURT"  # in the environment of a trial's process: the arguments of `Hurt`
+_LIMIT_SECONDS = 1200  # of one command: two starts of Ray on a very busy machine
+_HURT = "LITCFL_HURT"  # environment variable of a trial's process, with the arguments of `Hurt`
 _SITE = f"""
 import json, os
 from pathlib import Path
@@ -45,19 +45,19 @@ if "{_HURT}" in os.environ:
     from hurt import Hurt
     words = json.loads(os.environ["{_HURT}"])
     Hurt(Path(words["folder"]), words["how"], words["at"], record=Path(words["record"]), disk=Path(words["disk"]))
-"""  # `sitecustomize.py`: Python imports it at its start
+"""  # `sitecustomize.py`, which Python imports at startup
 _NUM_TRIALS, _STARTS = 3, 5
 _DRIVER = "driver"
 _WAYS = ("kill", "full", "quota")
 _COLUMNS = ("seed", "how", "number", "hurt", "at", "operation", "trouble")
-_OF_RECORDS = ("study", "sha256", "digests")  # identities in trial.json; the digests are of files with clocks
+_OF_RECORDS = ("study", "sha256", "digests")  # identities in trial.json; the digests cover files with clocks
 
 
 class HurtStudies:
-    """All chains of one study.
+    """Chains of interruption and resume of one study.
 
     Args:
-        folder: for all files.
+        folder: Folder for all files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ class HurtStudies:
         )
 
     def _counted(self) -> dict[str, int]:
-        """Runs the study undisturbed. Returns how many file operations the driver makes, and each trial."""
+        """Runs the study undisturbed; returns the number of file operations of the driver and of each trial."""
         driver, trials = (self.folder / f"{name}.txt" for name in ("driver", "trials"))
 
         def prepare() -> None:
@@ -104,7 +104,7 @@ class HurtStudies:
         return ["tune", "--config", str(self.folder / "study.yaml"), "--study_dir", str(path)]
 
     def _tune(self, words: Sequence[str], prepare: Callable[[], object] = lambda: None) -> int:
-        """Runs a study in a child, once more where Ray did not start in the 30 s that it gives itself."""
+        """Runs a study in a child process, and again if Ray did not start within its own limit of 30 s."""
         for _ in range(_STARTS):
             code = in_child(words, self.output, prepare, _LIMIT_SECONDS)
             if code != 2 or "timed out during startup" not in self.output.read_text():
@@ -120,7 +120,7 @@ class HurtStudies:
         return prepare
 
     def chain(self, how: str, who: str, at: int) -> tuple[str, str]:
-        """Hurts the driver, or a trial, at an operation. Returns which that was, and what is wrong ("" = nothing)."""
+        """Interrupts the driver or a trial at an operation; returns that operation, and the fault ("" if none)."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.record.unlink(missing_ok=True)
         code = self._tune(self._begin(self.path), self._hurting(how, who, at))
@@ -131,14 +131,14 @@ class HurtStudies:
             return operation, f"exit {code}: {said[-600:]}"
         begun = (self.path / "study.yaml").exists()
         if how != "kill" and not (str(self.path) in said and (not begun or f"--resume {self.path}" in said)):
-            return operation, f"the error names no file, or not how to go on: {said[-600:]}"
+            return operation, f"the error does not name a file and how to resume: {said[-600:]}"
         if ended:
             words = ["tune", "--resume", str(self.path)] if begun else self._begin(self.path)
             if self._tune(words):
                 return operation, f"not resumed: {self.output.read_text()[-600:]}"
         code = in_child(["tune", "--resume", str(self.path)], self.output, without_ray)
         if code:
-            return operation, f"something was left to train: {self.output.read_text()[-600:]}"
+            return operation, f"the resumed study was not finished: {self.output.read_text()[-600:]}"
         return operation, "; ".join([*self._differences(), *damages(self.path)][:6])
 
     def _differences(self) -> list[str]:
@@ -152,7 +152,7 @@ class HurtStudies:
         ]
 
     def _content(self, path: Path, name: str) -> Any:
-        """What must be equal in a file of a study."""
+        """Returns the content of a study's file that must be equal."""
         found = content(path / name)
         if name.endswith("trial.json"):
             found = {key: value for key, value in found.items() if key not in _OF_RECORDS}
@@ -161,7 +161,7 @@ class HurtStudies:
 
 
 def _hurt_workers(folder: Path, how: str, at: int, record: Path, disk: Path) -> None:
-    """Lets `sitecustomize.py` hurt the processes of trials, which inherit this environment."""
+    """Makes `sitecustomize.py` interrupt the processes of trials, which inherit this environment."""
     words = {"folder": str(folder), "how": how, "at": at, "record": str(record), "disk": str(disk)}
     os.environ[_HURT] = json.dumps(words)
 
@@ -175,8 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--how", nargs="+", default=[*_WAYS], choices=_WAYS)
-    parser.add_argument("--draws", type=int, default=40, help="how many chains each way")
-    parser.add_argument("--log", type=Path, help="a CSV row for each chain; those that are there are not tried again")
+    parser.add_argument("--draws", type=int, default=40, help="number of chains of each kind")
+    parser.add_argument("--log", type=Path, help="CSV file with a row per chain; those in the file are not tried again")
     given = parser.parse_args(arguments)
     rows = list(csv.DictReader(given.log.open())) if given.log and given.log.exists() else []
     begun = time.monotonic()
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drawn(study: HurtStudies, seed: int, how: str, number: int) -> dict[str, str]:
-    """Draws an operation, and hurts a study there. Returns the row of the log."""
+    """Draws an operation and interrupts a study there; returns the row of the log."""
     rng = random.Random(f"{seed} {number}")
     who = rng.choice(sorted(study.operations.keys() - {_DRIVER})) if number % 2 else _DRIVER
     at = rng.randrange(study.operations[who])

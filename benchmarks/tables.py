@@ -12,7 +12,7 @@ from lit_cfl.metric_names import Row
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Row], out: Path | None = None) -> list[Row]:
-    """Prints a Markdown table row by row, and writes all rows so far to the JSON file `out`. Returns the rows."""
+    """Prints a Markdown table row by row, writes all rows so far to the JSON file `out`, and returns them."""
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     found = []
     for row in rows:
@@ -31,7 +31,7 @@ def shown(cell: Any) -> str:
 
 
 def fresh(script: str, words: Sequence[str], environment: dict[str, str] | None = None) -> Row:
-    """Runs a case of a script in a fresh process. Returns the row that it prints as JSON in its last line."""
+    """Runs a case of a script in a fresh process; returns the row that it prints as JSON in its last line."""
     done = subprocess.run(
         [sys.executable, script, *words],
         env=os.environ | (environment or {}),

@@ -1,15 +1,15 @@
-"""A whole run of the papers' kind, what tracking adds to it, and the picture of 5,000 clients' similarity.
+"""Measures a whole run of the papers' kind, the cost of tracking, and the picture of 5,000 clients' similarity.
 
     LITCFL_DATA=DIR python benchmarks/tracking.py [--rounds 300] [--repeats 3] [--clients 5000]
 
-The run is FedGroup's on MNIST-1000 with a linear net, every round evaluated: 1,000 clients of two digits each
-(FedProx's generator), 20 a round, 10 epochs of batches of 10, lr 0.03, m = 3, alpha = 20, one epoch of pre-training. It
-runs with W&B offline and all pictures, and without, in turn, each in a fresh process. `run`: seconds from the first
-line after the imports and the reading of the data to the last file; `training` and `evaluation` are parts of it.
-`waited`: seconds in which training waited for the trackers, their start and end included. `background`: CPU seconds of
-the thread that draws pictures and feeds W&B, wandb's import included; if no core is idle, this bounds the slowdown of
-training. The picture starts from the cosines of all clients and ends with a PNG; its memory is the peak of a process
-that does nothing else.
+The run is FedGroup's on MNIST-1000 with a linear net, with evaluation in every round: 1,000 clients of two digits each
+(FedProx's generator), 20 per round, 10 epochs of batches of 10, lr 0.03, m = 3, alpha = 20, one epoch of pre-training.
+It runs with W&B offline and all pictures, and without, in turn, each in a fresh process. `run`: seconds after the
+imports and the reading of the data up to the last file; `training` and `evaluation` are parts of it. `waited`: seconds
+in which training waited for the trackers, including their start and end. `background`: CPU seconds of the thread that
+draws pictures and feeds W&B, including the import of wandb; if no core is idle, this bounds the slowdown of training.
+The picture is made from the cosines of all clients and written as PNG; its memory is the peak of a process that does
+nothing else.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CLUSTERS, WIDTH = 10, 64
 
 
 def whole_run(rounds: int, tracked: bool) -> str:
-    """Seconds of the run, its parts, those that it waited, and CPU seconds of tracking's thread, with their shares."""
+    """Returns a row: seconds of the run, its parts, waiting, and CPU seconds of tracking's thread, with shares."""
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
     tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
     experiment = Experiment(
@@ -92,7 +92,7 @@ def timed(call: Callable[..., Any], spent: list[float], clock: Callable[[], floa
 
 
 def picture(clients: int) -> str:
-    """Seconds, and the peak of memory in MiB, before and after."""
+    """Returns a row: number of clients, seconds, and peak memory in MiB before and after."""
     rng = torch.Generator().manual_seed(0)
     true = torch.arange(clients) % CLUSTERS
     directions = torch.randn(CLUSTERS, WIDTH, generator=rng)[true] + torch.randn(clients, WIDTH, generator=rng)
@@ -110,7 +110,7 @@ def peak_mib() -> float:
 
 
 def in_process(*words: str) -> str:
-    """The last line that this script prints when it does one thing."""
+    """Returns the last line that this script prints for one part."""
     command = [sys.executable, __file__, *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
 
@@ -118,7 +118,7 @@ def in_process(*words: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--repeats", type=int, default=3, help="0: the picture alone")
+    parser.add_argument("--repeats", type=int, default=3, help="0: only the picture")
     parser.add_argument("--clients", type=int, default=5000)
     parser.add_argument("--once", choices=("tracked", "untracked", "picture"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -123,7 +123,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     p.add_argument("--lr", type=float, default=0.05)
     p.add_argument("--model", default="mlp")
     p.add_argument("--device", default="cpu", help="cpu or cuda:0")
-    p.add_argument("--threads", type=int, default=0, help="torch threads per process (0: leave)")
+    p.add_argument("--threads", type=int, default=0, help="torch threads per process (0: PyTorch's default)")
     p.add_argument("--eval-every", type=int, default=10, help="0: only at the end")
     p.add_argument("--warmup", type=int, default=2, help="rounds dropped from the statistics")
     p.add_argument("--seed", type=int, default=0)
@@ -132,7 +132,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def parse(p: argparse.ArgumentParser, argv=None) -> argparse.Namespace:
-    """Preset values first, then whatever was given on the command line."""
+    """Parses the command line; the preset's values are defaults."""
     first, _ = p.parse_known_args(argv)
     if first.preset:
         p.set_defaults(**PRESETS[first.preset])
@@ -197,7 +197,7 @@ def make_data(args) -> ClientData:
 
 
 def make_model(args):
-    """The same initial weights in every framework, for the same seed."""
+    """Builds a model with the same initial weights in every framework, for the same seed."""
     import torch
     from torch import nn
 
@@ -264,7 +264,7 @@ def sync(device: str) -> None:
 
 
 class Evaluator:
-    """Central accuracy, identical for every framework; never inside the timed part."""
+    """Central accuracy, identical for every framework; never inside the timed section."""
 
     def __init__(self, data: ClientData, device: str, batch: int = 10000):
         import torch
@@ -288,7 +288,7 @@ class Evaluator:
 
 
 class Clock:
-    """lap() ends a round; resume() starts the next one, after evaluation."""
+    """Round timer: lap() ends a round; resume() starts the next one, after evaluation."""
 
     def __init__(self, args):
         self.args = args

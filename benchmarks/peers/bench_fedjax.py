@@ -5,8 +5,9 @@ Own virtual environment, Python 3.11:
 Run:
     python bench_fedjax.py --preset flexcfl-mnist --model mlp --rounds 8 --eval-every 0
 
-FedJAX 0.0.17 still calls jax.tree_map and its kin, which JAX removed: they are put back below. JAX uses all cores.
-The haiku models have the same layers and sizes as those of bench_common.py; initial weights differ, speed does not.
+FedJAX 0.0.17 still calls jax.tree_map and related functions, which JAX removed: they are restored below. JAX uses all
+cores. The haiku models have the same layers and sizes as those of bench_common.py; initial weights differ, speed does
+not.
 """
 
 import resource
@@ -22,7 +23,7 @@ jax.tree_multimap = jax.tree_util.tree_map
 jax.tree_leaves = jax.tree_util.tree_leaves
 
 import bench_common as bc  # noqa: E402
-import fedjax  # noqa: E402  # these imports need the names put back above
+import fedjax  # noqa: E402  # these imports need the functions restored above
 import haiku as hk  # noqa: E402
 from fedjax.algorithms import fed_avg  # noqa: E402
 

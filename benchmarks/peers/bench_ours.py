@@ -2,8 +2,8 @@
 
     python bench_ours.py --preset flexcfl-mnist --model mlp --clients 100 --rounds 30 --eval-every 0 [--threads 2]
 
-A round is everything that the round loop does: the draw of the cohort, mini-batches, training, the weighted mean and
-the server's step. The plan is the rule's; `--threads` and `--workers` set a part of it by hand.
+A round is everything that the round loop does: sampling the cohort, mini-batches, training, the weighted mean and the
+server step. The plan is chosen by the rule, except for `--threads` and `--workers` if given.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def experiment(args: argparse.Namespace, data: bc.ClientData) -> Experiment:
 
 def main() -> None:
     parser = bc.parser(__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, default=0, help="processes of Ray that train (0: the rule chooses)")
+    parser.add_argument("--workers", type=int, default=0, help="Ray worker processes (0: chosen by the rule)")
     args = bc.parse(parser)
     clock, data, net = bc.Clock(args), bc.make_data(args), bc.make_model(args).to(args.device)
     evaluator = bc.Evaluator(data, args.device)

@@ -1,17 +1,17 @@
-"""Ours beside other frameworks: the same rounds, in turns, so that a busy minute hits everyone.
+"""Compares the speed of Lit-CFL with other frameworks: the same rounds, in turns, so that a busy minute affects all.
 
     python benchmarks/peers/compare.py --python fedjax=ENV/bin/python pfl=ENV/bin/python fedlab=... flower=...
                                        [--models linear mlp cnn] [--turns 3] [--out FILE.json]
 
-Each framework runs in its own environment, as the docstring of its script says; one that is not given is left out. The
-data are 100 clients of 60 images; a round has 20 of them, batches of 10, 10 epochs. Every turn runs each one in a fresh
-process of some rounds and takes the median of the rounds after the first two. A round is everything between two states
-of the server, ours as theirs. The table shows the median of the turns in ms per client-step, and in brackets how many
+Each framework runs in its own environment, described in the docstring of its script; frameworks not given are left out.
+The data are 100 clients of 60 images; a round has 20 of them, batches of 10, 10 epochs. Every turn runs each framework
+for some rounds in a fresh process and takes the median of the rounds after the first two. A round is everything between
+two server states, for ours as for theirs. The table shows the median over turns in ms per client-step, and in brackets
+the median of the ratio to ours within a turn.
 times as long as ours that is, turn by turn, the median again.
-
-Each has the setting that was its fastest on two cores: pfl-research two processes of one thread, FedLab its loader of
-tensors in memory, Flower two processes without its waits, FedJAX its default, which takes both cores. Ours has the
-rule's plan: one thread for the linear model and the MLP, two for the CNN.
+Each has its fastest setting on two cores: pfl-research two processes of one thread, FedLab its loader of tensors in
+memory, Flower two processes without its waits, FedJAX its default, which uses both cores. Ours has the rule's plan: one
+thread for the linear model and the MLP, two for the CNN.
 """
 
 import argparse
@@ -25,16 +25,16 @@ from statistics import median
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
-from engines import processor  # noqa: E402  # a script beside this folder
+from engines import processor  # noqa: E402  # a script in the parent folder
 
-STEPS = 1200  # client-steps a round
+STEPS = 1200  # client-steps per round
 NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "conv5"}
 OPTIONS = {"pfl": ["--threads", "1"], "fedlab": ["--threads", "2", "--loader", "fast"], "flower": ["--tune"]}
 LAUNCHERS = {"pfl": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]}
 
 
 def milliseconds(name: str, python: str, model: str, rounds: int) -> float:
-    """Milliseconds per client-step of a framework, ours included."""
+    """Returns a framework's milliseconds per client-step."""
     command = [
         python,
         *LAUNCHERS.get(name, []),
@@ -68,7 +68,7 @@ def output(command: Sequence[str]) -> str:
 
 
 def one_turn(pythons: Mapping[str, str], model: str, rounds: int) -> dict[str, float]:
-    """Milliseconds per client-step of each framework; each is printed at once: a turn of the CNN is long."""
+    """Returns each framework's milliseconds per client-step; prints each at once, since a turn of the CNN is long."""
     turn = {}
     for name, python in pythons.items():
         turn[name] = milliseconds(name, python, model, rounds)

@@ -1,12 +1,12 @@
-"""Runs the published code of FedEM on a few small clients, and writes what came out as a table.
+"""Runs the published code of FedEM on a few small clients, and writes its results as a table.
 
     git clone https://github.com/omarfoq/FedEM CHECKOUT        # 996fadd
     python benchmarks/peers/fedem_authors.py CHECKOUT benchmarks/results/fedem_authors.json
 
 Needs torch and scikit-learn. Their classes are used unchanged: `Learner`, `LearnersEnsemble`, `MixtureClient` and
-`CentralizedAggregator`, which aggregates and evaluates. Learners are a linear net with plain SGD; every client takes
-part in each round, and mini-batches hold all of its examples, so that no order of examples matters. Losses and
-accuracies are those of `LearnersEnsemble.evaluate_iterator`, of mixed probabilities.
+`CentralizedAggregator`, which aggregates and evaluates. Learners are a linear net with plain SGD; every client
+participates in each round, and mini-batches contain all of its examples, so that the order of examples does not matter.
+Losses and accuracies are those of `LearnersEnsemble.evaluate_iterator`, of mixed probabilities.
 `tests/algorithms/test_fedem_authors.py` compares ours with the table.
 """
 
@@ -25,7 +25,7 @@ INPUTS, LABELS, MODELS, ROUNDS, EPOCHS, RATE = 4, 3, 2, 6, 2, 0.5
 
 
 class Numbered(Dataset):
-    """Examples with their numbers, as the published loaders have them."""
+    """Data set that returns examples with their numbers, as the published loaders do."""
 
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
         self.inputs, self.labels = inputs, labels
@@ -38,14 +38,14 @@ class Numbered(Dataset):
 
 
 class Silent:
-    """Takes the place of a SummaryWriter."""
+    """Stand-in for a SummaryWriter."""
 
     def add_scalar(self, *figures: Any) -> None:
         pass
 
 
 def make_clients(rng: torch.Generator) -> list[dict[str, Tensor]]:
-    """Makes clients whose labels come from two linear models in shares of their own, the last one a newcomer."""
+    """Makes clients whose labels come from two linear models in client-specific shares; the last is a newcomer."""
     models = 2 * torch.randn(2, LABELS, INPUTS, generator=rng)
     clients = []
     for size, share in zip((*SIZES, NEWCOMER), (0.9, 0.5, 0.2, 0.7), strict=True):

@@ -45,7 +45,7 @@ def test_images_get_their_writers_and_those_of_test_images_are_others(qmnist: Pa
 
 def test_labels_in_another_order_are_refused(qmnist: Path):
     labels = np.array([0, 5, 4, 1, *LABELS["test"]])
-    with pytest.raises(ValueError, match="the writers are of 7 images and MNIST has 7, or their labels differ"):
+    with pytest.raises(ValueError, match="the writers belong to 7 images and MNIST has 7, or their labels differ"):
         mnist_writers.joined(mnist_writers.read_qmnist(qmnist), IMAGES, labels)
 
 
