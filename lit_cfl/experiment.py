@@ -310,7 +310,7 @@ class PreparedRun:
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of partition and data, of w_0, and of tensors outside of models' rows, such as frozen layers."""
         initial = sha256(self.engine.initial(0).contiguous().numpy().data)
-        constants = digest_of_constants(self.engine.build(0), self.engine.layout)
+        constants = digest_of_constants(self.engine.template, self.engine.layout)
         return {"partition": partition_hash(self.data), "initial model": initial.hexdigest(), CONSTANTS: constants}
 
     def config(self) -> dict[str, Any]:

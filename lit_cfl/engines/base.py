@@ -107,25 +107,29 @@ class Engine:
         return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
-        """Builds the run's initial model with this number `[d]`.
+        """Builds the run's initial model with this number `[d]`; number 0 is the template's.
+
+        Raises:
+            InputError: see `build`.
+        """
+        row = self.layout.read(self.build(number) if number else self.template, self.plan.dtype)
+        self._starts.compare(number, row[: self.layout.num_parameters])
+        return row
+
+    def build(self, number: int) -> LightningModule:
+        """Builds the task with the initial model of this number by running the user's code, not by copying a module.
 
         Raises:
             InputError: the task returns a net made outside of it, so models would not depend on the seed.
         """
-        module = self.build(number)
+        module = build_module(self._task, self.seed, number, self.device)
         mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
         if any(id(parameter) in mine for parameter in module.parameters()):
             raise InputError(
                 "the task returns the same net at every call, so that initial models do not depend on the seed; "
                 "make the net inside the task: lambda: Classification(MCLR(...), ...)"
             )
-        row = self.layout.read(module, self.plan.dtype)
-        self._starts.compare(number, row[: self.layout.num_parameters])
-        return row
-
-    def build(self, number: int) -> LightningModule:
-        """Builds the task with the initial model of this number by running the user's code, not by copying a module."""
-        return build_module(self._task, self.seed, number, self.device)
+        return module
 
     @property
     def way(self) -> ClientLoop:

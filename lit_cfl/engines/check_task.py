@@ -46,7 +46,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
             optimizer rejects its options.
     """
     _require_labels(engine, data.examples)
-    _require_same_build(engine.template, engine.build(0))
+    again = engine.build(0)
+    _require_same_build(engine.template, again)
     model = engine.initial(0)
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
     shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.labels_in_words}"
@@ -61,7 +62,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
         raised = f"{short_error(error)}{error_place(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
-    _require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
+    _require_faithful_copy(engine, again, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
     _require_fixed_constants(engine, engine.module(model), batch)
     if data.examples.augment is not None:
         _require_augmentation(data.examples.augment, batch)
@@ -100,16 +101,17 @@ def _require_same_build(first: LightningModule, second: LightningModule) -> None
             )
 
 
-def _require_faithful_copy(engine: Engine, batch: Batch) -> None:
+def _require_faithful_copy(engine: Engine, itself: LightningModule, batch: Batch) -> None:
     """Checks that a copy of the module computes the same as the module itself, under different weights.
 
     Args:
+        itself: The task's module, built once more; it is changed.
         batch: Examples on the CPU, floats as float32.
 
     Raises:
         InputError: a copy has different losses or gradients.
     """
-    itself, copied = engine.build(0), copy.deepcopy(engine.template)
+    copied = copy.deepcopy(engine.template)
     rng = torch.Generator().manual_seed(0)
     row = engine.layout.read(itself, torch.float32)
     columns = engine.layout.num_parameters

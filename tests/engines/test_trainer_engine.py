@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import DivergedError, InputError
@@ -223,7 +224,9 @@ def test_initial_models_depend_on_seed_and_number():
 def test_a_net_made_outside_the_task_is_refused():
     engine = Engine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
     with pytest.raises(InputError, match=r"same net at every call.*make the net inside"):
-        engine.initial(0)
+        engine.initial(1)
+    with pytest.raises(InputError, match="same net at every call"):
+        require_trainable(engine, made_data())
 
 
 def test_float32_and_bfloat16_rows_are_float32():
