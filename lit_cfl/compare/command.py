@@ -98,7 +98,8 @@ def _run(
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome)
+        built = comparison.experiments if given.resume is None else {}  # those that are read share no data
+        errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome, built)
     return collect(comparison, path, errors)
 
 

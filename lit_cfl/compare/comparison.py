@@ -112,7 +112,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
-    built = {entry.name: _experiment(entry, base, rest, notices) for entry in entries}
+    built = {entry.name: _experiment(entry, base, rest, plain, notices) for entry in entries}
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
@@ -130,9 +130,12 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
 
 
 def _experiment(
-    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], notices: list[str]
+    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], plain: Experiment, notices: list[str]
 ) -> Experiment:
-    """Builds an algorithm's experiment, named after it, with paths that are valid in any folder."""
+    """Builds an algorithm's experiment, named after it, with paths that are valid in any folder.
+
+    It shares the data of the experiment with FedAvg, so that they are loaded once.
+    """
     config = dict(base) | {"algorithm": dict(entry.section)}
     try:
         experiment = build(config, [*rest, *entry.words])
@@ -143,7 +146,9 @@ def _experiment(
     except InputError as error:
         raise InputError(_about(entry.name, str(error))) from error
     own = {"name": f"{experiment.name}-{entry.name}"}
-    return with_threads(experiment.changed(**(valid_anywhere(experiment.described()) | own)))
+    content = valid_anywhere(experiment.described()) | own
+    like = experiment if content.get("tiny") else plain  # tiny data depend on the number of clusters
+    return with_threads(like.changed(**content))
 
 
 def _about(name: str, message: str) -> str:

@@ -71,16 +71,17 @@ def read_experiment(folder: Path) -> Experiment:
     return parse_run(["--config", str(file)], prog="lit-cfl compare", opened=folder.parent).experiment
 
 
-def run_job(job: Job, callbacks: RunCallbacks) -> str | None:
+def run_job(job: Job, callbacks: RunCallbacks, built: Experiment | None = None) -> str | None:
     """Runs or resumes one job. Returns the reason if it failed; the traceback is in `error.txt`.
 
     Args:
         job: Job to run.
         callbacks: Callbacks of the run; its notices are dropped, as they concern all runs.
+        built: The job's experiment; None = it is read from its file.
     """
     try:
         wait_until_free(job.folder)
-        experiment = read_experiment(job.path / job.name)
+        experiment = built or read_experiment(job.path / job.name)
         threads = (experiment.plan and experiment.plan.threads) or 1
         callbacks = replace(callbacks, notice=lambda line: None)
         with threadpool_limits(threads):  # also limits NumPy and scikit-learn, whose sums depend on it

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from lit_cfl.compare.jobs import Job, run_job, write_experiment
 from lit_cfl.engines.choose_device import resolve_device
@@ -84,6 +85,7 @@ def run_jobs(
     display: Display,
     check: Callable[[], None],
     outcome: Callable[[Job], str],
+    experiments: Mapping[str, Experiment] = MappingProxyType({}),
 ) -> dict[Job, str]:
     """Runs all jobs, continuing after failures.
 
@@ -94,6 +96,7 @@ def run_jobs(
         display: Shows their progress.
         check: Called between jobs and while they run; may raise to end them all.
         outcome: Called with each job that has ended without an error; what it returns is shown.
+        experiments: Experiments of runs in this process, by the jobs' names; others are read from their files.
 
     Returns:
         The error of each job that failed.
@@ -106,7 +109,7 @@ def run_jobs(
 
         ends = side_by_side(jobs, display, check, plan, at_once)
     else:
-        ends = _one_by_one(jobs, display, check)
+        ends = _one_by_one(jobs, display, check, experiments)
     failed = {}
     for job, error in ends:
         if error is None:
@@ -117,7 +120,9 @@ def run_jobs(
     return failed
 
 
-def _one_by_one(jobs: Sequence[Job], display: Display, check: Callable[[], None]) -> Iterator[tuple[Job, str | None]]:
+def _one_by_one(
+    jobs: Sequence[Job], display: Display, check: Callable[[], None], experiments: Mapping[str, Experiment]
+) -> Iterator[tuple[Job, str | None]]:
     """Runs the jobs in this process. Yields each job, and the reason if it failed."""
     for job in jobs:
         check()
@@ -125,4 +130,4 @@ def _one_by_one(jobs: Sequence[Job], display: Display, check: Callable[[], None]
         callbacks = RunCallbacks(
             between_clients=check, row=partial(display.row, str(job)), activity=partial(display.activity, str(job))
         )
-        yield job, run_job(job, callbacks)
+        yield job, run_job(job, callbacks, experiments.get(job.name))
