@@ -1,4 +1,4 @@
-"""Reads the cells of the papers' tables, and which experiment each of them takes its number from."""
+"""Reads the cells of the papers' tables, and the experiments from which they take their numbers."""
 
 import re
 import shlex
@@ -22,12 +22,12 @@ class Cell:
     """One number of a paper's table.
 
     Args:
-        id: unique among all tables.
-        experiment, method: keys of the table's.
-        metric: column of `scores.SCORES` that it is compared with.
-        value: as printed, accuracies in percent; None = the paper's cell is empty.
-        std: as printed; None = the paper gives none.
-        extra: it is no cell of the paper: only figures and claims need its runs.
+        id: Id that is unique among all tables.
+        experiment, method: Keys of the table's experiments and methods.
+        metric: Column of `scores.SCORES` with which the cell is compared.
+        value: Printed value, accuracies in percent; None if the paper's cell is empty.
+        std: Printed deviation; None if the paper gives none.
+        extra: True if it is not a cell of the paper, but needed by figures or claims.
     """
 
     id: str
@@ -41,16 +41,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Setting:
-    """An experiment that cells take their numbers from; it runs once under each seed.
+    """An experiment whose runs give cells their numbers; it runs once under each seed.
 
     Args:
-        table, experiment, method: where it belongs.
+        table, experiment, method: Table, experiment and method to which it belongs.
         variant: `default`; `published`, the published code's options; or the name of options tried later.
-        config: name of the packaged configuration.
-        words: options on top of it.
-        seeds: under which it runs.
-        redraw: an option `--data.<name>` that takes the seed as its value, too, and draws the population; None = none.
-        core_hours: about how long a run takes one core, where that is hours; see docs/reproduction/README.md.
+        config: Name of the packaged configuration.
+        words: Options added to the configuration.
+        seeds: Seeds under which it runs.
+        redraw: Option `--data.<name>` that also receives the seed, and draws the population; None if not needed.
+        core_hours: Approximate core-hours of a run, if it takes hours; see docs/reproduction/README.md.
     """
 
     table: str
@@ -64,11 +64,11 @@ class Setting:
     core_hours: float | None = None
 
     def words_of(self, seed: int) -> list[str]:
-        """The options under a seed."""
+        """Returns the options under a seed."""
         return [*self.words, "--seed", str(seed), *([self.redraw, str(seed)] if self.redraw else [])]
 
     def command(self, seed: int) -> str:
-        """The command that makes one run of it."""
+        """Returns the command for one run."""
         return shlex.join(["lit-cfl", "run", "--config", self.config, *self.words_of(seed)])
 
     def build(self, seed: int, more: Sequence[str] = ()) -> Experiment:
@@ -78,12 +78,12 @@ class Setting:
             more: Further options, which the setting's own may override.
 
         Raises:
-            InputError: as the parser does.
+            InputError: If the parser raises it.
         """
         return load_experiment(self.config, [*more, *self.words_of(seed)])
 
     def configs(self, seeds: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Returns the configuration under each seed; the words are parsed once, for that takes a tenth of a second."""
+        """Returns the configuration under each seed; parses the words only once, which takes a tenth of a second."""
         if not seeds:
             return {}
         first = self.build(seeds[0]).described()
@@ -98,7 +98,7 @@ class Setting:
 
     @property
     def slug(self) -> str:
-        """Its name as that of a folder."""
+        """Returns the name in a form for folders."""
         return re.sub(r"[^a-z0-9.]+", "_", str(self).lower()).strip("_")
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class PaperTable:
         paper, number: The paper's key, and the number of its table.
         seeds: Seeds of our runs, fixed before the first of them.
         populations: Seeds of the runs of experiments that draw their population; see `verdicts`.
-        experiments, methods: content of the file, by key.
+        experiments, methods: Contents of the file, by key.
         cells: Cells in the paper's order.
         extras: Further experiments, for figures and claims.
     """
@@ -131,20 +131,20 @@ class PaperTable:
     extras: tuple[Cell, ...] = ()
 
     def not_run(self, cell: Cell) -> str | None:
-        """Returns why a cell cannot be run; None = it can."""
+        """Returns why a cell cannot be run, or None if it can."""
         reason: str | None = self.experiments[cell.experiment].get("not_run")
         return reason
 
     def core_hours(self, cell: Cell) -> float | None:
-        """Returns about how long a run takes one core, where that is hours; see docs/reproduction/README.md.
+        """Returns the approximate core-hours of a run if it takes hours; see docs/reproduction/README.md.
 
-        The file gives it for clients that train one model in a round, and of methods whose clients train more how many.
+        The file gives them for clients that train one model per round, and for other methods their number of models.
         """
         hours: float | None = self.experiments[cell.experiment].get("core_hours")
         return None if hours is None else hours * self.methods[cell.method].get("models", 1)
 
     def why(self, cell: Cell) -> str:
-        """Returns the points, such as `C1`, in which the published code's options differ from the default."""
+        """Returns the disputed points, such as `C1`, in which the published code's options differ from the default."""
         reasons = (part.get("why") for part in (self.experiments[cell.experiment], self.methods[cell.method]))
         return ", ".join(reason for reason in reasons if reason)
 
@@ -176,17 +176,17 @@ class PaperTable:
         ]
 
     def redraws(self, cell: Cell) -> bool:
-        """Tells whether each seed draws a population of its own."""
+        """Returns whether each seed draws a separate population."""
         return "redraw" in self.experiments[cell.experiment]
 
     def metric(self, cell: Cell, variant: str) -> str:
-        """Returns the column of `scores.SCORES` that a cell takes from a variant's runs."""
+        """Returns the column of `scores.SCORES` that a cell takes from the runs of a variant."""
         metric: str = self.methods[cell.method].get("published_metric", cell.metric)
         return metric if variant == PUBLISHED else cell.metric
 
 
 def _filled(words: str, fill: Mapping[str, Any]) -> str:
-    """Puts an experiment's own values in the places that its methods name; a shift's braces are no such place."""
+    """Replaces a method's placeholders by an experiment's values; other braces, such as a shift's, stay."""
     return reduce(lambda text, name: text.replace(f"{{{name}}}", str(fill[name])), fill, words)
 
 

@@ -1,4 +1,4 @@
-"""Judges the sentences of the papers that state a number, by the recorded runs: `claims.csv` and `claims.md`."""
+"""Judges the papers' sentences that state a number by the recorded runs: `claims.csv` and `claims.md`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ class Part:
     Args:
         of: The quantity that the number measures.
         value: The number as printed.
-        unit: how it is computed from cells; see `claims.yaml`.
-        plus, minus: patterns of ids.
-        metric: a score of `runs.csv`; None = that of each cell.
-        total: sum in place of mean.
-        not_run: why there can be no number of ours.
+        unit: Unit, which also sets how the number is computed from cells; see `claims.yaml`.
+        plus, minus: Patterns of cells' ids.
+        metric: Score in `runs.csv`; None for each cell's own metric.
+        total: True for a sum instead of a mean.
+        not_run: Reason why we cannot compute the number.
     """
 
     of: str
@@ -68,19 +68,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class JudgedPart:
-    """A number of a claim, and what the paper's cells and our runs say of it.
+    """A number of a claim, compared with the paper's cells and with our runs.
 
     Args:
         part: The judged part of the claim.
-        recomputed: Value from the paper's own cells; None = they do not give it.
-        rows: Rows of the tables that it is about.
-        rows_run: those of them that ran.
-        compared_with: the paper's number, less what its cells say of the rows that did not run; where it does not
-            follow from these cells, what they give (C35).
-        ours: our number, under our defaults.
-        published: the same under the published code's options, where a row has some that ran.
-        seeds: Number of seeds of the row that has fewest.
-        reason: Reason why there is no number of ours.
+        recomputed: Value computed from the paper's own cells; None if they do not determine it.
+        rows: Number of table rows behind the number.
+        rows_run: Number of these rows that ran.
+        compared_with: The paper's number, corrected by its cells for rows that did not run; if the number does not
+            follow from these cells, their value instead (C35).
+        ours: Our number, under our defaults.
+        published: Our number under the published code's options, if a row has runs with them.
+        seeds: Smallest number of seeds of a row.
+        reason: Reason why our number is missing.
     """
 
     part: Part
@@ -95,12 +95,12 @@ class JudgedPart:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the paper's number follows from its own tables, but for its last digit."""
+        """Returns whether the paper's number follows from its own tables, up to its last digit."""
         return None if self.recomputed is None else _follows(self.part, self.recomputed)
 
     @cached_property
     def verdict(self) -> Found:
-        """What our number says; see `claim_verdict`. A number that the paper's own cells contradict cannot hold."""
+        """Returns the verdict of `claim_verdict`; a number that the paper's own cells contradict cannot hold."""
         found = claim_verdict(self.part.unit, self.compared_with, self.ours)
         return "holds for its cells" if found == "holds" and self.follows is False else found
 
@@ -112,11 +112,11 @@ def claims() -> list[Claim]:
 
 
 def claim_verdict(unit: Unit, paper: float, ours: float | None) -> Found:
-    """Judges our number by the paper's.
+    """Compares our number with the paper's.
 
     Returns:
-        `holds` within 1.5 points, within 10 % (ratios and percentages), or with as many clusters; `same direction`
-        where it is on the same side of 0 (of 1 for ratios) and not that near; else `does not hold`.
+        `holds` within 1.5 points, within 10 % (ratios and percentages), or for an equal number of clusters; `same
+        direction` if it is further away, on the same side of 0 (of 1 for ratios); else `does not hold`.
     """
     if ours is None:
         return "not run"
@@ -178,14 +178,14 @@ def _follows(part: Part, recomputed: float) -> bool:
 
 
 def _pairs(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
-    """Pairs the cells of a part, row by row; rows in which the paper has no number are left out."""
+    """Pairs the cells of a part, row by row, leaving out rows without a number in the paper."""
     sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
     pairs = list(zip(*sides, strict=True))
     return [pair for pair in pairs if all(cell.value is not None or cell.extra for _, cell in pair)]
 
 
 def _computed(part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[Known], float | None]) -> float | None:
-    """Computes a part's number from the numbers of cells; None where one is missing."""
+    """Computes a part's number from the numbers of its cells; None if one is missing."""
     found = [[number(known) for known in pair] for pair in pairs]
     values = [[value for value in pair if value is not None] for pair in found]
     if not found or any(None in pair for pair in found):

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reproduction`: runs what the cells of a paper's table need, and writes it next to ours."""
+"""`python -m benchmarks.reproduction`: runs what a paper's table needs, and writes the paper's numbers next to ours."""
 
 import argparse
 import sys
@@ -30,8 +30,8 @@ from benchmarks.reproduction.which_method_page import page_of, write_page
 from lit_cfl.errors import InputError, Interrupted
 
 _EPILOG = """\
-Every run that ends adds a row to DIR/runs.csv and rewrites DIR/TABLE.csv and DIR/TABLE.md. The same command resumes
-after it was stopped, also on another machine that has DIR; finished runs are never run again.
+Every finished run adds a row to DIR/runs.csv and rewrites DIR/TABLE.csv and DIR/TABLE.md. The same command resumes
+if it was stopped, also on another machine that has DIR; finished runs are never repeated.
 
   python -m benchmarks.reproduction flexcfl-3 --dry-run
   python -m benchmarks.reproduction flexcfl-3 --only '*-mnist-mclr-*' --variants default published --jobs 2
@@ -39,27 +39,27 @@ after it was stopped, also on another machine that has DIR; finished runs are ne
 
 The table `summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a summary of
 all tables, in one to three minutes. The table `which-method` compares all systems on all data sets, each with the best
-setting of a search; it writes its page before the first run and after the last one.
+setting found by a search; it writes its page before the first run and after the last one.
 """
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
-_OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that say which runs, and how
-_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs", "work")}  # would have no effect
+_OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that select and configure runs
+_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs", "work")}  # have no effect there
 
 
 @dataclass(frozen=True)
 class TableOfRuns:
-    """What a command needs to know of a table.
+    """Description of a table for the command.
 
     Args:
         name: Name of the table.
         out: Folder of its ledger and pages.
-        open_runs: Yields the runs that are missing, wanted and can start, by the ledger, in groups of which one is
-            to be complete before the next one starts. Further runs may follow.
-        write: Writes the pages from the ledger; returns how much is done.
-        summary: Returns lines for the end of the command.
-        curves: True if curves of runs are kept.
-        every_run: True writes the pages after every run, False after the last one.
+        open_runs: Function from the ledger to groups of wanted runs that are missing and can start; a group must be
+            complete before the next one starts. Further runs may follow.
+        write: Function that writes the pages from the ledger, and returns the progress.
+        summary: Function that returns the command's last lines.
+        curves: True to keep the curves of runs.
+        every_run: True to write the pages after every run, False after the last one.
     """
 
     name: str
@@ -72,14 +72,14 @@ class TableOfRuns:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 1 if a run failed, 2 for input that cannot be used, 128 + the signal that ended it."""
+    """Runs the command; returns 1 if a run failed, 2 for invalid input, 128 + the signal after an interruption."""
     try:
         return _reproduce(_parser().parse_args(arguments))
     except InputError as error:
         print(f"reproduction: error: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print("Interrupted; what has finished is recorded. The same command resumes.")
+        print("Interrupted; finished runs are recorded. The same command resumes.")
         return 128 + stop.signum
 
 
@@ -101,7 +101,7 @@ def _reproduce(given: argparse.Namespace) -> int:
 
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
-    """Refuses options that the table, or `--pages`, would not use."""
+    """Refuses options that would have no effect on the table, or with `--pages`."""
     not_taken = {given.table: _NOT_TAKEN.get(given.table, ())}
     if given.pages:
         not_taken[f"{given.table} --pages"] = _OF_RUNS
@@ -112,7 +112,7 @@ def _refuse_without_effect(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
-    """Runs what is missing, and what can start then, until nothing is left; writes the pages after every run."""
+    """Runs what is missing and can start until nothing is left; writes the pages after every run."""
     ledger = Ledger.read(table.out)
     if given.dry_run:
         _show_plan([run for group in table.open_runs(ledger) for run in group], ledger)
@@ -139,7 +139,7 @@ def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
 
 
 def _paper_table(given: argparse.Namespace) -> TableOfRuns:
-    """Finds what a table's cells need, and judges them."""
+    """Finds the runs that a table's cells need, and judges the cells."""
     table, out = load_table(given.table), Path(given.out or TABLES)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
     _require_known(given.seeds, known)
@@ -167,7 +167,7 @@ def _paper_table(given: argparse.Namespace) -> TableOfRuns:
 
 
 def _which_method(given: argparse.Namespace) -> TableOfRuns:
-    """Searches and compares all systems, one system on one data set after the other; see `which_method`."""
+    """Searches and compares all systems, one cell of system and data set after another; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
     if not out.name:
         raise InputError(f"--out {out}: the page is written next to the folder; name one, such as {ANSWER}")
@@ -177,7 +177,7 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
     _require_known(given.seeds, known)
     variants, seeds = given.variants or ["*"], given.seeds or known
     has_trials = any(fnmatch(f"trial {number}", pattern) for pattern in variants for number in range(100))
-    before = {} if has_trials else Ledger.read(Path(ANSWER)).rows  # whose trials have chosen
+    before = {} if has_trials else Ledger.read(Path(ANSWER)).rows  # runs whose trials determine the best options
 
     def is_wanted(setting: Setting) -> bool:
         names = {setting.experiment, f"{setting.experiment}/{setting.method}"}
@@ -204,13 +204,13 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
 
 
 def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
-    """Refuses seeds that are not the table's."""
+    """Refuses seeds that do not belong to the table."""
     if unknown := sorted(set(seeds or ()) - set(known)):
         raise InputError(f"--seeds {unknown[0]} is not a seed of this table; its seeds: {known}")
 
 
 def _layer_figures(given: argparse.Namespace) -> int:
-    """Measures what LayerCFL's figures need, and judges what they say."""
+    """Makes the measurements that LayerCFL's figures need, and judges the figures' statements."""
     out, content = Path(given.out or TABLES), layercfl.plan()
     known = layercfl.measurements(content)
     seeds = sorted({m.seed for m in known})
@@ -235,27 +235,27 @@ def _layer_figures(given: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reproduction",
-        description="Runs what the cells of a paper's table need, and writes the paper's numbers next to ours.",
+        description="Runs the experiments that a paper's table needs, and writes the paper's numbers next to ours.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     names = [*table_names(), layercfl.TABLE, which_method.TABLE, SUMMARY]
     parser.add_argument("table", metavar="TABLE", help=", ".join(names))
-    only = f"only the cells that fit one ({which_method.TABLE}: data sets, or DATA/SYSTEM)"
+    only = f"only cells that match a pattern ({which_method.TABLE}: data sets, or DATA/SYSTEM)"
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help=only)
     variants = (
-        f"only the options of these names: {DEFAULT}, {PUBLISHED} (the published code's), or some tried later; "
+        f"only variants of these names: {DEFAULT}, {PUBLISHED} (the published code's), or options tried later; "
         f"{which_method.TABLE}: trial 0, trial 1, ..., best, newcomers, clusters 2"
     )
     parser.add_argument("--variants", nargs="+", default=[], metavar="PATTERN", help=variants)
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these of the table's seeds")
-    parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: as the experiments say)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="cores to use, a run each (default: all)")
-    parser.add_argument("--out", metavar="DIR", help=f"where the tables go ({TABLES}; {which_method.TABLE}: {ANSWER})")
-    parser.add_argument("--work", metavar="DIR", help=f"where the runs go ({WORK})")
+    parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: set by the experiments)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="number of cores to use, one run per core (default: all)")
+    parser.add_argument("--out", metavar="DIR", help=f"folder of the tables ({TABLES}; {which_method.TABLE}: {ANSWER})")
+    parser.add_argument("--work", metavar="DIR", help=f"folder of the runs ({WORK})")
     parser.add_argument("--pages", action="store_true", help="write the table from the recorded runs, and run nothing")
-    parser.add_argument("--dry-run", action="store_true", help="show what would run, and how long")
+    parser.add_argument("--dry-run", action="store_true", help="list the missing runs, with their expected times")
     return parser
 
 
@@ -264,7 +264,7 @@ def _show_plan(todo: Sequence[PlannedRun], ledger: Ledger) -> None:
 
 
 def _show_missing(what: str, seconds: Mapping[str, float | None]) -> None:
-    """Prints what is missing and can start, and how long it takes."""
+    """Prints the missing runs or measurements that can start, and their expected times."""
     for name, known in seconds.items():
         print(f"{name}  {'' if known is None else f'{known:.0f} s'}".rstrip())
     print(f"{len(seconds)} {what} are missing{f': {told_time(seconds.values())}' if seconds else ''}")

@@ -15,7 +15,7 @@ _STYLES = {"a pair of clients": Style(BLUE, marker=".", size=1.5, alpha=0.35), "
 
 
 def edc_madc_figure(folder: Path) -> MeasuredFigure:
-    """Reads the pairs in a folder of reproductions."""
+    """Makes the figure from the pairs recorded in a folder of reproductions."""
     rows = read_table(folder / FILE) if (folder / FILE).exists() else []
     by_data = {
         data: [row for row in rows if row["data"] == data] for data in dict.fromkeys(row["data"] for row in rows)
@@ -45,5 +45,5 @@ def _panel(data: str, rows: Sequence[Row]) -> Panel:
 
 
 def _measures(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns MADC and EDC of some pairs."""
+    """Returns the MADC and the EDC of each pair."""
     return np.array([row["madc"] for row in rows]), np.array([row["edc"] for row in rows])

@@ -46,28 +46,28 @@ STYLES = {
     "FlexCFL-eta_g5.0": Style(PURPLE, "--", "h", 4.5, label=r"FlexCFL, $\eta_g$ = 5"),
     "FlexCFL-eta_g10.0": Style(BLACK, ":", label=r"FlexCFL, $\eta_g$ = 10"),
 }
-_CURVES = {  # column of a curve, factor, name of the axis
+_CURVES = {  # column of a curve, factor, label of the axis
     "accuracy": ("test/weighted_accuracy", 100.0, "test accuracy, %"),
     "loss": ("train/loss", 1.0, "training loss"),
     "discrepancy": ("train/discrepancy", 1.0, "discrepancy"),
 }
-Curves = Mapping[str, Sequence[Row]]  # of the runs of one method, by their keys
+Curves = Mapping[str, Sequence[Row]]  # of one method's runs, by their keys
 COLUMNS = ("figure", "panel", "experiment", "method", "seed", "run")
 _FILE = Path(__file__).parent / "figures.yaml"
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper, as the grid of panels that we draw in its place.
+    """A figure of a paper, and the grid of panels that we draw for it.
 
     Args:
-        name: Name of its file.
-        paper, title, shows: the paper's figure; what ours is about; what the paper's shows.
-        table: The table that has the experiments.
-        rows: `shows` (accuracy, loss, discrepancy or traffic), `suffix` of the experiment's name, and `window`: an odd
+        name: Name of our file.
+        paper, title, shows: The paper, our title, and what the paper's figure shows.
+        table: Table that contains the experiments.
+        rows: `shows` (accuracy, loss, discrepancy or traffic), `suffix` of the experiment's name, and `window`, an odd
             number of rounds for a running mean (default: 1).
         columns: `experiment`, `title` and `methods`.
-        same_scale: True if the panels of a row have one vertical axis.
+        same_scale: True if the panels of a row share the scale of the vertical axis.
     """
 
     name: str
@@ -82,12 +82,12 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The panels of a figure.
+    """The panels drawn for a figure.
 
     Args:
-        grid: without empty rows and columns.
-        runs: rows of `figures.csv`.
-        missing: panels and methods without a run, in words.
+        grid: Grid of panels, without empty rows and columns.
+        runs: Rows of `figures.csv`.
+        missing: Descriptions of panels and methods without a run.
     """
 
     grid: list[list[Panel | None]]
@@ -96,13 +96,13 @@ class Drawn:
 
 
 def paper_figures() -> list[PaperFigure]:
-    """Reads which figures there are."""
+    """Reads the list of figures."""
     content = read_yaml(_FILE)
     return [PaperFigure(**(entry | {key: tuple(entry[key]) for key in ("rows", "columns")})) for entry in content]
 
 
 def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
-    """Finds the panels of a figure, and the runs that they are from."""
+    """Makes the panels of a figure, and lists the runs behind them."""
     (table,) = (table for table in results.tables if table.name == figure.table)
     runs: list[Row] = []
     missing: list[str] = []
@@ -152,7 +152,7 @@ def _panel(
 
 
 def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float, window: int) -> Curve:
-    """The mean of some runs over the rounds that all of them have, and their least and greatest values."""
+    """Averages runs over the rounds that all of them have; a band shows their minimum and maximum."""
     by_round = [{row["round"]: factor * row[column] for row in run if row[column] is not None} for run in runs]
     rounds = sorted(set.intersection(*map(set, by_round)))
     values = list(zip(*(_running_mean([run[number] for number in rounds], window) for run in by_round), strict=True))
@@ -161,15 +161,15 @@ def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float,
 
 
 def _running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Averages over a window of rounds around each; at both ends over the existing ones."""
+    """Averages over a window of rounds around each round, which is cut at both ends."""
     half = window // 2
     return [fmean(values[max(0, place - half) : place + half + 1]) for place in range(len(values))]
 
 
 def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
-    """Limits the vertical axes to what the lines reach after a tenth of the rounds: the steep beginning is cut off.
+    """Limits the vertical axes to the range of the curves after a tenth of the rounds, without the steep beginning.
 
-    So is what reaches below or above 98 % of these values: single rounds would flatten all the rest.
+    The lowest and highest 1 % of these values are cut as well: single rounds would flatten the rest.
     """
     everything = [panel.curves for panel in panels if panel is not None]
     limited: list[Panel | None] = []
@@ -187,7 +187,7 @@ def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel
 
 
 def _traffic_panel(title: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
-    """What each method sends, as a multiple of FedAvg's, against the papers' score."""
+    """Plots each method's traffic, as a multiple of FedAvg's, against the papers' score."""
     sent = {method: fmean(row["traffic"] for row in runs) for method, runs in found.items()}
     unit = sent.get("FedAvg", 1.0)
     points = [
@@ -202,7 +202,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
     """Draws every figure that has a run, and writes their page and the list of their runs.
 
     Returns:
-        The figures that were drawn.
+        Names of the figures that were drawn.
     """
     pages, runs, names = [text("figures"), ""], [], []
     for figure in paper_figures():
@@ -227,7 +227,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
 
 
 def _write(path: Path, grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style]) -> None:
-    """Draws as wide as a page, however few columns there are: letters have the same size in all figures."""
+    """Draws a figure in the width of a page for any number of columns, so that all figures have the same font size."""
     write_picture(draw_panels(grid, styles), path)
 
 

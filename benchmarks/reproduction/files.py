@@ -1,4 +1,4 @@
-"""Reads and writes the files of the tables: YAML, compressed tables that grow, pictures."""
+"""Reads and writes the tables' files: YAML, compressed tables to which rows are appended, and pictures."""
 
 import csv
 import lzma
@@ -21,21 +21,21 @@ _DPI = 180
 
 def read_yaml(path: Path) -> Any:
     """Reads plain values from a YAML file."""
-    return yaml.load(path.read_text("utf-8"), _LOADER)  # noqa: S506  # either loader builds plain values alone
+    return yaml.load(path.read_text("utf-8"), _LOADER)  # noqa: S506  # either loader builds only plain values
 
 
 def text(name: str) -> str:
-    """Reads a part of a page that is written by hand, without the last line break."""
+    """Reads a hand-written part of a page, without the last line break."""
     return (Path(__file__).parent / "texts" / f"{name}.md").read_text("utf-8").rstrip("\n")
 
 
 def rounded(row: Mapping[str, Any], digits: int) -> Row:
-    """Returns a row whose floats are rounded to significant digits."""
+    """Returns a row with floats rounded to significant digits."""
     return {name: f"{value:.{digits}g}" if isinstance(value, float) else value for name, value in row.items()}
 
 
 def append_compressed(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Appends rows to a compressed table, all or none, as a separate stream: nothing is compressed twice."""
+    """Appends rows to a compressed table, all or none, as a separate stream, so that nothing is compressed twice."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if not path.exists():
@@ -55,7 +55,7 @@ def write_picture(figure: Figure, path: Path, dpi: int = _DPI) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keeps other commands from writing into a folder. Raises InputError if another one writes into it."""
+    """Keeps other commands from writing into a folder; raises InputError if another one already does."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock").acquire(timeout=0.5):

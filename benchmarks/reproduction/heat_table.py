@@ -1,4 +1,4 @@
-"""Draws a table of numbers on colours."""
+"""Draws a table of numbers on coloured cells."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-_WHITE_TEXT = 0.3  # how far the colour is from white, of 0.5
-_TICKS = (1, 2, 5, 10, 20, 50, 100)  # of the colours, on both sides of 0
+_WHITE_TEXT = 0.3  # distance of the colour from white, at most 0.5
+_TICKS = (1, 2, 5, 10, 20, 50, 100)  # of the colour bar, on both sides of 0
 
 
 def heat_table(
@@ -17,8 +17,8 @@ def heat_table(
 
     Args:
         texts: Numbers to print, with one digit, `[rows, columns]`.
-        values: Values that set the colours, `[rows, columns]`; a cell with nan stays blank.
-        rows, columns: Names of the rows and columns; each word of a column's name has a line of its own.
+        values: Values that set the colours, `[rows, columns]`; a cell with NaN stays blank.
+        rows, columns: Names of the rows and columns; each word of a column's name is on a separate line.
         label: Label of the colour bar.
         linear: Absolute value up to which the colour scale is linear; beyond it is logarithmic.
     """

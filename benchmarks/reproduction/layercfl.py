@@ -1,8 +1,8 @@
-"""LayerCFL's figures: measures in which layers clients of different kinds differ, and judges what the figures say.
+"""LayerCFL's figures: measures in which layers different clients differ, and judges the figures' statements.
 
-One joint model is trained by all clients, as FedAvg does. In each round every layer's Gap is taken, by six distances,
-with the TRUE clusters: least similarity of two clients within one minus the greatest across. Above 0 the layer tells
-them apart. First come the measurements, then the rules by which statements are judged, then the page.
+One joint model is trained by all clients, as in FedAvg. Each round computes every layer's Gap for six distances, with
+the TRUE clusters: the minimum similarity within a cluster minus the maximum across clusters. A layer with a Gap above 0
+separates the clusters. The file has the measurements, then the rules that judge statements, then the page.
 """
 
 from collections import Counter
@@ -46,9 +46,9 @@ from lit_cfl.tasks import Classification
 
 _FILE = Path(__file__).with_name("layer_figures.yaml")
 DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
-DRAWN = ("cos", "l2", "delta_cos")  # of which matrices are kept: the paper draws the first two
+DRAWN = ("cos", "l2", "delta_cos")  # distances of which matrices are kept: the paper draws the first two
 PAIRS = ("layer", "distance", "i", "j", "value")
-WHOLE = "whole"  # all layers: delta_cos is FMTL's distance, l2 AdaCFL's
+WHOLE = "whole"  # all layers: with delta_cos FMTL's distance, with l2 AdaCFL's
 AUTO = "auto"  # column: the layer that `layers: auto` would choose
 _IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "fashionmnist": FashionMNIST}
 _TOTAL = {"cifar10": 60_000, "fashionmnist": 70_000}
@@ -63,19 +63,19 @@ Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by laye
 
 
 def plan() -> dict[str, Any]:
-    """Reads what is measured, and what the figures say of it."""
+    """Reads the planned measurements, and the figures' statements about them."""
     content: dict[str, Any] = read_yaml(_FILE)
     return content
 
 
 @dataclass(frozen=True)
 class GapMeasurement:
-    """One measurement.
+    """A planned measurement of Gaps.
 
     Args:
-        measured: key in the file's `measured`, whose settings these are.
-        net, images: values of the file's `nets` and `images`.
-        examples: training images of each client.
+        measured: Key in the file's `measured`, which has the settings.
+        net, images: Values in the file's `nets` and `images`.
+        examples: Number of training images per client.
         seed: Seed of the whole measurement.
     """
 
@@ -87,11 +87,11 @@ class GapMeasurement:
 
     @property
     def key(self) -> str:
-        """Its name in the files of measurements."""
+        """Returns the name in the files of measurements."""
         return f"{self.measured.replace(' ', '_')}-{self.net}-{self.images}-{self.examples}-seed{self.seed}"
 
     def has_matrices(self, what: Mapping[str, Any]) -> bool:
-        """Tells whether the matrices of its last round are kept."""
+        """Returns whether the matrices of the last round are kept."""
         return self.images in what.get("matrices", {}) and self.seed == what["seeds"][0]
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class GapMeasurement:
 
 
 def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
-    """Returns all measurements, those of LeNet, which are short, first."""
+    """Returns all measurements, starting with LeNet's, which are short."""
     found = [
         GapMeasurement(name, content["nets"][net], images, examples, seed)
         for name, what in content["measured"].items()
@@ -111,7 +111,7 @@ def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
 
 
 def core_hours(content: Mapping[str, Any], measurement: GapMeasurement) -> float:
-    """Returns about how long a measurement takes one core."""
+    """Returns the approximate core-hours of a measurement."""
     what = content["measured"][measurement.measured]
     images = measurement.examples * what["clients"] * what["rounds"]
     hours: float = images * content["core_ms"][measurement.net] / 3_600_000
@@ -137,7 +137,7 @@ def _net(measurement: GapMeasurement) -> Net:
 
 
 def parameters(measurement: GapMeasurement) -> dict[str, int]:
-    """Counts the parameters of each layer of a measurement's net, and of all together (`whole`)."""
+    """Returns the numbers of parameters of each layer of a measurement's net, and of the whole net (`whole`)."""
     layers = {name: sum(p.numel() for p in layer.parameters()) for name, layer in _net(measurement).named_children()}
     return layers | {WHOLE: sum(layers.values())}
 
@@ -156,10 +156,10 @@ def _data(measurement: GapMeasurement, what: Mapping[str, Any]) -> ImageSet:
 def measure(
     measurement: GapMeasurement, what: Mapping[str, Any], device: str = "cpu"
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Trains, and yields two things a round.
+    """Trains, and yields two results per round.
 
-    They are a row with its number, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
-    `PAIRS`, in which the clients of a true cluster have numbers beside each other.
+    These are a row with the round, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
+    `PAIRS`, in which the clients of a true cluster have consecutive numbers.
     """
     prepared = experiment(measurement, what, device).prepare(measurement.seed)
     clients, truth = prepared.data.population, prepared.data.true_clusters
@@ -191,7 +191,7 @@ def _similarities(updates: Tensor, start: Tensor, work: LocalWork) -> Similariti
 
 
 def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
-    """Rows of `PAIRS`, with distances: 1 - cosine, or l2."""
+    """Yields rows of `PAIRS` with distances: 1 - cosine, or l2."""
     if distance not in DRAWN:
         return
     values = (1 - similarity if distance.endswith("cos") else -similarity).tolist()
@@ -200,29 +200,29 @@ def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
 
 
 def _auto(updates: Tensor, work: LocalWork) -> str:
-    """Finds the layer that `LayerCFL(layers="auto")` would choose, which does not see the true clusters."""
+    """Returns the layer that `LayerCFL(layers="auto")` would choose, without the true clusters."""
     layer = _LAYERCFL.choose_layers(work.layout, "none", _LAYERCFL.score_layers(updates, work.layout))[0]
     return layer.removeprefix("net.")
 
 
 def hand_chosen(layers: list[str], kind: str) -> str:
-    """Returns the layer that the paper chose by hand: the fourth convolution, or the first fully connected layer."""
+    """Returns the layer that the paper's authors chose: the fourth convolution, or the first fully connected layer."""
     of_kind = [layer for layer in layers if layer.startswith(kind)]
     return of_kind[min(_FOURTH, len(of_kind) - 1)] if kind == "conv" else of_kind[0]
 
 
 GapCurves = Mapping[GapMeasurement, Sequence[Row]]
-_TINY = 1e-4  # of a Gap of l2 distances, which are differences of float32 sums
+_TINY = 1e-4  # tolerance for Gaps of l2 distances, which are differences of float32 sums
 EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """The Gaps of some measurements that differ in seed and number of images alone.
+    """Gaps of measurements that differ only in seed and number of images.
 
     Args:
-        what: their settings.
-        curves: their rows.
+        what: Settings of the measurements.
+        curves: Rows of the measurements.
     """
 
     what: Mapping[str, Any]
@@ -230,49 +230,49 @@ class Gaps:
 
     @property
     def layers(self) -> list[str]:
-        """Names of the layers, in their order."""
+        """Returns the names of the layers, in order."""
         row = next(iter(self.curves.values()))[0]
         return [name.split()[0] for name in row if name.endswith(" cos") and not name.startswith(WHOLE)]
 
     @property
     def chosen(self) -> str:
-        """The layer that the paper chose by hand."""
+        """Returns the layer that the paper's authors chose."""
         return hand_chosen(self.layers, self.what["layer"])
 
     def of(self, layer: str, distance: str) -> list[list[float]]:
-        """Returns the Gap of each round, a list a measurement."""
+        """Returns the Gaps of all rounds, one list per measurement."""
         return [[float(row[f"{layer} {distance}"]) for row in rows] for rows in self.curves.values()]
 
     def last(self, layer: str, distance: str) -> list[float]:
-        """Returns the Gap after the last round of each measurement."""
+        """Returns the Gap after the last round for each measurement."""
         return [gaps[-1] for gaps in self.of(layer, distance)]
 
     def early(self, layer: str, distance: str) -> list[float]:
-        """Returns the Gap in Figure 7's round of each measurement, that of the fewest images first."""
+        """Returns the Gap in Figure 7's round for each measurement, starting with the fewest images."""
         measurements = sorted(self.curves, key=lambda m: m.examples)
         return [float(self.curves[m][EARLY[m.images] - 1][f"{layer} {distance}"]) for m in measurements]
 
     @property
     def rounds(self) -> int:
-        """Counts the rounds of all measurements together."""
+        """Returns the total number of rounds of all measurements."""
         return sum(map(len, self.curves.values()))
 
     def apart(self, layer: str, distance: str) -> int:
-        """Counts the rounds in which the Gap is above 0."""
+        """Returns the number of rounds with a Gap above 0."""
         return sum(gap > 0 for gaps in self.of(layer, distance) for gap in gaps)
 
     def share(self, layer: str, distance: str) -> float:
-        """Returns the share of all rounds in which the Gap is above 0."""
+        """Returns the share of rounds with a Gap above 0."""
         return self.apart(layer, distance) / self.rounds
 
     def first(self, layer: str, distance: str) -> list[int]:
-        """Returns the first round with a Gap above 0 of each measurement; one more than all where there is none."""
+        """Returns each measurement's first round with a Gap above 0, or the number of rounds + 1 if there is none."""
         return [
             next((n for n, gap in enumerate(gaps, 1) if gap > 0), len(gaps) + 1) for gaps in self.of(layer, distance)
         ]
 
 
-Finding = tuple[bool | None, str]  # whether it holds, None = nobody can say, and the numbers
+Finding = tuple[bool | None, str]  # whether the statement holds (None: undecided), and the numbers
 Rule = Callable[[Gaps], Finding]
 
 
@@ -288,7 +288,7 @@ def _separate_most_often(gaps: Gaps, kind: str) -> Finding:
 
 
 def _largest(gaps: Gaps, kind: str) -> Finding:
-    """Compares means over the seeds in which a Gap below 0 counts as 0, as in the paper: the clustering is wrong."""
+    """Compares means over the seeds, with a Gap below 0 counted as 0 as in the paper, since the clustering is wrong."""
 
     def mean(layer: str) -> float:
         return fmean(max(gap, 0.0) for gap in gaps.last(layer, "delta_cos"))
@@ -302,7 +302,7 @@ def _largest(gaps: Gaps, kind: str) -> Finding:
 
 
 def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[tuple[str, float], tuple[str, float]]:
-    """Finds the layer of a kind with the greatest value, and that of the other kinds."""
+    """Returns the layer of a kind with the largest value, and that of the other kinds, each with its value."""
     own = max((layer for layer in gaps.layers if layer.startswith(kind)), key=value)
     other = max((layer for layer in gaps.layers if not layer.startswith(kind)), key=value)
     return (own, value(own)), (other, value(other))
@@ -313,7 +313,7 @@ def _above(mine: float, its: float) -> bool | None:
 
 
 def layer_is_first(gaps: Gaps) -> Finding:
-    """Compares the first rounds. Where nobody has a Gap above 0 nobody is first: it is open who would be."""
+    """Compares the first rounds with a Gap above 0; measurements in which no method reaches one are undecided."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),
@@ -322,7 +322,7 @@ def layer_is_first(gaps: Gaps) -> Finding:
     never = gaps.what["rounds"] + 1
     reached = [rounds for rounds in zip(layer, fmtl, adacfl, strict=True) if min(rounds) < never]
     kept = sum(mine <= min(others) for mine, *others in reached)
-    most = kept + len(layer) - len(reached)  # where the layer would be first in all that are open
+    most = kept + len(layer) - len(reached)  # if the layer were first in all undecided ones
     holds = None if kept <= len(layer) / 2 < most else kept > len(layer) / 2
     return holds, (
         f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} ({never}: never)"
@@ -330,9 +330,9 @@ def layer_is_first(gaps: Gaps) -> Finding:
 
 
 def needs_fewer_rounds(gaps: Gaps) -> Finding:
-    """Adds up the first rounds of the measurements in which one of both reaches a Gap above 0.
+    """Sums the first rounds over the measurements in which at least one of the two reaches a Gap above 0.
 
-    One that does not needs more rounds than are measured: its sum is the least that it can be.
+    A method without such a round needs more rounds than were measured, so that its sum is a lower bound.
     """
     never = gaps.what["rounds"] + 1
     pairs = zip(gaps.first(gaps.chosen, "delta_cos"), gaps.first(WHOLE, "delta_cos"), strict=True)
@@ -354,16 +354,16 @@ def _sum_of_rounds(rounds: Sequence[int], never: int) -> tuple[int, str]:
 
 
 def _known_below(mine: float, mine_is_least: bool, its: float, its_is_least: bool) -> bool | None:
-    """Says whether one number is below another where each may be the least that it can be; None = nobody knows."""
+    """Returns whether one number is below another, if each may be a lower bound; None if undecided."""
     if mine < its and not mine_is_least:
         return True
     return False if mine > its and not its_is_least else None
 
 
 def compares_less(gaps: Gaps) -> Finding:
-    """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0.
+    """Counts one multiply-add per parameter and compared pair of clients, in each round up to the first Gap > 0.
 
-    Where there is none all rounds count, one more than are measured: the least that it can take.
+    Without one, the rounds count as one more than were measured, a lower bound.
     """
     sizes, never = parameters(next(iter(gaps.curves))), gaps.what["rounds"] + 1
     first = {name: gaps.first(name, "delta_cos") for name in (gaps.chosen, WHOLE)}
@@ -385,7 +385,7 @@ def layer_gap_is_larger_early(gaps: Gaps) -> Finding:
 
 
 def layer_gap_comes_nearer(gaps: Gaps) -> Finding:
-    """Compares how far whole updates are ahead with the fewer half of images and with the other."""
+    """Compares the lead of whole updates between the smaller and the larger half of the numbers of images."""
     pairs = zip(gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos"), strict=True)
     ahead = [its - mine for mine, its in pairs]
     few, many = fmean(ahead[: len(ahead) // 2]), fmean(ahead[len(ahead) // 2 :])
@@ -463,14 +463,14 @@ def curves_of(curves: GapCurves, measured: str, net: str, images: str) -> dict[G
 
 
 def judged(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:
-    """Judges each statement for each net and each set of images that it is about.
+    """Judges each statement for each net and each data set that it covers.
 
     Args:
         content: Content of `layer_figures.yaml`.
-        curves: rows of the measurements that are over; a statement needs all of its own.
+        curves: Rows of the finished measurements; a statement needs all of its measurements.
 
     Returns:
-        rows with `id`, `figure`, `words`, `net`, `images`, `seeds`, `verdict` (`holds`, `does not hold`, `undecided` or
+        Rows with `id`, `figure`, `words`, `net`, `images`, `seeds`, `verdict` (`holds`, `does not hold`, `undecided` or
             `not run`), `numbers`.
     """
     found = []
@@ -506,7 +506,7 @@ _STYLES = {
     _ADACFL: Style(SKY),
 }
 _DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updates, cosine"}
-_ACROSS, _FEW = 2, 6  # panels in a row; convolutions of which all are drawn
+_ACROSS, _FEW = 2, 6  # panels in a row; largest number of convolutions that are all drawn
 _SKEWS = {
     "rotation": "images rotated, an angle a cluster",
     "labels": "{beta:.0%} of a client's images from its cluster's class",
@@ -514,13 +514,13 @@ _SKEWS = {
 
 
 def recorded_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
-    """Reads the measurements that are over."""
+    """Reads the finished measurements."""
     found = _by_key(out / GAPS)
     return {m: _rounds(found[m.key]) for m in measurements(content) if m.key in found}
 
 
 def _rounds(cells: Sequence[Row]) -> list[Row]:
-    """Puts the cells of a measurement together, a row for each round; of one that was recorded twice the later ones."""
+    """Joins the cells of a measurement into a row per round; later recordings override earlier ones."""
     rows: dict[int, Row] = {}
     for cell in cells:
         rows.setdefault(cell["round"], {"round": cell["round"]})[cell["column"]] = cell["value"]
@@ -528,7 +528,7 @@ def _rounds(cells: Sequence[Row]) -> list[Row]:
 
 
 def _by_key(file: Path) -> dict[str, list[Row]]:
-    """Reads the rows of each measurement."""
+    """Reads the rows of each measurement in a file."""
     found: dict[str, list[Row]] = {}
     for row in read_table(file) if file.exists() else ():
         found.setdefault(row["measurement"], []).append(row)
@@ -536,7 +536,7 @@ def _by_key(file: Path) -> dict[str, list[Row]]:
 
 
 def missing_measurements(out: Path, content: Mapping[str, Any]) -> list[GapMeasurement]:
-    """Lists the measurements that are not recorded, or without the matrices that they should have."""
+    """Lists the measurements that are not recorded, or whose matrices are missing."""
     gaps, matrices = _by_key(out / GAPS), _by_key(out / MATRICES)
     return [
         m
@@ -550,7 +550,7 @@ def run_missing(
     wanted: Sequence[GapMeasurement],
     device: str = "cpu",
 ) -> None:
-    """Makes the measurements that are missing; each is recorded when it has ended."""
+    """Makes the missing measurements, and records each when it has finished."""
     content = plan()
     for number, measurement in enumerate(wanted, 1):
         what = content["measured"][measurement.measured]
@@ -563,7 +563,7 @@ def run_missing(
 
 
 def record_gaps(out: Path, measurement: GapMeasurement, rows: Sequence[Row]) -> None:
-    """Records the rows of the rounds of a measurement."""
+    """Records the Gaps of all rounds of a measurement."""
     cells = (
         {"measurement": measurement.key, "round": row["round"], "column": column, "value": value}
         for row in rows
@@ -574,7 +574,7 @@ def record_gaps(out: Path, measurement: GapMeasurement, rows: Sequence[Row]) -> 
 
 
 def record_matrices(out: Path, measurement: GapMeasurement, pairs: Sequence[Row]) -> None:
-    """Records the distances of all pairs of clients in the last round of a measurement."""
+    """Records the distances of all pairs of clients in a measurement's last round."""
     rows = ({"measurement": measurement.key} | pair for pair in pairs)
     append_compressed(out / MATRICES, ("measurement", *PAIRS), (rounded(row, 4) for row in rows))
 
@@ -616,7 +616,7 @@ def write_page(out: Path) -> list[Row]:
 
 
 def _settings(content: Mapping[str, Any]) -> list[str]:
-    """Tabulates what is measured for each figure."""
+    """Makes a table of what is measured for each figure."""
     heads = ["figures", "clients", "true clusters", "skew", "images a client", "rounds", "seeds"]
     rows = []
     for what in content["measured"].values():
@@ -628,7 +628,7 @@ def _settings(content: Mapping[str, Any]) -> list[str]:
 
 
 def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    """Counts the verdicts on the paper's figures, and the statements that were written afterwards."""
+    """Counts the verdicts on the paper's figures, and the statements that were written after the measurements."""
     papers = {one["id"]: one.get("later", False) for one in content["statements"] if one["figure"].isdecimal()}
     found = Counter(row["verdict"] for row in rows if row["id"] in papers)
     told = ", ".join(f"{number} {verdict}" for verdict, number in found.most_common())
@@ -646,7 +646,7 @@ def _left_out(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
 
 
 def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
-    """Says how long the figures of a net would take."""
+    """Formats the expected times of a net's figures."""
     hours: dict[str, float] = {}
     for one in measurements(content):
         if one.net == content["nets"][net]:
@@ -662,7 +662,7 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
 
 
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
-    """Draws the matrices that are recorded; returns the lines of the page."""
+    """Draws the recorded matrices; returns the lines of the page."""
     lines, found = [text("layercfl_matrices"), ""], _by_key(out / MATRICES)
     for measurement in measurements(content):
         what = content["measured"][measurement.measured]
@@ -678,7 +678,7 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]:
-    """Returns what the page calls a measurement's net and images."""
+    """Returns a measurement's net and images as named on the page."""
     return [
         next(name for name, short in content[kind].items() if short == value)
         for kind, value in (("nets", measurement.net), ("images", measurement.images))
@@ -686,7 +686,7 @@ def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]
 
 
 def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
-    """A row of panels for each distance, a column for each layer; of many convolutions some."""
+    """Makes a row of panels per distance and a column per layer; shows only some of many convolutions."""
     layers = _few_of(list(dict.fromkeys(row["layer"] for row in rows)))
     values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
     for row in rows:
@@ -702,21 +702,21 @@ def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
 
 
 def _few_of(layers: Sequence[str]) -> list[str]:
-    """Keeps every third convolution where there are many, but the last: its name would touch that of the next layer."""
+    """Keeps every third of many convolutions, without the last, whose name would touch that of the next layer."""
     convolutions = [layer for layer in layers if layer.startswith("conv")]
     kept = convolutions[:-1:3] if len(convolutions) > _FEW else convolutions
     return [layer for layer in layers if layer not in convolutions or layer in kept]
 
 
 def _alike(distances: np.ndarray) -> np.ndarray:
-    """Scales distances to 0 for the largest and 1 for the least of two clients."""
+    """Scales distances to similarities: 0 for the largest, 1 for the smallest distance between two clients."""
     low = distances[~np.eye(len(distances), dtype=bool)].min()
     scaled: np.ndarray = (distances.max() - distances) / (distances.max() - low)
     return scaled.clip(max=1)
 
 
 def _panels(content: Mapping[str, Any], curves: GapCurves) -> list[Panel]:
-    """Returns a panel of each figure, net and images."""
+    """Makes a panel for each figure, net and data set."""
     draw = {
         "rotation": {"5": _by_layer},
         "labels": {"8": _by_layer},

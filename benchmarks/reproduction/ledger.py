@@ -1,4 +1,4 @@
-"""Keeps what each finished run came to: a row of `runs.csv`, and its curve in its table's file. Both are committed."""
+"""Keeps the results of finished runs: a row of `runs.csv`, and a curve in a file per table. Both are committed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ FACTS = (
     *("seconds", "plan"),
 )
 COLUMNS = (*FACTS, *SCORES, "command")
-_TEXT = ("commit",)  # some look like numbers: 123456e00012
+_TEXT = ("commit",)  # some commits look like numbers: 123456e00012
 _VERSIONS = Path(__file__).parent / "results_versions.yaml"
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The runs that have ended, by key; see `result_key`.
+    """Finished runs, by key; see `result_key`.
 
     Args:
-        folder: Folder with `runs.csv` and `curves/`, which has a file for each table.
+        folder: Folder with `runs.csv` and `curves/`, with a file per table.
         rows: Rows of `runs.csv`, by key.
     """
 
@@ -34,20 +34,20 @@ class Ledger:
 
     @classmethod
     def read(cls, folder: Path) -> "Ledger":
-        """Reads the ledger of a folder; an empty one where there is none yet."""
+        """Reads the ledger of a folder; returns an empty one if the folder has none yet."""
         file = folder / RUNS
         rows = read_table(file, text=_TEXT) if file.exists() else []
         return cls(folder, {row["run"]: row for row in rows})
 
     def with_run(self, row: Row, table: str = "", curve: Sequence[Row] | None = None) -> "Ledger":
-        """Writes a run that has ended, its curve first; a row with the same key is replaced.
+        """Writes a finished run, curve first, and replaces a row with the same key.
 
-        Rows that others have written into the file since it was read are kept.
+        Rows that other processes have written into the file in the meantime are kept.
 
         Args:
                     row: Row of `runs.csv`.
-                    table: Table whose file of curves keeps the curve.
-            curve: Rows with the columns `CURVE`; None = it is not kept.
+                    table: Table to whose file the curve is appended.
+            curve: Rows with the columns `CURVE`; None to keep no curve.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if curve is not None:
@@ -59,17 +59,17 @@ class Ledger:
 
     @cached_property
     def by_command(self) -> dict[str, Row]:
-        """The rows that are not stale, by the command that makes the run."""
+        """Returns the rows that are not stale, by the command of the run."""
         return {row["command"]: row for row in self.rows.values() if not is_stale(row)}
 
     def fresh(self, key: str) -> Row | None:
-        """Returns the row of a run whose algorithm has given other results in no version since; else None."""
+        """Returns the row of a run, or None if it is missing or stale."""
         row = self.rows.get(key)
         return row if row is not None and not is_stale(row) else None
 
     @cached_property
     def curves(self) -> dict[str, list[Row]]:
-        """The curves of all runs, by key; of a run that was recorded twice the later one."""
+        """Returns the curves of all runs, by key; later recordings override earlier ones."""
         found: dict[str, list[Row]] = {}
         for file in sorted((self.folder / CURVES).glob("*.csv.xz")):
             for key, point in ((row.pop("run"), row) for row in read_table(file)):
@@ -81,16 +81,16 @@ class Ledger:
 
 
 def results_version(algorithm: str) -> int:
-    """Returns how often results of an algorithm have changed, counted from 1; "Results changed" in the changelog."""
+    """Returns how often results of an algorithm have changed, from 1; see "Results changed" in the changelog."""
     return int(_versions().get(algorithm, 1))
 
 
 @cache
 def _versions() -> dict[str, Any]:
-    """Reads the packaged file once: every row that is looked up is asked for its version."""
+    """Reads the packaged file once: every row that is looked up needs its algorithm's version."""
     return read_yaml(_VERSIONS) or {}
 
 
 def is_stale(row: Row) -> bool:
-    """Tells whether results of the run's algorithm have changed since it ran."""
+    """Returns whether results of the run's algorithm have changed since it ran."""
     return int(row["results_version"]) < results_version(str(row["algorithm"]))

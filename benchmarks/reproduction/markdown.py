@@ -1,14 +1,14 @@
-"""Writes a table of Markdown."""
+"""Writes Markdown tables."""
 
 from collections.abc import Iterable, Sequence
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Returns the lines of a table and an empty one below it.
+    """Returns the lines of a table and a blank line after it.
 
     Args:
         heads: Headings of the columns.
-        rows: Lists of cells, one for each column.
+        rows: Rows of cells, with one cell per column.
     """
     return [_line(heads), "|---" * len(heads) + "|", *map(_line, rows), ""]
 

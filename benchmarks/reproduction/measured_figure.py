@@ -1,4 +1,4 @@
-"""Describes a figure that is drawn from measurements of its own, not from the runs of a table."""
+"""Describes a figure that is drawn from separate measurements instead of the runs of a table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ Grid = list[list[Panel | None]]
 
 @dataclass(frozen=True)
 class MeasuredFigure:
-    """A figure from measurements.
+    """A figure drawn from measurements.
 
     Args:
-        paper: whose figure it is.
+        paper: The paper that has the figure.
         name: Name of its file.
         title, shows: Title of the figure, and the content of the paper's.
         grid: Panels of the figure; empty without the measurements.
         notes: Notes below the picture.
         styles: Style of each curve.
-        measurements: File or folder of the measurements, next to the page.
-        command: Command that measures it.
+        measurements: File or folder of the measurements, relative to the page.
+        command: Command that makes the measurements.
     """
 
     paper: str

@@ -1,8 +1,9 @@
-"""Computes the numbers that docs/reproduction/README.md states and no table shows: differences by seed, and counts.
+"""Computes the numbers in docs/reproduction/README.md that no table shows: differences by seed, and counts.
 
     python -m benchmarks.reproduction.numbers [--folder docs/reproduction]
 
-Writes `numbers.csv` from `runs.csv` and the tables; nothing runs. A difference has half its 95 % interval beside it.
+Writes `numbers.csv` from `runs.csv` and the tables, without running anything. A difference has half its 95 % interval
+in the column `margin`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from lit_cfl.storage import read_table, write_rows
 
 SCORE = "max_weighted_test_accuracy"
 COLUMNS = ("what", "value", "margin", "of")
-DIFFERENCES = [  # table, a cell, its variant, the cell that is taken off, its variant
+DIFFERENCES = [  # table, a cell, its variant, the cell that is subtracted, its variant
     ("flexcfl-3", "flexcfl-t3-mnist-mclr-ifca", "default", "flexcfl-t3-mnist-mclr-flexcfl", "default"),
     ("flexcfl-3", "flexcfl-t3-mnist-mclr-ifca", "published", "flexcfl-t3-mnist-mclr-flexcfl", "default"),
     ("flexcfl-3", "flexcfl-t3-mnist-mlp-ifca", "default", "flexcfl-t3-mnist-mlp-flexcfl", "default"),
@@ -31,7 +32,7 @@ BASELINES = ("IFCA", "FeSEM")
 
 
 def differences(ledger: Ledger) -> Iterator[Row]:
-    """Yields each difference with its interval, paired by seed."""
+    """Yields each difference, paired by seed, with its interval."""
     for name, first, variant, second, other in DIFFERENCES:
         table = load_table(name)
         mine, theirs = scores(ledger, table, first, variant), scores(ledger, table, second, other)
@@ -41,7 +42,7 @@ def differences(ledger: Ledger) -> Iterator[Row]:
 
 
 def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dict[int, float]:
-    """Returns the scores of a cell's variant by seed."""
+    """Returns the scores of a cell's variant, by seed."""
     (cell,) = (cell for cell in table.cells if cell.id == f"{cell_id}-{SCORE}")
     (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
     results = RecordedResults([table], ledger, keys_of(runs_of(setting, setting.seeds)))
@@ -49,7 +50,7 @@ def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dic
 
 
 def counts(folder: Path) -> Iterator[Row]:
-    """Yields the counts, from the tables' cells with a value of ours."""
+    """Yields counts of the tables' cells with a value of ours."""
     rows = {name: judged(folder, name) for name in ("flexcfl-3", "flexcfl-4", "fedgroup-3")}
     synthetic = [row for found in rows.values() for row in found if "synthetic" in row["id"]]
     near = [row for row in synthetic if abs(row["ours_mean"] - row["paper_value"]) <= ACCURACY_POINTS]
@@ -80,13 +81,13 @@ def counts(folder: Path) -> Iterator[Row]:
 
 
 def judged(folder: Path, name: str) -> list[Row]:
-    """Returns the cells of a table in which both the paper and we have a value."""
+    """Returns the cells of a table with values of both the paper and us."""
     rows = read_table(folder / f"{name}.csv")
     return [row for row in rows if row["ours_mean"] is not None and row["paper_value"] is not None]
 
 
 def numbers(folder: Path) -> list[Row]:
-    """Returns all rows."""
+    """Returns all rows of `numbers.csv`."""
     return [*differences(Ledger.read(folder)), *counts(folder)]
 
 

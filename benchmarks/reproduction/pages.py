@@ -1,4 +1,4 @@
-"""Writes `<table>.csv`, a row a cell, and `<table>.md`, the same for people, from the recorded runs alone."""
+"""Writes `<table>.csv`, with a row per cell, and `<table>.md`, a page with the same numbers, from recorded runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,19 +41,19 @@ COLUMNS = (
     "explanation",
 )
 NOT_YET = "not run yet"
-_LISTED_PAIRS = 5  # more are seen in the table
+_LISTED_PAIRS = 5  # further pairs can be seen in the table
 _PART_RUN = f"fewer than {POPULATIONS} populations have run"
-Keys = Mapping[tuple[Setting, int], str]  # the key of each setting's run under a seed
+Keys = Mapping[tuple[Setting, int], str]  # key of each setting's run under a seed
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A cell, what our runs came to, and the verdict.
+    """A cell with the results of our runs and the verdict.
 
     Args:
         cell: The paper's cell.
         found: Result of the runs of each variant, by its name; variants without runs, and those equal to
-            the default, are left out.
+            the default are left out.
         verdict: Verdict by the rules of `verdicts`.
         reason: Reason why it was not run; empty if it was.
         stale: True if one of its runs is stale.
@@ -66,12 +66,12 @@ class Judged:
     stale: bool
 
     def mean(self, variant: str = DEFAULT) -> float | None:
-        """Returns the mean of a variant; None where it did not run."""
+        """Returns the mean of a variant, or None if it did not run."""
         return self.found[variant].mean if variant in self.found else None
 
 
 def judged_cells(table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
-    """Judges every cell of a table by what the ledger holds."""
+    """Judges every cell of a table by the ledger's runs."""
     return [_judged(table, cell, ledger, keys) for cell in table.cells]
 
 
@@ -81,7 +81,7 @@ def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged
     for setting in table.settings(cell):
         runs[setting.variant] = [keys[setting, seed] for seed in setting.seeds]
         if setting.variant not in (DEFAULT, PUBLISHED) and runs[setting.variant] == runs[DEFAULT]:
-            continue  # the experiment has this option anyway
+            continue  # the experiment has this option by default
         rows = [ledger.rows[key] for key in runs[setting.variant] if key in ledger.rows]
         stale = stale or any(map(is_stale, rows))
         what = measured(table.metric(cell, setting.variant), rows)
@@ -95,13 +95,13 @@ def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged
 
 
 def why_open(table: PaperTable, cell: Cell) -> str:
-    """Says why a cell that can be run has not been run."""
+    """Returns why a cell that can be run has not been run."""
     hours = table.core_hours(cell)
     return NOT_YET if hours is None else f"a run takes about {hours:g} core-hours without a GPU"
 
 
 def write_pages(folder: Path, table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
-    """Writes both files of a table into a folder; returns the judged cells."""
+    """Writes a table's two files into a folder; returns the judged cells."""
     cells = judged_cells(table, ledger, keys)
     rows = [_row(table, judged, ledger, keys) for judged in cells]
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
 
 
 def _shown_option(judged: Judged) -> str | None:
-    """The variant shown beside the default: the published code's, else the one nearest to the paper."""
+    """Returns the variant to show next to the default: the published code's, else the one closest to the paper."""
     others = {name: found.mean for name, found in judged.found.items() if name != DEFAULT}
     if PUBLISHED in others or not others:
         return PUBLISHED if others else None
@@ -160,7 +160,7 @@ def _shown_option(judged: Judged) -> str | None:
 
 
 def _explanation(table: PaperTable, judged: Judged) -> str:
-    """Every variant that ran, with its mean and number of seeds."""
+    """Formats every variant that ran, with its mean and number of seeds."""
     told = [
         f"{name}{f' ({table.why(judged.cell)})' if name == PUBLISHED else ''}: {_number(found.mean)} "
         f"({len(found.values)} seeds)"
@@ -201,14 +201,14 @@ _BESIDES = "Settings of [figures](figures.md) and [claims](claims.md), and data 
 
 
 def _has_options(judged: Judged) -> bool:
-    """Tells whether a cell is listed under `_TRIED`."""
+    """Returns whether a cell is listed under `_TRIED`."""
     if judged.verdict in ("explained", "not reproduced"):
         return len(judged.found) > 1
     return bool(judged.found.keys() - {DEFAULT, PUBLISHED})
 
 
 def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list[str]:
-    """Lists what was found for cells under every variant, beside the paper's values if there are any."""
+    """Makes a table of the cells' results under every variant, with the paper's values if there are any."""
     if not cells:
         return []
     with_paper = any(judged.cell.value is not None for judged in cells)
@@ -240,7 +240,7 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
 
 
 def _not_run(cells: Sequence[Judged]) -> list[str]:
-    """Says why cells have not run; where not all for one reason, of which methods."""
+    """Explains why cells have not run, naming the methods if the reasons differ."""
     methods: dict[str, list[str]] = {}
     for judged in cells:
         if judged.reason not in ("", NOT_YET):
@@ -253,7 +253,7 @@ def _not_run(cells: Sequence[Judged]) -> list[str]:
 
 
 def _table_row(table: PaperTable, judged: Judged) -> list[str]:
-    """A cell, our values and the verdict; where the published code's options are of another metric, its name."""
+    """Formats a cell, our values and the verdict; names the published code's metric if it is another one."""
     cell = judged.cell
     ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
     if code and (other := table.metric(cell, PUBLISHED)) != cell.metric:
@@ -263,20 +263,20 @@ def _table_row(table: PaperTable, judged: Judged) -> list[str]:
 
 
 def _clusters(found: Measured | None) -> list[str]:
-    """Number of clusters after the last round, and their ARI."""
+    """Formats the number of clusters after the last round, and their ARI."""
     if found is None:
         return ["", ""]
     return [f"{found.clusters:.4g}", "" if found.ari is None else f"{found.ari:z.2f}"]
 
 
 def _paper(cell: Cell) -> str:
-    """The paper's value, and its standard deviation if it gives one."""
+    """Formats the paper's value, with its standard deviation if there is one."""
     spread = "" if cell.std is None else f" ± {cell.std:g}"
     return f"{_number(cell.value)}{spread}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _with_spread(found: Measured | None) -> str:
-    """The mean, standard deviation and number of seeds, with spaces at which no line breaks."""
+    """Formats the mean, standard deviation and number of seeds, with non-breaking spaces."""
     if found is None:
         return ""
     spread = "" if found.std is None else f" ± {found.std:.2g}"
@@ -284,7 +284,7 @@ def _with_spread(found: Measured | None) -> str:
 
 
 def _order(cells: Sequence[Judged]) -> list[str]:
-    """Whether the paper's order of the methods is kept, by our defaults, and by the published code's options."""
+    """Compares the order of the methods with the paper's, under our defaults and under the published code's options."""
     lines = []
     for title, variant in (("our defaults", DEFAULT), ("the published code's options", PUBLISHED)):
         known = [

@@ -1,4 +1,4 @@
-"""Finds which runs a table needs, and which of them are missing."""
+"""Finds the runs that a table needs, and those that are missing."""
 
 import shlex
 from collections import defaultdict
@@ -13,7 +13,7 @@ from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.result_key import class_name, result_key
 from lit_cfl.errors import InputError
 
-_NAMED = 12  # names that an error lists
+_NAMED = 12  # names listed in an error
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class PlannedRun:
 
     Args:
         setting, seed: The run's setting and seed.
-        key: see `result_key`.
-        algorithm: name of its class.
+        key: Key of the run; see `result_key`.
+        algorithm: Class name of the algorithm.
         rounds: Number of rounds of the run.
     """
 
@@ -38,36 +38,36 @@ class PlannedRun:
 
 
 def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
-    """Returns the cells and extras whose ids fit one of the patterns. Raises InputError as `fitting`."""
+    """Returns the cells and extras whose ids match a pattern; raises InputError like `fitting`."""
     known = {cell.id: cell for cell in (*table.cells, *table.extras)}
     return [known[name] for name in fitting(list(known), only, f"cell of {table.name}")]
 
 
 def fitting(names: Sequence[str], patterns: Sequence[str], what: str) -> list[str]:
-    """Returns the names that fit one of the patterns; all without a pattern.
+    """Returns the names that match one of the patterns, or all names without a pattern.
 
     Args:
-        what: a name is of, for an error.
+        what: Kind of the names, for an error.
 
     Raises:
-        InputError: no name fits one of the patterns.
+        InputError: A pattern matches no name.
     """
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in names):
             known = ", ".join(names) if len(names) <= _NAMED else f"{names[0]}, {names[1]}, ..."
-            raise InputError(f"no {what} fits {pattern}; there are {known}")
+            raise InputError(f"no {what} matches {pattern}; there are {known}")
     return [name for name in names if not patterns or any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
-    """Returns every run that some cells need, seed by seed. Runs of several methods may be one: they have one key."""
+    """Returns every run that the cells need, seed by seed; equal runs of several methods share a key."""
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
     runs = [run for setting in settings for run in runs_of(setting, setting.seeds)]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 
 
 def runs_of(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
-    """Returns the runs of a setting under some seeds."""
+    """Returns the runs of a setting under these seeds."""
     return [
         PlannedRun(setting, seed, result_key(config), class_name(config["algorithm"]), int(config["rounds"]))
         for seed, config in setting.configs(seeds).items()
@@ -80,15 +80,16 @@ def keys_of(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
 
 
 def missing(runs: Sequence[PlannedRun], ledger: Ledger) -> list[PlannedRun]:
-    """Returns the runs for which the ledger has no fresh row, each key once."""
+    """Returns the runs without a fresh row in the ledger, one per key."""
     return list({run.key: run for run in reversed(runs) if ledger.fresh(run.key) is None}.values())[::-1]
 
 
 def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
-    """Returns how long a run takes; None where nothing is known.
+    """Returns the expected duration of a run, or None if unknown.
 
-    It is the median of the recorded runs with the same options; without them what the table's file says; and otherwise
-    the median a round of those recorded runs of the same configuration whose options differ in the fewest words.
+    This is the median over recorded runs with the same options; without such runs the value in the table's file;
+    otherwise the median time per round of the recorded runs of the same configuration whose options differ in the
+    fewest words.
     """
     setting, found = run.setting, defaultdict[int, list[float]](list)
     for words, seconds in _recorded_rounds(setting.config, ledger):
@@ -99,7 +100,7 @@ def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
 
 
 def _recorded_rounds(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[str], float]]:
-    """Yields the words of the options and the seconds a round of each recorded run of a configuration."""
+    """Yields the option words and the seconds per round of each recorded run of a configuration."""
     for row in ledger.rows.values():
         used, words = _split(row["command"])
         if used == config:
@@ -108,13 +109,13 @@ def _recorded_rounds(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[st
 
 @cache
 def _split(command: str) -> tuple[str, frozenset[str]]:
-    """Returns the configuration of a command that makes a run, and the words of its options but for the seed."""
+    """Returns the configuration and the option words, without the seed, of a run's command."""
     words = shlex.split(command.partition(" --seed ")[0])
     return words[3], frozenset(words[4:])
 
 
 def told_time(seconds: Iterable[float | None]) -> str:
-    """Returns the sum of expected times in words, and how many are not known."""
+    """Formats the sum of expected times, and the number of unknown ones."""
     times = list(seconds)
     known = [value for value in times if value is not None]
     unknown = len(times) - len(known)

@@ -1,10 +1,10 @@
-"""Writes the papers' and our numbers into the README's table of algorithms, from the tables in `docs/reproduction`.
+"""Writes the papers' and our numbers into README's table of algorithms, from the tables in `docs/reproduction`.
 
     python -m benchmarks.reproduction.readme_table
 
-Each algorithm has one cell: the first row of its paper's table (MNIST-MCLR), or the smallest setting that StoCFL's
-paper has of it. The rule looks at no result, but was made when FlexCFL's first row had run. The other columns of the
-table stay unchanged. `tests/benchmarks/reproduction/test_summary.py` uses the same functions.
+Each algorithm has one cell: the first row of its paper's table (MNIST-MCLR), or its smallest setting in StoCFL's paper.
+The rule does not depend on results, but was made after FlexCFL's first row had run. The other columns of the table stay
+unchanged. `tests/benchmarks/reproduction/test_summary.py` uses the same functions.
 """
 
 import re
@@ -27,8 +27,8 @@ CELLS = {
     "FeSEM": "flexcfl-t3-mnist-mclr-fesem-max_weighted_test_accuracy",
     "CFL": "stocfl-t2-shifted_mnist-mlp_2048-cfl-test_accuracy-n20-d9600",
     "StoCFL": "stocfl-t1-rotated_mnist_k_4-mlp_2048-stocfl-test_accuracy-n1200-d200-p10",
-}  # the papers of the others have no table of accuracies
-REASONS = {  # of numbers that are not reproduced
+}  # the papers of the other algorithms have no table of accuracies
+REASONS = {  # reasons for numbers that are not reproduced
     "Ditto": "the paper does not give lambda",
     "CFL": "the paper gives neither rounds nor batch size",
 }
@@ -36,7 +36,7 @@ ROW = re.compile(r"^\| (?P<name>\w+) (?P<kept>(?:\|[^|]*){4})\|[^|]*\|[^|]*\|$",
 
 
 def with_numbers(readme: str, folder: Path) -> str:
-    """Returns the README with both last columns of its table from the tables in a folder."""
+    """Returns the README with the last two columns of its table taken from the tables in a folder."""
     rows = {row["id"]: (name, row) for name in table_names() for row in read_table(folder / f"{name}.csv")}
 
     def line(found: re.Match[str]) -> str:
@@ -50,7 +50,7 @@ def with_numbers(readme: str, folder: Path) -> str:
 
 
 def numbers(table: str, row: Row, algorithm: str) -> tuple[str, str]:
-    """Returns the paper's number with its place, and ours with its spread, number of seeds, verdict and the reason."""
+    """Returns the paper's number with its source, and ours with spread, number of seeds, verdict and reason."""
     model = f", {row['model']}" if row["model"] else ""
     paper = f"{row['paper_value']:.1f} ([{table}](docs/reproduction/{table}.md): {row['dataset']}{model})"
     if row["ours_mean"] is None:

@@ -1,4 +1,4 @@
-"""Runs what is missing, and records every run that ends."""
+"""Runs missing experiments, and records every finished run."""
 
 import json
 import shutil
@@ -17,14 +17,14 @@ from lit_cfl import run_many
 
 @dataclass
 class LedgerRecorder:
-    """Records every run that ends.
+    """Runs planned runs and records each of them when it has finished.
 
     Args:
         table: Name of the table.
-        ledger: Runs that have ended.
+        ledger: Ledger of finished runs.
         work: Folder of the run directories.
-        write: Called with the ledger after every run; writes what follows from it, and returns how much is done.
-        curves: True if the curve of a run is kept, too.
+        write: Function called with the ledger after every run, which writes pages and returns the progress.
+        curves: True to keep the curves of runs.
     """
 
     table: str
@@ -34,7 +34,7 @@ class LedgerRecorder:
     curves: bool = True
 
     def run(self, todo: Sequence[PlannedRun], device: str | None, cores: int | None) -> dict[PlannedRun, str]:
-        """Runs what is missing; returns why runs failed."""
+        """Runs the planned runs; returns the errors of those that failed."""
         runs = {self._folder(run, device): run for run in todo}
         left = dict(runs)
 
@@ -52,7 +52,7 @@ class LedgerRecorder:
     def _folder(self, run: PlannedRun, device: str | None) -> Path:
         """Returns the folder of a run.
 
-        It has the version of the results and the device in its name: a run that is stale, or resumes on another
+        Its name contains the version of the results and the device, so that a stale run, or one resumed on another
         device, starts from scratch.
         """
         asked = "" if device is None else f"-{device.replace(':', '')}"
@@ -60,7 +60,7 @@ class LedgerRecorder:
 
 
 def ledger_row(run: PlannedRun, directory: Path) -> Row:
-    """Returns the row of `runs.csv` of a run that has ended."""
+    """Returns the row of `runs.csv` for a finished run."""
     plan = read_yaml(directory / "config.yaml")["plan"]
     environment = json.loads((directory / "environment.json").read_text("utf-8"))
     return run_scores(directory) | {
@@ -79,7 +79,7 @@ def ledger_row(run: PlannedRun, directory: Path) -> Row:
 
 
 def _commit() -> str:
-    """Returns the commit of the checkout that the code is in; empty without one."""
+    """Returns the commit of the code's checkout, or an empty string outside a checkout."""
     git = shutil.which("git")
     if git is None:
         return ""

@@ -1,4 +1,4 @@
-"""Knows a run by what decides its result, whatever machine, folder or version of the code it ran with."""
+"""Identifies a run by what determines its result, regardless of machine, folder and version of the code."""
 
 import hashlib
 import json
@@ -19,8 +19,9 @@ _DECIDES = (
     "dropout",
     "seeds",
 )
-_SINCE = ("server", "shared", "personal")  # decides, too, but recorded runs do not know it: it counts where it is given
-# Defaults of options that recorded runs do not know, and how these trained: they leave a key as it was.
+# These determine results, too, but count only if given: older recorded runs do not have them.
+_SINCE = ("server", "shared", "personal")
+# Options that older recorded runs do not have, with the values under which these trained: they do not change a key.
 _ADDED = {
     "starting_weights": "net",
     "last_batch": "keep",
@@ -38,15 +39,16 @@ _RECORDED_AS = {
     ("global_update", "sequential_by_draw"): "sequential",
     ("shift_threshold", None): 0.2,
 }  # before 0.3.0
-_LENGTH = 12  # hexadecimal digits: 48 bits for some thousand runs
+_LENGTH = 12  # hexadecimal digits: 48 bits suffice for some thousand runs
 
 
 def result_key(config: Mapping[str, Any]) -> str:
-    """Returns a hash of what decides the result of a configuration of one seed: the letter r and 12 hexadecimal digits.
+    """Returns a hash of what determines a result: the letter r and 12 hexadecimal digits.
 
-    Classes count by their names, not by their modules, so that a module may move. Plan, engine, device, tracking, code
-    and folders do not count: they change single sums by rounding. Training that is chaotic, as with a large learning
-    rate, can make points of it (docs/reproduction/README.md, "What another machine gives").
+    The configuration has one seed. Classes count by name, not by module, so that a module may move. Plan, engine,
+    device, tracking, code and folders do not count: they change sums only by rounding. If training is chaotic, as with
+    a large learning rate, rounding can grow to percentage points (docs/reproduction/README.md, "What another machine
+    gives").
     """
     decides = {name: _by_names(config.get(name)) for name in _DECIDES}
     decides |= {name: _by_names(config[name]) for name in _SINCE if config.get(name) is not None}
@@ -54,7 +56,7 @@ def result_key(config: Mapping[str, Any]) -> str:
 
 
 def class_name(section: Mapping[str, Any]) -> str:
-    """Returns the name of the class of a section of a configuration, without its module."""
+    """Returns the class name in a section of a configuration, without its module."""
     return str(section["class_path"]).rpartition(".")[2]
 
 

@@ -1,4 +1,4 @@
-"""Looks up what the recorded runs of all tables say of a cell: rows of `runs.csv`, and curves."""
+"""Looks up the recorded runs of a cell in all tables: rows of `runs.csv`, and curves."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from lit_cfl.statistics import spread
 
 @dataclass(frozen=True)
 class RecordedResults:
-    """The tables, and the runs that have ended.
+    """The tables, with all finished runs.
 
     Args:
         tables: Tables of the papers.
-        ledger: Ledger of the runs.
+        ledger: Ledger of the finished runs.
         keys: Keys of all runs that the tables need.
     """
 
@@ -29,7 +29,7 @@ class RecordedResults:
 
     @classmethod
     def read(cls, folder: Path) -> "RecordedResults":
-        """Reads the ledger of a folder, and builds every experiment of every table: about a minute."""
+        """Reads the ledger of a folder, and builds every experiment of every table, which takes about a minute."""
         tables = [load_table(name) for name in table_names()]
         runs = [run for table in tables for run in planned_runs(table, (*table.cells, *table.extras))]
         return cls(tables, Ledger.read(folder), keys_of(runs))
@@ -39,20 +39,20 @@ class RecordedResults:
         return judged_cells(table, self.ledger, self.keys)
 
     def cells(self, pattern: str) -> list[tuple[PaperTable, Cell]]:
-        """Returns the cells and extras whose ids fit a pattern, with their tables."""
+        """Returns the cells and extras whose ids match a pattern, with their tables."""
         known = ((table, cell) for table in self.tables for cell in (*table.cells, *table.extras))
         return [(table, cell) for table, cell in known if fnmatch(cell.id, pattern)]
 
     def rows(self, table: PaperTable, cell: Cell, variant: str = DEFAULT) -> list[Row]:
-        """Returns the rows of the runs of a cell's variant, one a seed that has run; stale ones are left out."""
+        """Returns the rows of the runs of a cell's variant, one per seed that has run, without stale ones."""
         return [self.ledger.rows[key] for key in self._recorded(table, cell, variant)]
 
     def mean(self, table: PaperTable, cell: Cell, metric: str, variant: str = DEFAULT) -> float | None:
-        """Returns the mean of a score over the seeds that have run; None without a run, or where one lacks it."""
+        """Returns the mean of a score over the seeds that have run; None without runs, or if a run lacks the score."""
         return spread([row[metric] for row in self.rows(table, cell, variant)]).mean
 
     def curves(self, table: PaperTable, cell: Cell) -> dict[str, list[Row]]:
-        """Returns the curves of the default's runs, by key."""
+        """Returns the curves of the default variant's runs, by key."""
         return {key: self.ledger.curves[key] for key in self._recorded(table, cell, DEFAULT)}
 
     def _recorded(self, table: PaperTable, cell: Cell, variant: str) -> Iterator[str]:

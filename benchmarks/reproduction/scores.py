@@ -1,4 +1,4 @@
-"""The scores of one run that the cells of the papers are compared with, from the files of its directory."""
+"""Computes a run's scores, which are compared with the papers' cells, from the files of its directory."""
 
 import json
 from collections.abc import Sequence
@@ -41,22 +41,22 @@ CURVE = (
 
 
 def run_scores(run: Path) -> Row:
-    """Returns the scores of a finished run, its `rounds` and `seconds`; None for what the run does not have.
+    """Returns the scores of a finished run, its `rounds` and `seconds`; None for scores that it lacks.
 
     Accuracies are in percent.
 
-    * `max_weighted_test_accuracy`: the papers' score, the best of the rounds in which every client was scored;
-    * `last_weighted_test_accuracy`: the last round's;
+    * `max_weighted_test_accuracy`: the papers' score, the maximum over the rounds in which every client was scored;
+    * `last_weighted_test_accuracy`: the same in the last round;
     * `accuracy_max`, `accuracy_median`: over all rounds;
     * `rounds_to_85`: the first round with 85 %;
     * `discrepancy_mean`, `discrepancy_variance`: over all rounds;
     * `test_accuracy`: mean over clients in the last round;
-    * `validation_accuracy`, `worst10_accuracy`, `newcomers_accuracy`: of the last round, over the validation parts, the
+    * `validation_accuracy`, `worst10_accuracy`, `newcomers_accuracy`: in the last round, over the validation parts, the
       worst tenth of the clients, and the clients that were held out;
     * `tuned_accuracy`, `worst10_tuned_accuracy`, `tuned_validation_accuracy`: the same as `test_accuracy`,
       `worst10_accuracy` and `validation_accuracy`, after fine-tuning;
     * `traffic`: models sent and received by all clients together;
-    * `local_steps`: mini-batches of all clients together, without those of fine-tuning.
+    * `local_steps`: mini-batches of all clients together, excluding fine-tuning.
     """
     summary, rows = json.loads((run / "summary.json").read_text("utf-8")), read_table(run / "metrics.csv")
     accuracy, gaps = _column(rows, "test/weighted_accuracy"), _column(rows, "train/discrepancy")
@@ -89,7 +89,7 @@ def run_scores(run: Path) -> Row:
 
 
 def run_curve(run: Path) -> list[Row]:
-    """Returns what the figures draw of each round, with five significant digits."""
+    """Returns the values of each round that figures draw, with five significant digits."""
     rows = read_table(run / "metrics.csv")
     return [{name: _short(row.get(name)) for name in CURVE} for row in rows]
 

@@ -1,4 +1,4 @@
-"""Draws StoCFL's Figures 2, 6 and 7 from what `benchmarks/stocfl_figures.py` and `benchmarks/stocfl.py` measure."""
+"""Draws StoCFL's Figures 2, 6 and 7 from measurements of `benchmarks/stocfl_figures.py` and `benchmarks/stocfl.py`."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ _figure = partial(MeasuredFigure, "StoCFL", styles=_STYLES, measurements=f"{FOLD
 
 
 def stocfl_figures(folder: Path) -> list[MeasuredFigure]:
-    """Reads the measurements in a folder of reproductions."""
+    """Makes the figures from the measurements in a folder of reproductions."""
     return [_cosines(folder / FOLDER), _clients(folder / FOLDER), _rounds(folder / FOLDER), _taus(folder / FOLDER)]
 
 
@@ -96,7 +96,7 @@ def _square(rows: Sequence[Row], panel: str, psi: str) -> np.ndarray:
 
 
 def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
-    """Says between which values the cosines of two sets lie, by what they have in common where that is clear."""
+    """Formats the ranges of the cosines of two sets, by what the sets have in common if that is clear."""
     own = [row for row in rows if (row["panel"], row["psi"]) == (panel, psi) and row["i"] != row["j"]]
     kinds: dict[str, list[float]] = {}
     for row in own:
@@ -106,7 +106,7 @@ def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
 
 
 def _kind(panel: str, i: int, j: int) -> str:
-    """Says what two of ten sets have in common."""
+    """Describes what two of the ten sets have in common."""
     if panel == "domain":
         return "one domain" if (i < 5) == (j < 5) else "two"
     if panel == "rotation":
@@ -146,9 +146,9 @@ def _map(title: str, label: str, rows: Sequence[Row], column: str | None) -> Pan
 
 
 def _named(rows: Sequence[Row], column: str) -> dict[str, list[int]]:
-    """Names clusters after the true one that most of their clients are of, so that colours stay from round to round.
+    """Names each cluster after the true cluster of most of its clients, so that colours stay from round to round.
 
-    Of several with the same one the largest has it; the others are the smaller clusters.
+    If several have the same true cluster, the largest is named after it; the others are "smaller clusters".
     """
     pairs = Counter((row[column], row["truth"]) for row in rows)
     sizes = Counter(row[column] for row in rows)
@@ -220,7 +220,7 @@ def _taus(folder: Path) -> MeasuredFigure:
 
 
 def _told(rows: Sequence[Row]) -> str:
-    """Says which values of tau give exactly the true clusters, and which the groups of labels."""
+    """Describes the values of tau that give exactly the true clusters, and those that give the groups of labels."""
     return ", ".join(
         f"{what} with tau {_values([row['tau'] for row in rows], [row[column] == 1 for row in rows])}"
         for what, column in (("eight clusters", "ari"), ("four", "ari_labels"))
@@ -228,7 +228,7 @@ def _told(rows: Sequence[Row]) -> str:
 
 
 def _values(taus: Sequence[float], chosen: Sequence[bool]) -> str:
-    """Lists the values that are chosen; those beside each other as a range."""
+    """Lists the chosen values; adjacent ones as a range."""
     stretches = [
         [tau for tau, _ in run] for fits, run in groupby(zip(taus, chosen, strict=True), itemgetter(1)) if fits
     ]

@@ -1,4 +1,4 @@
-"""Draws the papers' numbers against ours, a dot a cell, and counts the verdicts: `summary.png`, `summary.md`."""
+"""Plots the papers' numbers against ours, a dot per cell, and counts the verdicts: `summary.png`, `summary.md`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ Tables = Sequence[tuple[PaperTable, Sequence[Judged]]]
 
 
 def write_summary(folder: Path, results: RecordedResults) -> None:
-    """Writes the figures, the claims, and the summary of them and of all tables."""
+    """Writes the figures, the claims, and a summary of them and of all tables."""
     judged = [(table, results.judged(table)) for table in results.tables]
     names, found = write_figures(folder, results), write_claims(folder, results)
     grid = _grid(judged)
@@ -42,7 +42,7 @@ def _grid(judged: Tables) -> list[list[Panel | None]]:
 
 
 def _panels(judged: Tables) -> Iterator[Panel]:
-    """A panel of the accuracies of each table that has some, and one of all other numbers."""
+    """Yields a panel of accuracies for each table that has some, and one of all other numbers."""
     others: list[Judged] = []
     for table, cells in judged:
         known = [cell for cell in cells if cell.mean() is not None and cell.verdict in _STYLES]

@@ -1,4 +1,4 @@
-"""Compares our numbers with a paper's by fixed rules: each cell gets one verdict."""
+"""Compares our numbers with a paper's by fixed rules, which give each cell one verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ DISCREPANCY_SHARE = 0.1
 VARIANCE_FACTOR = 1.5
 ROUNDS_SHARE, ROUNDS_LEAST = 0.2, 1.0
 EXPLAINING_SEEDS = 3
-POPULATIONS = 5  # of data that the paper drew without a seed
+POPULATIONS = 5  # minimum number of populations if the paper drew its data without a seed
 _ROUNDING = 1e-9  # 94.3 - 92.8 is not 1.5 in binary
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the runs of one setting came to.
+    """Results of the runs of one setting.
 
     Args:
-        values: Value of the cell's metric per seed; None = the run has no such value (85 % was never reached).
+        values: Value of the cell's metric per seed; None if the run has none (85 % was never reached).
         last: Accuracy of the last round per seed, in percent.
         rounds: Number of rounds of every run.
         seconds: Total seconds of all runs.
-        clusters: Number of clusters after the last round, the mean over the seeds.
-        ari: adjusted Rand index of the clusters with the true ones, the mean over the seeds; None = they have none.
+        clusters: Mean number of clusters after the last round, over the seeds.
+        ari: Mean adjusted Rand index with the true clusters, over the seeds; None if not recorded.
     """
 
     values: tuple[float | None, ...]
@@ -42,17 +42,17 @@ class Measured:
 
     @property
     def mean(self) -> float | None:
-        """The mean over the seeds; None where a run has no value."""
+        """Returns the mean over the seeds; None if a run has no value."""
         return spread(self.values).mean
 
     @property
     def std(self) -> float | None:
-        """The standard deviation over the seeds (n - 1); None for fewer than two."""
+        """Returns the standard deviation over the seeds (n - 1); None for fewer than two."""
         return spread(self.values).deviation
 
 
 def measured(metric: str, rows: Sequence[Row]) -> Measured | None:
-    """Returns what rows of `runs.csv` say of a metric; None for no rows."""
+    """Summarises rows of `runs.csv` for a metric; returns None without rows."""
     if not rows:
         return None
     indices = [row["ari"] for row in rows]
@@ -67,7 +67,7 @@ def measured(metric: str, rows: Sequence[Row]) -> Measured | None:
 
 
 def agrees(metric: str, paper: float, ours: float | None) -> bool:
-    """Tells whether our number matches the paper's, by the rule of its metric.
+    """Returns whether our number matches the paper's, by the rule of its metric.
 
     * accuracies: within 1.5 percentage points;
     * the mean of the discrepancy: within 10 % of the paper's; its variance: within a factor of 1.5;
@@ -86,12 +86,12 @@ def agrees(metric: str, paper: float, ours: float | None) -> bool:
 
 
 def agrees_with_populations(paper: float, values: Sequence[float | None]) -> bool:
-    """Tells whether the paper's number may come from one more population of the same law as ours.
+    """Returns whether the paper's number may come from one more population of the same distribution as ours.
 
-    It may where it lies in the 95 % prediction interval: mean +- t * s * sqrt(1 + 1/n), with Student's t.
+    This is so if it lies in the 95 % prediction interval: mean +- t * s * sqrt(1 + 1/n), with Student's t.
 
     Args:
-        values: ours, one a population; at least `POPULATIONS`.
+        values: Our numbers, one per population; at least `POPULATIONS` of them.
     """
     known = [value for value in values if value is not None]
     if len(known) < max(POPULATIONS, len(values)):
@@ -107,16 +107,15 @@ def verdict(
 
     Args:
         cell: The paper's cell.
-        not_run: Reason why it cannot be run; None = it can.
-        default: our default's numbers.
-        published: those under the published code's options, which the cell's data named before any run.
+        not_run: Reason why it cannot be run; None if it can.
+        default: Our numbers under the default options.
+        published: Our numbers under the published code's options, which the table's file named before any run.
         redraws: True if each run has a separate population; then `POPULATIONS` of them are needed, and the rule is
             `agrees_with_populations`.
 
     Returns:
-        `no value` where the paper's cell is empty; `not run` without numbers, or with too few populations; `matches`
-        where the default agrees; `explained` where the published code's options agree on three seeds; else
-        `not reproduced`.
+        `no value` if the paper's cell is empty; `not run` without numbers, or with too few populations; `matches` if
+        the default agrees; `explained` if the published code's options agree on three seeds; else `not reproduced`.
     """
     if cell.value is None:
         return "no value"

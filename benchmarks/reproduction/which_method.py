@@ -1,4 +1,4 @@
-"""Searches each system's options on each data set under one protocol, and runs the best under new seeds."""
+"""Searches each system's options on each data set by one protocol, and runs the best options under new seeds."""
 
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Search:
-    """The trials of a system on a data set, as far as recorded runs decide them.
+    """Trials of a system on a data set, as far as recorded runs determine them.
 
     Args:
         trials: Options of each trial, in the order of their stages.
@@ -37,17 +37,17 @@ class Search:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What runs, and how the best setting is chosen; fixed in `which_method.yaml` before any run.
+    """Protocol of the runs and of the choice of the best options; fixed in `which_method.yaml` before any run.
 
     Args:
         search_seed: Seed of the trials.
-        trials: settings of the first edition that were tried of each system on each data set.
-        draw: seed under which they were drawn.
+        trials: Number of the first edition's trials of each system on each data set.
+        draw: Seed under which they were drawn.
         seeds: Seeds of the reported runs.
-        common: values of the options that all systems share, the default first.
+        common: Values of the options that all systems share, default first.
         edges: Learning rates outside `common` that are tried while the best one is at the edge.
         renewed: Systems whose recorded runs of version 0.2 run again, by data set.
-        systems, data: content of the file, by name.
+        systems, data: Contents of the file, by name.
     """
 
     search_seed: int
@@ -67,10 +67,10 @@ class Protocol:
         return cls(**(content | {"seeds": tuple(content["seeds"])}))
 
     def cells(self) -> list[tuple[str, str]]:
-        """Returns the data sets and systems that run, in the order in which they do.
+        """Returns the data sets and systems to run, in order.
 
         New data sets come first, then new systems, then systems whose first search had options that are no longer
-        chosen or whose runs are renewed, then the others.
+        allowed or whose runs are renewed, then the others.
         """
 
         def stage(cell: tuple[str, str]) -> int:
@@ -86,7 +86,7 @@ class Protocol:
         return system in self.renewed.get(data, ())
 
     def open_seeds(self, ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:
-        """Returns those of some seeds under which a setting is to run, and has not or is to run again."""
+        """Returns the seeds under which a setting still has to run, or has to run again."""
         rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds if seed in seeds}
         old = "0.3" if self._is_renewed(setting.experiment, setting.method) else ""
         return [seed for seed, row in rows.items() if row is None or str(row["version"]) < old]
@@ -96,7 +96,7 @@ class Protocol:
         return "since" not in self.data[data] and "since" not in self.systems[system]
 
     def drawn(self, system: str) -> list[Options]:
-        """Returns the first edition's trials: a system's default, then others of its grid; the same on all data."""
+        """Returns the first edition's trials, the same for all data: the default and random points of the grid."""
         grid = {**self.common, **self.systems[system]["options"]}
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         rng = np.random.default_rng([self.draw, list(self.systems).index(system)])
@@ -104,11 +104,11 @@ class Protocol:
         return [points[0], *(points[number] for number in others)]
 
     def options(self, system: str) -> dict[str, Sequence[Any]]:
-        """Returns the values of a system's own options, the default first."""
+        """Returns the values of a system's own options, default first."""
         return {**self.systems[system]["options"], **self.systems[system].get("now", {})}
 
     def search(self, data: str, system: str, ledger: Ledger) -> Search:
-        """Returns the trials of all stages that recorded runs have reached, and the best one after the last stage."""
+        """Returns the trials of all stages reached by recorded runs, and the best one after the last stage."""
         trials = self.drawn(system) if self.in_first_edition(data, system) else []
         for stage in (self._rates, self._one_option, *[self._edge] * len(self.edges)):
             best = self._best(data, system, trials, ledger)
@@ -118,14 +118,14 @@ class Protocol:
         return Search(trials, self._best(data, system, trials, ledger))
 
     def first_choice(self, data: str, system: str, ledger: Ledger) -> Options | None:
-        """Returns what the first edition chose; None if it did not have this system on this data set."""
+        """Returns the first edition's choice; None if it did not have this system on this data set."""
         known = self.in_first_edition(data, system)
         return self._best(data, system, self.drawn(system), ledger, every=True) if known else None
 
     def _best(
         self, data: str, system: str, trials: Sequence[Options], ledger: Ledger, every: bool = False
     ) -> Options | None:
-        """Returns the trial with the best validation accuracy, the first of equals; None if one has not run."""
+        """Returns the trial with the best validation accuracy, the first in case of ties; None if one has not run."""
         scores = []
         for number, options in enumerate(trials):
             row = recorded(ledger, self._trial(data, system, number, options), self.search_seed)
@@ -139,7 +139,7 @@ class Protocol:
         return all(options[name] in values for name, values in self.options(system).items())
 
     def _rates(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
-        """Stage 1: every learning rate that was not tried, with the best options so far (default without any)."""
+        """Stage 1: every learning rate not yet tried, with the best options so far (or the default)."""
         tried = {options[RATE] for options in trials if self._choosable(system, options)}
         start = best or {RATE: None} | {name: values[0] for name, values in self.options(system).items()}
         return [start | {RATE: rate} for rate in self.common[RATE] if rate not in tried]
@@ -157,12 +157,12 @@ class Protocol:
         return [best | {RATE: rate} for rate in following]
 
     def reported(self, data: str, system: str, ledger: Ledger) -> list[tuple[Setting, Options]]:
-        """Returns the settings that run under the new seeds, with the chosen options.
+        """Returns the settings that run under the new seeds, each with its chosen options.
 
         `best` has the best options of the completed search; until then those of the first edition, if they can still be
-        chosen. `first edition` follows where it had others. Data sets that ask for it also have clients held out
-        (`newcomers`), other numbers of clusters (`clusters 2`), and options tried afterwards, with the choice of the
-        first edition for the systems that it had.
+        chosen. `first edition` follows if its options differ. Some data sets also hold out clients (`newcomers`), use
+        other numbers of clusters (`clusters 2`), or have options tried afterwards; these keep the first edition's
+        choice for the systems that it had.
         """
         first, chosen = self.first_choice(data, system, ledger), self.search(data, system, ledger).chosen
         usable = first if first and self._choosable(system, first) else None
@@ -177,7 +177,7 @@ class Protocol:
         ]
 
     def _variants(self, data: str, system: str) -> dict[str, Options]:
-        """Returns what further reported settings have besides the chosen options, by their names."""
+        """Returns the options that further reported settings add to the chosen ones, by name."""
         what, found = self.systems[system], dict[str, Options]()
         if self.data[data].get("newcomers") and not what.get("tuned"):
             found[NEWCOMERS] = {"data.newcomers": 0.3}
@@ -199,7 +199,7 @@ class Protocol:
         return Setting(TABLE, data, system, variant, config, ("--algorithm", algorithm, *words), seeds)
 
     def settings(self, ledger: Ledger, data: str, system: str) -> Iterator[Setting]:
-        """Yields the settings of a system on a data set that can run by now."""
+        """Yields the settings of a system on a data set that can run so far."""
         search = self.search(data, system, ledger)
         yield from (self._trial(data, system, number, options) for number, options in enumerate(search.trials))
         if search.chosen:
@@ -207,9 +207,9 @@ class Protocol:
 
 
 def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
-    """Returns the fresh row of a run, which is known by its command; None where it has not run.
+    """Returns the fresh row of a run, identified by its command; None if it has not run.
 
-    The accuracies of a system that fine-tunes its clients are those after fine-tuning.
+    For a system that fine-tunes its clients, the accuracies are those after fine-tuning.
     """
     row = ledger.by_command.get(setting.command(seed))
     if row is None or not any(word.startswith("--evaluation.fine_tune") for word in setting.words):
@@ -220,5 +220,5 @@ def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
 
 
 def options_told(options: Mapping[str, Any]) -> str:
-    """Describes chosen options by their last names: `lr 0.03, mu 1.0`."""
+    """Formats chosen options by their last names: `lr 0.03, mu 1.0`."""
     return ", ".join(f"{name.rpartition('.')[2]} {shlex.quote(str(value))}" for name, value in options.items())

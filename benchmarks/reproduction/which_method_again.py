@@ -1,9 +1,9 @@
-"""Trains recorded runs of `which_method.py` again, to see whether they still hold: `again.csv`.
+"""Trains recorded runs of `which_method.py` again, to test whether their results still hold: `again.csv`.
 
     LITCFL_DATA=DIR python -m benchmarks.reproduction.which_method_again [--out DIR]
 
-Ten runs are drawn among those that the first edition reports. A run holds if its accuracy differs from the recorded one
-by no more than the standard deviation of the five seeds. Rows that are in the file are not trained again.
+Ten of the runs reported by the first edition are drawn. A run holds if its accuracy differs from the recorded one by at
+most the standard deviation over the five seeds. Rows that the file already contains are not trained again.
 """
 
 import argparse
@@ -30,7 +30,7 @@ COLUMNS = ("data", "system", "seed", "recorded", "again", "deviation", "holds", 
 
 
 def reported_runs(protocol: Protocol, ledger: Ledger) -> Iterator[tuple[Setting, int, Row, float]]:
-    """Yields the runs that the first edition reports, in a fixed order, with the deviation over their seeds."""
+    """Yields the first edition's reported runs, in a fixed order, with the standard deviation over their seeds."""
     first = [cell for cell in product(protocol.data, protocol.systems) if protocol.in_first_edition(*cell)]
     for data, system in sorted(first, key=lambda cell: "now" not in protocol.systems[cell[1]]):
         for setting, options in protocol.reported(data, system, ledger):

@@ -1,4 +1,4 @@
-"""Writes the answer of `which_method.py`: a page, a table for programs, and pictures, from recorded runs alone."""
+"""Writes the results of `which_method.py` from recorded runs: a page, a CSV table and pictures."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,12 +38,12 @@ _HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "of Oracle's gain 
 
 
 def page_of(out: Path) -> Path:
-    """Returns the path of the page, which is beside its folder."""
+    """Returns the path of the page, which is next to its folder."""
     return out.with_name(f"{out.name}.md")
 
 
 def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
-    """Writes `<out>.md`, and `results.csv` and the pictures in `out`. Returns how much is done, in words."""
+    """Writes `<out>.md`, and `results.csv` and the pictures in `out`; returns the progress as text."""
     found = entries(protocol, ledger)
     groups = best_of_data(protocol, found)
     ranked = ranked_data(protocol, groups)
@@ -79,7 +79,7 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
 
 
 def _share(entry: Entry, peers: Sequence[Entry]) -> float | None:
-    """Returns how much of Oracle's gain over the baseline a system has, in %; None without such a gain."""
+    """Returns a system's share in % of Oracle's gain over the baseline; None without such a gain."""
     known = {e.system: e for e in peers}
     if entry.system in (BASELINE, BOUND) or not {BASELINE, BOUND} <= known.keys():
         return None
@@ -163,7 +163,7 @@ def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Ent
 
 
 def _data_sets(protocol: Protocol) -> Iterator[list[str]]:
-    """Yields a row for each data set: its name, what the first comment of its configuration says, and a link."""
+    """Yields a row per data set: its name, the first comment of its configuration, and a link."""
     for data, what in protocol.data.items():
         config = what["config"]
         first, _, _ = (_CONFIGS / f"{config}.yaml").read_text("utf-8").partition("\n")
@@ -190,7 +190,7 @@ def _cells(entry: Entry, group: Sequence[Entry]) -> list[str]:
 
 
 def _clusters(entry: Entry) -> str:
-    """Tells the range of the numbers of clusters, and in how many runs there was one by the end."""
+    """Formats the range of the numbers of clusters, and the number of runs that ended with one."""
     if not entry.clusters:
         return ""
     low, high = min(entry.clusters), max(entry.clusters)
@@ -214,7 +214,7 @@ def _across(out: Path, found: Ranking) -> Iterator[str]:
 
 
 def _changed(found: Sequence[Entry]) -> Iterator[str]:
-    """What the completed searches chose in place of the first edition's options."""
+    """Lists cells in which the completed search chose other options than the first edition."""
     best = {(e.data, e.system): e for e in found if e.variant == BEST}
     pairs = [(e, best[e.data, e.system]) for e in found if e.variant == FIRST and (e.data, e.system) in best]
     if not pairs:
@@ -229,7 +229,7 @@ def _changed(found: Sequence[Entry]) -> Iterator[str]:
 
 
 def _again(out: Path) -> Iterator[str]:
-    """Recorded runs that were trained again."""
+    """Tabulates recorded runs that were trained again."""
     if not (out / "again.csv").exists():
         return
     rows = read_table(out / "again.csv")
@@ -244,7 +244,7 @@ def _again(out: Path) -> Iterator[str]:
 
 
 def _held_out(found: Sequence[Entry]) -> Iterator[str]:
-    """Accuracies of newcomers next to those of the clients in training."""
+    """Tabulates accuracies of newcomers next to those of the training clients."""
     known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
     if not known:
         return
@@ -260,7 +260,7 @@ def _held_out(found: Sequence[Entry]) -> Iterator[str]:
 
 
 def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]:
-    """Accuracies with half and twice the number of clusters."""
+    """Tabulates accuracies with half and with twice the number of clusters."""
     others = [entry for entry in found if entry.variant.startswith("clusters ")]
     if not others:
         return
@@ -283,7 +283,7 @@ def _matrix(
 
 
 def _draw(out: Path, groups: Mapping[str, Sequence[Entry]], systems: Sequence[str]) -> None:
-    """Draws `systems.png`: accuracies on the colour of their difference to FedAvg, blank where a system has not run."""
+    """Draws `systems.png`: accuracies, coloured by their difference to FedAvg; blank if a system has not run."""
     found = {(entry.system, data): entry for data, group in groups.items() for entry in group}
     shown = [system for system in systems if any((system, data) in found for data in groups)]
     accuracy, gain = np.full((2, len(shown), len(groups)), np.nan)

@@ -1,4 +1,4 @@
-"""What the systems of `which_method.py` came to on each data set, and the tests across the data sets."""
+"""Collects the results of `which_method.py` on each data set, and ranks the systems across the data sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,37 +32,37 @@ class Entry:
     rows: Mapping[int, Row]
 
     def mean(self, score: str) -> float | None:
-        """The mean of a score over the seeds; None where a run lacks it."""
+        """Returns the mean of a score over the seeds; None if a run lacks it."""
         return spread([row.get(score) for row in self.rows.values()]).mean
 
     @property
     def accuracy(self) -> float:
-        """The mean accuracy in %."""
+        """Returns the mean accuracy in %."""
         return self.mean(SCORE) or 0.0
 
     @property
     def clusters(self) -> list[int]:
-        """Number of clusters in the last round of each run."""
+        """Returns the number of clusters in the last round of each run."""
         return [int(row["num_clusters"]) for row in self.rows.values() if row.get("num_clusters") is not None]
 
     @property
     def num_degenerate(self) -> int:
-        """Runs that ended with one cluster, of a system that could have several."""
+        """Returns the number of runs that ended with one cluster, for a system that could have several."""
         return 0 if self.system in _ONE_MODEL else self.clusters.count(1)
 
     @property
     def seconds(self) -> float:
-        """Those of the fastest run: other programs may have slowed down the others."""
+        """Returns the seconds of the fastest run: other programs may have slowed down the others."""
         return min(float(row["seconds"]) for row in self.rows.values())
 
     def minus(self, other: "Entry") -> Interval:
-        """The paired difference of the accuracies, in points, with its 95 % interval."""
+        """Returns the paired difference of the accuracies in points, with its 95 % interval."""
         mine, its = ({seed: row[SCORE] for seed, row in entry.rows.items()} for entry in (self, other))
         return paired_difference(mine, its)
 
 
 def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
-    """Returns every variant all of whose seeds have run, in the order of the protocol."""
+    """Returns every variant whose seeds have all run, in the order of the protocol."""
     found = []
     for data in protocol.data:
         for system in (system for of_data, system in protocol.cells() if of_data == data):
@@ -77,7 +77,7 @@ def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
 
 
 def best_of_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Returns the best settings of each data set on which the baseline has run, the most accurate system first."""
+    """Returns the best settings of each data set on which the baseline has run, most accurate system first."""
     groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
     return {
         data: sorted(group, key=lambda entry: -entry.accuracy)
@@ -87,7 +87,7 @@ def best_of_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[E
 
 
 def ranked_data(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> dict[str, Sequence[Entry]]:
-    """Returns the data sets on which all systems have run whose search the first edition had and may still choose."""
+    """Returns the data sets on which all first-edition systems with unchanged options have run."""
     needed = {system for system, what in protocol.systems.items() if not {"since", "now"} & what.keys()}
     return {data: group for data, group in groups.items() if needed <= {entry.system for entry in group}}
 

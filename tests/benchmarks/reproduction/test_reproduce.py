@@ -109,7 +109,7 @@ def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
 
 
 def test_pattern_that_fits_no_cell_is_named():
-    with pytest.raises(InputError, match=r"no cell of flexcfl-1 fits \*-cnn-\*; there are flexcfl-t1-"):
+    with pytest.raises(InputError, match=r"no cell of flexcfl-1 matches \*-cnn-\*; there are flexcfl-t1-"):
         chosen_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # though the other one fits
 
 
@@ -317,8 +317,8 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         ("summary --dry-run", "summary takes no --dry-run; leave it out"),
         ("layercfl --jobs 2", "layercfl takes no --jobs; leave it out"),
         ("layercfl --only labels-vgg16_full*", "give --device cuda, or --device cpu for about 9.0 core-hours"),
-        ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
-        ("flexcfl-1 --variants publish", "no variant fits publish; there are default, equal sizes"),
+        ("layercfl --only rotation-* typo", "no measurement matches typo; there are rotation"),
+        ("flexcfl-1 --variants publish", "no variant matches publish; there are default, equal sizes"),
         ("layercfl --seeds 7", "--seeds 7 is not a seed of this table; its seeds: [0, 1, 2]"),
         ("which-method --seeds 7", "--seeds 7 is not a seed of this table; its seeds: (0, 1, 2, 3, 4, 5)"),
         ("which-method --pages --seeds 1", "which-method --pages takes no --seeds; leave it out"),
@@ -328,7 +328,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         ),
         (
             "which-method --only FEMNIST typo",
-            "no data set, or data set/system, fits typo; there are Rotated MNIST, Label-swapped MNIST",
+            "no data set, or data set/system, matches typo; there are Rotated MNIST, Label-swapped MNIST",
         ),
     ],
 )
