@@ -1,6 +1,7 @@
 """Checks a whole study before it starts: an invalid corner would otherwise appear after hours."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from lit_cfl.errors import InputError, count_noun, prefix_errors
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
 from lit_cfl.tune.objective import Objective, require_validation
-from lit_cfl.tune.points import first_settings, parse_points
-from lit_cfl.tune.record import TRIALS
+from lit_cfl.tune.record import DEFAULT, POINT, SEARCH, TRIALS
 from lit_cfl.tune.schedulers import make_scheduler
 from lit_cfl.tune.searchers import make_searcher
-from lit_cfl.tune.spaces import format_values
+from lit_cfl.tune.space_file import parse_point
+from lit_cfl.tune.spaces import Space, as_plain, format_values
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
@@ -44,7 +45,7 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
         default = build(base)
     _require_reserved_gpus(study, default)
     corners: list[Corner] = []
-    for point in [*space.corners(), *parse_points(study)]:
+    for point in [*space.corners(), *study.own_settings]:
         with prefix_errors(f"space: {format_values(point)}"):
             corners.append((point, build(base, space.words(point))))
     whole = replace(study, seeds=study.seeds or default.seeds)
@@ -174,12 +175,55 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
 
 def _limit(study: Study, first: list[GivenSetting]) -> int:
     """Counts the trials to train: all points of a grid, plus the default if it is not one of them."""
-    if study.searched.grid:
-        return study.num_trials + sum(not setting.inside for setting in first)
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
+    if study.searched.grid:
+        return different
     if study.num_trials < different:
         raise InputError(
             f"limits.trials is {study.num_trials}, but the base's setting and the points are {different} trials; "
             "give more, or leave out points"
         )
     return study.num_trials
+
+
+def default_setting(study: Study, default: Experiment) -> GivenSetting:
+    """Finds the base's values of the searched options, and whether they lie in the space.
+
+    They do if a trial with these values would be exactly the base's experiment.
+    """
+    space, described = study.searched, default.described()
+    chosen = {"algorithm": _name(space, described)} if space.algorithms else {}
+    values = dict(chosen)
+    for p in space.of(str(chosen.get("algorithm", ""))):
+        with suppress(LookupError):
+            values[p.key] = _value(described, p.option)
+    with suppress(InputError):
+        point = parse_point(space.values_of(values), space)
+        if build(study.whole_base, space.words(point)).described() == described:
+            return GivenSetting(DEFAULT, point)
+    own = space.values_of(values)
+    return GivenSetting(DEFAULT, {key: as_plain(value) for key, value in own.items()}, inside=False)
+
+
+def _name(space: Space, described: Mapping[str, Any]) -> str:
+    """Names the base's algorithm as in the space, else by its class."""
+    path = str(described["algorithm"]["class_path"])
+    short = path.rpartition(".")[2]
+    return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)
+
+
+def _value(described: Mapping[str, Any], option: str) -> Any:
+    """Reads an option's value in a configuration. Raises LookupError if it has none."""
+    node: Any = described
+    for word in option.split("."):
+        if not isinstance(node, Mapping):
+            raise LookupError(option)
+        node = node[word] if word in node else (node.get("init_args") or {})[word]
+    return node
+
+
+def first_settings(study: Study, default: Experiment) -> list[GivenSetting]:
+    """Lists the settings that a study tries first: the default, its points, and all of a grid."""
+    points = [GivenSetting(POINT, values) for values in study.own_settings]
+    grid = study.searched.combinations() if study.searched.grid else []
+    return [default_setting(study, default), *points, *(GivenSetting(SEARCH, values) for values in grid)]

@@ -44,7 +44,7 @@ def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
 
 def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     resources, repeats = prepared.study.resources, prepared.study.num_repeats
-    points = len(prepared.first) - 1
+    points = len(prepared.study.own_settings)
     then = f", then {points} point(s) of the study's" if points else ""
     each = f"{resources.cpus:g} core(s)" + (f" and {resources.gpus:g} GPU(s)" if resources.gpus else "")
     places = f"{at_once} at most" if at_once else "as many as the cluster has room for"

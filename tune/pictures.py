@@ -22,6 +22,7 @@ from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import FINISHED_STATUS
+from lit_cfl.tune.space_file import is_inside
 from lit_cfl.tune.spaces import Space
 
 METHOD = "PED-ANOVA"
@@ -116,9 +117,9 @@ def build_study(rows: Sequence[Row], space: Space, objective: Objective) -> optu
     study = optuna.create_study(direction=objective.directions[0])
     trials: list[FrozenTrial] = []
     for row in rows:
-        if row["status"] == FINISHED_STATUS and isfinite(row[objective.metric]) and space.contains(row):
-            own = space.of_setting(row)
-            values = {key: row[key] for key in own}
+        own = space.of_setting(row)
+        values = {key: row[key] for key in own}
+        if row["status"] == FINISHED_STATUS and isfinite(row[objective.metric]) and is_inside(values, space):
             trials += [create_trial(state=TrialState.FAIL) for _ in range(len(trials), int(row["trial_id"]))]
             trials.append(create_trial(params=values, distributions=own, value=float(row[objective.metric])))
     study.add_trials(trials)

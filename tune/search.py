@@ -145,7 +145,8 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
     resources = prepared.study.resources
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})
     shutil.rmtree(path / _RAY, ignore_errors=True)
-    os.environ[_PENDING] = "1" if trials.searcher.learns else str(trials.limit)
+    learns = trials.searcher is not None and trials.searcher.learns
+    os.environ[_PENDING] = "1" if learns else str(trials.limit)
 
     def after_step() -> None:
         trials.seal_ended()

@@ -1,11 +1,10 @@
-"""Searchers, which choose the next setting to try: a sampler of Optuna or a grid."""
+"""The searcher of a study, which chooses the next setting to try: a sampler of Optuna."""
 
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
@@ -16,7 +15,7 @@ from lit_cfl.seeds import derive
 from lit_cfl.tune.named_classes import find_class, instantiate
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import FINISHED_STATUS, ROUNDS, STOPPED_STATUS, TrialRecord
-from lit_cfl.tune.spaces import Space, corners
+from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.study import Study
 
 _SAMPLERS: dict[str, type[BaseSampler]] = {
@@ -26,26 +25,8 @@ _SAMPLERS: dict[str, type[BaseSampler]] = {
 }
 
 
-class Searcher(Protocol):
-    """Chooses the next setting to try."""
-
-    learns: bool  # True if the choice depends on earlier results
-
-    def ask(self, number: int) -> dict[str, Any] | None:
-        """Returns the values of setting number n, from 0; None if there are no more."""
-
-    def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
-        """Receives the result of a setting.
-
-        Args:
-            number: The number it was asked for with; None if the searcher was not asked for it.
-            values: The setting.
-            result: The trial that was trained with it.
-        """
-
-
-def make_searcher(study: Study, objective: Objective | None = None) -> Searcher:
-    """Makes the searcher, seeded.
+def make_searcher(study: Study, objective: Objective | None = None) -> "Searcher | None":
+    """Makes the searcher, seeded; None for a grid, whose settings are given.
 
     Raises:
         InputError: not a sampler of Optuna, unknown options, or a sampler that a grid or two objectives cannot use.
@@ -60,31 +41,21 @@ def make_searcher(study: Study, objective: Objective | None = None) -> Searcher:
     if issubclass(kind, CmaEsSampler) and study.second_metric is not None:
         raise InputError(f"searcher {kind.__name__} is given one objective only; take TPESampler for two")
     objective = objective or Objective(second=study.second_metric)
-    return Grid(space) if space.grid else Optuna(kind, given, study.search_seed, space, objective)
+    return None if space.grid else Searcher(kind, given, study.search_seed, space, objective)
 
 
-class Grid:
-    """Every combination, one after another."""
-
-    learns = False
-
-    def __init__(self, space: Space) -> None:
-        values = [corners(p.distribution) for p in space.parameters]
-        self._points = [dict(zip([p.key for p in space.parameters], point, strict=True)) for point in product(*values)]
-
-    def ask(self, number: int) -> dict[str, Any] | None:
-        return self._points[number] if number < len(self._points) else None
-
-    def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
-        pass
-
-
-class Optuna:
-    """A sampler of Optuna.
+class Searcher:
+    """Chooses the next setting to try, by a sampler of Optuna.
 
     A trial that was stopped early counts as pruned, with its last round and value, and a failed one as pruned without
     a value: TPE ranks both after all finished trials. The random numbers follow from the setting's number, so that a
     resumed study continues as one that was never killed.
+
+    Args:
+        kind, given: Class of the sampler and its arguments.
+        seed: Seed unless `given` has one.
+        space: Space of the settings.
+        objective: Objective by which they are compared.
     """
 
     def __init__(
@@ -92,7 +63,7 @@ class Optuna:
     ) -> None:
         self._kind, self._given, self._space, self._objective = kind, given, space, objective
         self._seed = given.get("seed", seed)
-        self.learns = kind is not RandomSampler
+        self.learns = kind is not RandomSampler  # True if a choice depends on earlier results
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(directions=objective.directions, sampler=self._sampler(0))
         self._asked: dict[int, Trial] = {}  # trials without a result so far, by number
@@ -103,12 +74,20 @@ class Optuna:
         sampler: BaseSampler = instantiate(self._kind, {**self._given, **dict.fromkeys(seeds, drawn)}, "searcher")
         return sampler
 
-    def ask(self, number: int) -> dict[str, Any] | None:
+    def ask(self, number: int) -> dict[str, Any]:
+        """Returns the values of setting number n, from 0."""
         self._study.sampler = self._sampler(number)
         self._asked[number] = self._study.ask()
         return self._space.suggested(self._asked[number])
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
+        """Receives the result of a setting.
+
+        Args:
+            number: The number it was asked for with; None if the searcher was not asked for it.
+            values: The setting.
+            result: The trial that was trained with it.
+        """
         over = result.status == FINISHED_STATUS
         state = TrialState.COMPLETE if over else TrialState.PRUNED
         figures = [float(result.told[metric]) for metric in self._objective.metrics] if over else None

@@ -1,4 +1,4 @@
-"""Parses the `space` of a study file."""
+"""Parses the `space` and the `points` of a study file."""
 
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -8,7 +8,7 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from lit_cfl.errors import InputError, prefix_errors, suggest
-from lit_cfl.tune.spaces import Distribution, Parameter, Space, as_plain, as_word
+from lit_cfl.tune.spaces import Distribution, Parameter, Space, as_plain, as_word, contains, decimal
 
 _NOT_OF_A_TRIAL = {
     "rounds": "all trials run the base's rounds",
@@ -216,3 +216,63 @@ def _require_whole_grid(space: Space) -> None:
             raise InputError(f"space: a grid cannot try all values of {p.option}; write {p.option}: {{grid: [...]}}")
         if not p.grid:
             raise InputError(f"space: {p.option} is a choice next to a grid; write grid for both, or choice for both")
+
+
+def parse_points(points: Any, space: Space) -> list[dict[str, Any]]:
+    """Parses a study's points into searcher values. Raises InputError for a point outside the space."""
+    found = []
+    if not isinstance(points, list):
+        raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
+    for number, point in enumerate(points):
+        with prefix_errors(f"points: number {number + 1}, {point!r}"):
+            found.append(parse_point(point, space))
+    return found
+
+
+def parse_point(point: Any, space: Space) -> dict[str, Any]:
+    """Parses a setting into searcher values. Raises InputError if it is outside the space."""
+    if not isinstance(point, Mapping):
+        raise InputError("give a value for each name of the space, such as {algorithm.eta_g: 0.1}")
+    found: dict[str, Any] = {}
+    if space.algorithms:
+        if point.get("algorithm") not in space.algorithms:
+            raise InputError(f"algorithm is {point.get('algorithm')!r}; give one of {', '.join(space.algorithms)}")
+        found["algorithm"] = point["algorithm"]
+    parameters = space.of(str(found.get("algorithm", "")))
+    _require_known(point, [*found, *(p.key for p in parameters)])
+    for p in parameters:
+        if p.matters(found):
+            if p.key not in point:
+                raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
+            found[p.key] = _inside(p.key, p.distribution, point[p.key])
+    _require_known(point, list(found))  # without those that are irrelevant at its other values
+    return found
+
+
+def is_inside(values: Mapping[str, Any], space: Space) -> bool:
+    """Returns whether a setting can be drawn: each parameter that matters has a value within its range."""
+    try:
+        parse_point(values, space)
+    except InputError:
+        return False
+    return True
+
+
+def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
+    unknown = [str(name) for name in point if name not in names]
+    if unknown:
+        raise InputError(f"it has {unknown[0]!r}, which is not searched there{suggest(unknown[0], names)}")
+
+
+def _inside(name: str, what: Distribution, value: Any) -> Any:
+    """Returns a value in the searcher's form. Raises InputError if it is outside the space."""
+    if isinstance(what, CategoricalDistribution):
+        known = [one for one in what.choices if as_word(one) == as_word(value)]
+        if not known:
+            raise InputError(f"{name} is {value!r}; the space has {', '.join(as_word(one) for one in what.choices)}")
+        return known[0]
+    whole = isinstance(what, IntDistribution)
+    if not (type(value) is int or (type(value) is float and not whole)) or not contains(what, value):
+        steps = "" if whole or not what.step else f" in steps of {what.step}"
+        raise InputError(f"{name} is {value!r}; the space has {what.low} to {what.high}{steps}")
+    return value if isinstance(what, IntDistribution) else decimal(float(value), what)

@@ -108,26 +108,26 @@ class Space:
         """The searched options of the data; with any, trials may be scored on different clients."""
         return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]
 
+    def combinations(self) -> list[dict[str, Any]]:
+        """Returns every point of a grid, the values of the last parameter changing first."""
+        values = product(*(corners(p.distribution) for p in self.parameters))
+        return [dict(zip([p.key for p in self.parameters], point, strict=True)) for point in values]
+
     def of(self, algorithm: str) -> list[Parameter]:
         """Returns the parameters that can matter for this algorithm."""
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
-    def active(self, values: Mapping[str, Any]) -> list[Parameter]:
-        """Returns the parameters that matter at a point: those of its algorithm with satisfied conditions.
+    def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the relevant values of a configuration: those of its algorithm with satisfied conditions.
 
         Args:
-            values: Values by `Parameter.key`, and `algorithm` if there are several.
+            config: Values by `Parameter.key`, and `algorithm` if there are several.
         """
-        kept: dict[str, Any] = {}
-        for p in self.of(str(values.get("algorithm", ""))):
-            if p.key in values and p.matters(kept):
-                kept[p.key] = values[p.key]
-        return [p for p in self.parameters if p.key in kept]
-
-    def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the relevant values of a searcher's configuration, by `Parameter.key`, and `algorithm` if several."""
-        own = {p.key for p in self.active(config)}
-        return {key: value for key, value in config.items() if key in own or key == "algorithm"}
+        kept = {"algorithm": config["algorithm"]} if "algorithm" in config else {}
+        for p in self.of(str(kept.get("algorithm", ""))):
+            if p.key in config and p.matters(kept):
+                kept[p.key] = config[p.key]
+        return kept
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Returns the distribution of each parameter by its key, and of the algorithm if there are several."""
@@ -137,18 +137,6 @@ class Space:
     def of_setting(self, values: Mapping[str, Any]) -> dict[str, BaseDistribution]:
         """Returns the distributions of the parameters for which a setting has a value."""
         return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
-
-    def contains(self, values: Mapping[str, Any]) -> bool:
-        """Returns whether a setting can be drawn: each parameter that matters has a value within its range."""
-        kept: dict[str, Any] = {}
-        if self.algorithms and values.get("algorithm") not in self.algorithms:
-            return False
-        for p in self.of(str(values.get("algorithm", ""))):
-            if p.matters(kept):
-                kept[p.key] = values.get(p.key)
-                if kept[p.key] is None or not contains(p.distribution, kept[p.key]):
-                    return False
-        return True
 
     def suggested(self, trial: Trial) -> dict[str, Any]:
         """Asks Optuna for a setting: only for parameters whose conditions hold in it."""
@@ -168,7 +156,8 @@ class Space:
         name = str(values.get("algorithm", ""))
         chosen = ["--algorithm", name] if name else []
         fixed = {f"algorithm.{option}": value for option, value in self.algorithms.get(name, {}).items()}
-        given = fixed | {p.option: values[p.key] for p in self.active(values)}
+        own = self.values_of(values)
+        given = fixed | {p.option: own[p.key] for p in self.parameters if p.key in own}
         # the parser would take -5e-05 for an option
         return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]
 

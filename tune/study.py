@@ -11,7 +11,7 @@ from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.digests import write_sealed
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tune.objective import Objective, refuse_test
-from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.space_file import parse_points, parse_space
 from lit_cfl.tune.spaces import Space
 
 _DEFAULT_TRIALS = 20
@@ -133,13 +133,18 @@ class Study:
 
     @property
     def num_trials(self) -> int:
-        """The number of trials."""
-        return self.searched.size if self.searched.grid else self.limits.trials or _DEFAULT_TRIALS
+        """The number of trials, unless the space is a grid."""
+        return self.limits.trials or _DEFAULT_TRIALS
 
     @cached_property
     def searched(self) -> Space:
         """The parsed search space."""
         return parse_space(self.space)
+
+    @cached_property
+    def own_settings(self) -> list[dict[str, Any]]:
+        """The parsed points."""
+        return parse_points(self.points or [], self.searched)
 
     def write(self, path: Path, study_id: str) -> None:
         """Writes the study file with a digest and the study's id, eight hexadecimal digits."""

@@ -32,10 +32,10 @@ _GRACE_SECONDS = 2.0  # time for a trial's process to end after Ray has ended
 
 @dataclass(frozen=True)
 class GivenSetting:
-    """A setting that is tried with any searcher.
+    """A setting that is tried whatever the searcher.
 
     Args:
-        origin: `default` or `point`.
+        origin: `default`, `point`, or `search` for one of a grid.
         values: Values by `Parameter.key`.
         inside: True if the setting is in the space, so that the searcher can learn from it.
     """
@@ -52,7 +52,7 @@ class Trials:
     Args:
         folder: Folder of the trials' directories.
         first: Settings before the searcher's: the default, then the points of the study.
-        searcher: Source of all other settings, which receives every result.
+        searcher: Source of all other settings, which receives every result; None = there are no others.
         limit: Number of trials to train.
         concurrent: Maximum number of trials at the same time; None = any number.
         study_id: Id of the study, which its records contain.
@@ -60,7 +60,7 @@ class Trials:
 
     folder: Path
     first: Sequence[GivenSetting]
-    searcher: Searcher
+    searcher: Searcher | None
     limit: int
     concurrent: int | None = None
     study_id: str = ""
@@ -162,7 +162,7 @@ class Trials:
     def _values(self, number: int) -> dict[str, Any] | None:
         if number < len(self.first):
             return dict(self.first[number].values)
-        return self.searcher.ask(number - len(self.first))
+        return None if self.searcher is None else self.searcher.ask(number - len(self.first))
 
     def _find_earlier(self, values: Mapping[str, Any]) -> int | None:
         same = (number for number, record in self.records.items() if self._is_answer(record, values))
@@ -245,6 +245,8 @@ class Trials:
     def _report_to_searcher(self, record: TrialRecord) -> None:
         """Reports the end of a trial to the searcher, unless its setting lies outside the space."""
         result, count = self.result_of(record), len(self.first)
+        if self.searcher is None:
+            return
         if result.status != RUNNING and self._inside(record.number):
             self.searcher.add(record.number - count if record.number >= count else None, record.values, result)
 

@@ -43,9 +43,12 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
     from ray import tune as ray_tune
 
     first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]
+    grid = study.searched.combinations() if study.searched.grid else []
+    first += [GivenSetting("search", values) for values in grid]
     trials = Trials(path / "trials", first, make_searcher(study), samples)
+    learns = trials.searcher is not None and trials.searcher.learns
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1" if trials.searcher.learns else str(samples))
+        patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1" if learns else str(samples))
         results = ray_tune.Tuner(
             ray_tune.with_resources(synthetic, {"CPU": study.resources.cpus, "GPU": study.resources.gpus}),
             tune_config=ray_tune.TuneConfig(

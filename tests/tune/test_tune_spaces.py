@@ -15,7 +15,6 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round, notices
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.points import parse_points
 from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import as_word, corners, format_values
@@ -229,7 +228,7 @@ def test_values_of_a_step_are_decimal_so_that_the_bases_own_is_none_of_them_twic
     study = Study(base(), space, limits=Limits(trials=64))
     drawn = {(make_searcher(study).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
     assert drawn == {0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8}
-    (point,) = parse_points(replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]))
+    (point,) = replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]).own_settings
     assert point == {"algorithm.eta_g": 0.3}
 
 
