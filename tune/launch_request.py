@@ -18,6 +18,7 @@ from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.given_paths import expand_home
+from lit_cfl.storage.yaml_files import leaves
 from lit_cfl.tune.check import check_study
 from lit_cfl.tune.options import parse_study
 
@@ -169,16 +170,11 @@ def _replaced(value: Any, moved: Mapping[str, str]) -> Any:
     return moved.get(value, value) if isinstance(value, str) else value
 
 
-def list_local_files(value: Any, name: str = "") -> Iterator[str]:
+def list_local_files(config: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each file of this machine that a configuration names."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from list_local_files(part, key)
-    elif isinstance(value, list):
-        for part in value:
-            yield from list_local_files(part, name)
-    elif isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
-        yield f"{name} is {value}: it must be there on the cluster, too; or send it with --include {value}"
+    for name, value in leaves(config):
+        if isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
+            yield f"{name} is {value}: it must be there on the cluster, too; or send it with --include {value}"
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
-from lit_cfl.storage.yaml_files import LOADER, parse_yaml
+from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
 LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
@@ -166,8 +166,9 @@ def read_config(file: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
         raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")
-    for value in _texts(content):
-        require_present_path(value, f"{file}: ")
+    for _, value in leaves(content):
+        if isinstance(value, str):
+            require_present_path(value, f"{file}: ")
     return content
 
 
@@ -203,12 +204,6 @@ def other_base(word: str) -> str | None:
     meant, base = parse_yaml(word), 8 if octal else 60
     plain = f"{int(word)} or {meant}, whichever you mean" if octal and int(word) != meant else str(meant)
     return f"{word} is {meant} in YAML, which reads it in base {base}; write {plain} (a text: '{word}')"
-
-
-def _texts(content: Any) -> Iterator[str]:
-    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    for part in parts:
-        yield from [part] if isinstance(part, str) else _texts(part)
 
 
 def require_present_path(word: str, where: str = "") -> None:

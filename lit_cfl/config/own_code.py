@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -13,8 +13,9 @@ from typing import Any
 
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.yaml_files import leaves
 
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")  # perhaps the path of a class or function
 _OURS = ("lit_cfl", "torch", "lightning")
 
 
@@ -110,8 +111,9 @@ def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[
     """Warns, as `announce_own_code` does, of the classes in configurations that were already read."""
     found: dict[str, str] = {}
     for config in configs:
-        for name in _dotted_names(config):
-            place = _place_of(name, directory, folders)
+        for _, name in leaves(config):
+            is_path = isinstance(name, str) and _DOTTED.fullmatch(name)
+            place = _place_of(name, directory, folders) if is_path else None
             if place is not None:
                 found[name] = place
     if found:
@@ -145,12 +147,3 @@ def _place_of(name: str, directory: Path, folders: Sequence[str]) -> str | None:
 
 def _places(spec: ModuleSpec) -> list[str]:
     return [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or [])
-
-
-def _dotted_names(config: Any) -> set[str]:
-    """Collects the texts in a configuration that may be the path of a class or function: `module.Name`."""
-    if isinstance(config, Mapping):
-        return set().union(*(_dotted_names(value) for value in config.values()))
-    if isinstance(config, list):
-        return set().union(*(_dotted_names(value) for value in config))
-    return {config} if isinstance(config, str) and _DOTTED.fullmatch(config) else set()

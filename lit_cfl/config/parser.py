@@ -36,7 +36,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
-from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.storage.yaml_files import leaves, parse_yaml
 
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
 
@@ -296,7 +296,8 @@ def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) 
 
 def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> set[str]:
     """Returns the first parts of the names of options that hold null in a file, or may hold it on the command line."""
-    found = {name for content in contents for name, value in content.items() if _holds_null(value)}
+    options = [option for content in contents for option in content.items()]
+    found = {name for name, value in options if any(part is None for _, part in leaves(value))}
     option = ""
     for word in words:
         name, joined, value = word.partition("=") if word.startswith("--") else (option, "=", word)
@@ -304,11 +305,6 @@ def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> s
         if joined and (value.lower() in ("", "~", "null", "none") or value[0] in "{[" or isfile(value)):
             found.add(option)
     return {str(name).partition(".")[0] for name in found}
-
-
-def _holds_null(content: Any) -> bool:
-    parts = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
-    return content is None or any(map(_holds_null, parts))
 
 
 def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> dict[str, Any]:
