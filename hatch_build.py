@@ -39,6 +39,7 @@ def compile_steps(source: Path, folder: Path) -> list[Path]:
 
 
 def main(root: Path) -> list[Path]:
+    """Compiles the steps of a checkout; returns the built libraries."""
     return compile_steps(root / FOLDER / "steps.cpp", root / FOLDER)
 
 

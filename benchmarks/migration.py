@@ -135,7 +135,8 @@ class Watch:
     """Tracks the right cluster of each client, and the method's reactions to its changes."""
 
     def __init__(self, index: Tensor, truth: Tensor) -> None:
-        """
+        """Finds the right cluster of each client.
+
         Args:
             index, truth: Found and true cluster of each client before the first exchange, int64 `[clients]`.
         """

@@ -85,7 +85,8 @@ class Fitted:
     """
 
     def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
-        """
+        """Reads all chunks if `held`, else none yet.
+
         Args:
             chunks: Chunks in order; consumed at once if `held`, else while `chunks()` is read.
             num_examples: Examples n_i of the requested clients `[n]`, the weights of `loss`.

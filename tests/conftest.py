@@ -1,5 +1,7 @@
-"""What several tests share. PyTorch and Lightning are imported where they are needed: pytest-xdist's own process, which
-runs no test, begins six seconds earlier.
+"""Fixtures that several tests share.
+
+PyTorch and Lightning are imported where they are needed: pytest-xdist's own process, which runs no test, starts six
+seconds earlier.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ from lit_cfl.local_work import Budget, Fitted, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class DittoState:
+    """The global model, and the personal models of the clients that have trained."""
+
     models: Tensor  # w [1, d]
     initial: Tensor  # w_0 [d], which every personal model starts from
     personal: dict[int, Tensor]  # v_k [d] by client; in files if all of them would take more than half of the memory

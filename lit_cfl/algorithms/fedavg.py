@@ -21,6 +21,8 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FedAvgState:
+    """The global model."""
+
     models: Tensor  # [1, d]
 
 

@@ -48,6 +48,8 @@ _APART = 1e30  # distance of clusters with a loss that is not finite
 
 @dataclass(frozen=True, eq=False)
 class FedDriftState:
+    """Cluster models, the clients' clusters, and what the next time step compares."""
+
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
     losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unknown

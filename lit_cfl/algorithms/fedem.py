@@ -33,6 +33,8 @@ _WORST = 1e30  # loss of an example under a diverged model: finite, so that the 
 
 @dataclass(frozen=True, eq=False)
 class FedEMState:
+    """Component models, and the mixture weights of the clients."""
+
     models: Tensor  # theta [M, d]
     weights: Tensor  # pi of each client, float64 [clients, M]; zeros = never selected
 

@@ -60,6 +60,8 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FedGroupState:
+    """Group models, and what places cold clients in groups."""
+
     models: Tensor  # [m, d]
     initial: Tensor  # w_0 [d]
     directions: Tensor  # [m, parameters], frozen after the group cold start

@@ -45,6 +45,8 @@ from lit_cfl.parameters import ParameterLayout
 
 @dataclass(frozen=True, eq=False)
 class FeSEMState:
+    """Cluster models, and the clients' clusters and last local models."""
+
     models: Tensor  # C [K, d]
     index: Tensor  # [clients], -1 = never selected
     last: dict[int, Tensor]  # W_i: the compared columns of the model that client i trained last

@@ -30,6 +30,8 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FlexCFLState(FedGroupState):
+    """The state of FedGroup, and the clients' data with which migration compares."""
+
     reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 

@@ -47,6 +47,8 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FLHCState:
+    """Cluster models, and what places newcomers in clusters."""
+
     models: Tensor  # [K, d], one before the clustering
     index: Tensor  # [clients]; all 0 before the clustering
     joint: Tensor  # w when clients were clustered [d]

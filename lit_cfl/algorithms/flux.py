@@ -49,6 +49,8 @@ from lit_cfl.nets.last_layer import latent_features
 
 @dataclass(frozen=True, eq=False)
 class FLUXState:
+    """Cluster models, and the space in which clients' data are described."""
+
     models: Tensor  # [K, d], one before the clustering
     index: Tensor  # [clients]; all 0 before the clustering
     joint: Tensor  # the model whose latent features are described [d]

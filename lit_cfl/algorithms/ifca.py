@@ -37,6 +37,8 @@ from lit_cfl.local_work import Fitted, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class IFCAState:
+    """Cluster models, and the clients' clusters."""
+
     models: Tensor  # [k, d]
     index: Tensor  # [clients], -1 = never selected
     reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`

@@ -21,6 +21,8 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True, eq=False)
 class LocalState:
+    """The initial model, and the models of the clients that have trained."""
+
     initial: Tensor  # w_0 [d], which every model starts from
     personal: dict[int, Tensor]  # [d] by client
 

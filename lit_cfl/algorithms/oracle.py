@@ -23,6 +23,8 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True, eq=False)
 class OracleState:
+    """One model per true cluster, and the model of each client."""
+
     models: Tensor  # [K, d], one for each true cluster
     clusters: Tensor  # true cluster of each model, int64 [K]
     initial: Tensor  # w_0 [d]

@@ -46,6 +46,8 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True, eq=False)
 class PACFLState:
+    """Cluster models, and the subspaces of the clustered clients."""
+
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = not clustered yet
     bases: Tensor  # singular vectors of the clients that were clustered [n, m, inputs], rows of zeros last

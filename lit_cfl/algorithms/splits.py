@@ -24,6 +24,8 @@ from lit_cfl.local_work import Fitted, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class SplitState:
+    """Cluster models, and the history of splits, by which newcomers are placed."""
+
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = none
     parent: Tensor  # the cluster that each was split from, int64 [K], -1 = none

@@ -22,6 +22,8 @@ _MOST_KEPT = 2**24  # maximum number of cosines returned for people to read
 
 @dataclass(frozen=True, eq=False)
 class StoCFLState:
+    """The global model, cluster models, and the representations of clients and clusters."""
+
     anchor: Tensor  # psi [d], which is omega_0 and never trained
     omega: Tensor  # [d]
     models: Tensor  # theta [C, d]

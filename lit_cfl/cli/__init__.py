@@ -1,0 +1,1 @@
+"""The commands of `lit-cfl`. `main.py` is the entry point."""

@@ -1,0 +1,1 @@
+"""From a command line and YAML files to an `Experiment`."""

@@ -44,6 +44,7 @@ def entries(kind: str) -> list[CatalogueEntry]:
 
 
 def names(kind: str) -> list[str]:
+    """Returns the names of all entries of one of `KINDS`, sorted."""
     return [entry.name for entry in entries(kind)]
 
 

@@ -1,5 +1,6 @@
-"""Chooses a plan by rule, from the task, the options, the amount of work and the kind of hardware, never from a timing
-or from free memory:
+"""Chooses a plan by rule.
+
+The rule reads the task, the options, the amount of work and the kind of hardware, never a timing or free memory:
 
 * device: the first GPU if there is one and the run is not small (`choose_device.py`), else the CPU;
 * engine: the first of `chain`, `stack`, `loop` and `trainer` (`ways.py`) that has no reason against it on that device;

@@ -1,5 +1,6 @@
-"""Describes how local training is computed. A plan is chosen by rule (`choose_plan.py`) and recorded, so that a rerun
-computes the same.
+"""Describes how local training is computed.
+
+A plan is chosen by rule (`choose_plan.py`) and recorded, so that a rerun computes the same.
 
 `32-true` is full float32: products and convolutions on a GPU do not round to TF32, which PyTorch allows in convolutions
 by default. `tf32` rounds the factors of each product to ten bits on a GPU; tensors stay float32. A CPU never rounds.

@@ -1,6 +1,8 @@
-"""The papers' convolutional nets for small images: of FlexCFL (Duan et al., TPDS 2022), StoCFL (Zeng et al., 2022) and
-CFL (Sattler et al., 2020). Numbers of parameters are for the papers' data: grey images of 28 x 28, and for `LeNet`
-colour images of 32 x 32. Other sizes work, too, with another first fully connected layer.
+"""The papers' convolutional nets for small images.
+
+They are from FlexCFL (Duan et al., TPDS 2022), StoCFL (Zeng et al., 2022) and CFL (Sattler et al., 2020). Numbers of
+parameters are for the papers' data: grey images of 28 x 28, and for `LeNet` colour images of 32 x 32. Other sizes work,
+too, with another first fully connected layer.
 """
 
 from collections.abc import Sequence

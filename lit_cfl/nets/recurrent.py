@@ -1,4 +1,5 @@
 """The papers' recurrent nets for tweets: those of FlexCFL (Duan et al., TPDS 2022) and FedProx (Li et al., MLSys 2020).
+
 They take vectors `[n, words, width]` (fixed embeddings), or token ids `[n, words]`, which a trained embedding layer
 converts to vectors. Numbers of parameters are for the papers' fixed vectors of width 300.
 """

@@ -1,0 +1,1 @@
+"""Runs of one seed each: their directories, records, checkpoints and results."""

@@ -20,12 +20,14 @@ _NONE = -1  # no cluster
 
 
 def members(evaluation: Evaluation, num_clients: int) -> Tensor:
+    """Returns the cluster of every client `[num_clients]`; -1 for clients that were not evaluated."""
     members = torch.full((num_clients,), -1)
     members[evaluation.clients] = evaluation.index
     return members
 
 
 def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
+    """Returns the arrays of `memberships.npz`: found clusters `[rounds, clients]`, and true ones `[clients]`."""
     return {
         "rounds": np.array(list(memberships)),
         "cluster": torch.stack([clusters.int() for clusters in memberships.values()]).numpy(),
@@ -34,6 +36,7 @@ def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) ->
 
 
 def snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np.ndarray]:
+    """Returns the arrays of a similarity snapshot, of at most 2,000 of the compared clients."""
     step = -(-len(clusters) // _MAX_SNAPSHOT_CLIENTS)
     matrix, clients = similarity.matrix[::step, ::step], similarity.clients[::step]
     return {

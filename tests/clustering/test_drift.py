@@ -14,7 +14,7 @@ SHARES = ["total_variation", "w1_label_axis"]
 
 
 def counts(labels: int = 10, **held: int) -> torch.Tensor:
-    """counts(_0=30, _1=30): 30 examples of label 0, 30 of label 1."""
+    """Returns label counts: of `_0=30, _1=30`, 30 examples of label 0 and 30 of label 1."""
     row = torch.zeros(1, labels, dtype=torch.int64)
     for name, number in held.items():
         row[0, int(name[1:])] = number

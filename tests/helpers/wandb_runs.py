@@ -176,7 +176,7 @@ class Server(ThreadingHTTPServer):
         ]
 
     def handle_error(self, *_: object) -> None:
-        """wandb closes connections as it likes."""
+        """Ignores errors: wandb closes connections as it likes."""
 
     def close(self) -> None:
         """Answers nobody from now on."""

@@ -1,3 +1,5 @@
+"""Trains clients on workers of Ray: the engine `ray`."""
+
 from lit_cfl.errors import InputError
 
 try:

@@ -1,0 +1,1 @@
+"""Trains many clients at once on stacked models: the engine `stack`."""
