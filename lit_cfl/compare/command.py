@@ -111,7 +111,7 @@ def _outcome(job: Job) -> str:
 def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
     """Writes the tables, and then the picture. Returns the first write error, or None."""
     title = f"{comparison.name}: {', '.join(comparison.names)}"
-    formats = comparison.first.pictures.formats if any(results.curves.values()) else []
+    formats = comparison.first.pictures.formats
     try:
         write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None)
         if formats and not write_picture(path, results, formats):
@@ -122,7 +122,7 @@ def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | 
 
 
 def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
-    """Draws `pictures/curve` in the requested formats. Returns whether they could be drawn.
+    """Draws `pictures/curve` in the requested formats. Returns False if nothing can be drawn.
 
     Raises:
         SaveError: they could not be written.
@@ -131,9 +131,9 @@ def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bo
     from lit_cfl.pictures.files import write_figure
     from lit_cfl.pictures.guard import DrawingGuard
 
-    def draw() -> list[Path]:
-        figure = mean_curves(results.curves, results.rows[0]["target"], results.score)
-        return write_figure(figure, path / PICTURE, formats)
+    def draw() -> list[Path] | None:
+        figure = mean_curves(results.tables, results.rows[0]["target"], results.score)
+        return None if figure is None else write_figure(figure, path / PICTURE, formats)
 
     return DrawingGuard(passed=(SaveError,))(PICTURE, draw) is not None
 

@@ -1,6 +1,6 @@
 """The results of a comparison: one row per run, one row per algorithm, and notes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from pathlib import Path
@@ -83,14 +83,14 @@ class Results:
         runs: Rows of algorithms and seeds, with `run_columns`.
         rows: Rows of algorithms, with `COLUMNS`.
         notes: Sentences below the table.
-        curves: Test figures of each algorithm's finished runs by round, in the rounds that all of them have.
+        tables: Rows of `metrics.csv` of each algorithm's finished runs.
         score: Score to compare, the task's first.
     """
 
     runs: Sequence[Row]
     rows: Sequence[Row]
     notes: Sequence[str]
-    curves: Mapping[str, Mapping[int, Sequence[float]]]
+    tables: Mapping[str, Sequence[Sequence[Row]]]
     score: Score = CLASSIFIER[0]
 
     @property
@@ -116,11 +116,9 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
         row |= _difference(done, row["algorithm"], comparison.names[0], score)
     gaps = gaps_closed(rows, runs, score)
     rows = [row | {"gap_closed": gaps.get(row["algorithm"])} for row in rows]
-    curves = {
-        name: _curve((rows for job, rows in metrics.items() if job.name == name), column) for name in comparison.names
-    }
+    tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
     notes = [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target, score)]
-    return Results(runs, rows, notes, curves, score)
+    return Results(runs, rows, notes, tables, score)
 
 
 def _run_row(job: Job, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:
@@ -226,12 +224,6 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
             if score.better(high, low):
                 found[name] = (own - low) / (high - low)
     return found
-
-
-def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float]]:
-    known = [{row["round"]: row[column] for row in rows if row[column] is not None} for rows in tables]
-    shared = set.intersection(*(set(one) for one in known)) if known else set()
-    return {round: [one[round] for one in known] for round in sorted(shared)}
 
 
 def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:

@@ -44,14 +44,9 @@ class Means:
         """
         found = [{int(row["round"]): known(row.get(column)) for row in rows} for rows in runs]
         rounds = sorted(set.intersection(*map(set, found))) if found else []
-        return cls.over_seeds({k: values for k in rounds if None not in (values := [one[k] for one in found])})
-
-    @classmethod
-    def over_seeds(cls, values: Mapping[int, Sequence[Any]]) -> "Means":
-        """Computes means and deviations of the values of each round, one for each seed."""
-        several = any(len(own) > 1 for own in values.values())
-        means = [fmean(own) for own in values.values()]
-        return cls(list(values), means, [stdev(own) for own in values.values()] if several else [])
+        whole: dict[int, list[Any]] = {k: values for k in rounds if None not in (values := [one[k] for one in found])}
+        deviation = [stdev(own) for own in whole.values()] if len(runs) > 1 else []
+        return cls(list(whole), [fmean(own) for own in whole.values()], deviation)
 
 
 def line_styles(names: Sequence[str]) -> dict[str, Style]:
@@ -210,22 +205,26 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
 
 
 def mean_curves(
-    curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: Score = ACCURACY
-) -> Figure:
+    runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], target: float | None, score: Score = ACCURACY
+) -> Figure | None:
     """Draws the main test score of algorithms: means over the seeds, with a band of one standard deviation.
 
+    None if no algorithm has a round with the score in all of its runs.
+
     Args:
-        curves: Test scores of each algorithm's runs by round.
+        runs: Rows of `metrics.csv` of each algorithm's runs.
         target: Value of a thin line.
         score: Score that the figures show.
     """
-    groups = {name: Means.over_seeds(curve) for name, curve in curves.items() if curve}
-    styles = line_styles(list(curves))
+    column, styles = f"test/weighted_{score.name}", line_styles(list(runs))
+    groups = {name: one for name, own in runs.items() if (one := Means.of(own, column)).rounds}
+    if not groups:
+        return None
     if target is not None:
         rounds = [number for one in groups.values() for number in one.rounds]
         groups[f"target {target:g}"] = Means([min(rounds), max(rounds)], [target, target])
         styles[f"target {target:g}"] = Style(BLACK, ":")
-    limits = limits_of(f"test/weighted_{score.name}", score)
+    limits = limits_of(column, score)
     several = any(one.deviation for one in groups.values())
     return _lines(
         "Mean over seeds, band: one standard deviation" if several else "One seed",

@@ -352,9 +352,17 @@ def test_a_legend_below_a_figure_reads_line_by_line():
     assert [name for _, _, name in by_line] == names
 
 
+def curves_of(*runs: list[float]) -> Figure:
+    """The curve of an algorithm whose runs have these accuracies in rounds 1, 2, ..."""
+    tables = [[{"round": k, "test/weighted_accuracy": value} for k, value in enumerate(run, 1)] for run in runs]
+    figure = mean_curves({"A": tables}, None)
+    assert figure is not None
+    return figure
+
+
 def test_one_seed_has_no_mean_and_no_band():
     one = Means([1, 2], [0.25, 0.5])
-    (curve,) = (figure := mean_curves({"A": {1: [0.25], 2: [0.5]}}, None)).drawing.curves
+    (curve,) = (figure := curves_of([0.25, 0.5])).drawing.curves
     assert (figure.title, list(curve.low)) == ("One seed", [])
     caption = over_cost(COSTS[0], {"A": (one, one)}, ACCURACY).caption
     assert caption == "Weighted test accuracy against all that was sent until then."
@@ -363,7 +371,7 @@ def test_one_seed_has_no_mean_and_no_band():
 
 
 def test_bands_of_an_accuracy_end_with_the_scale():
-    figure = mean_curves({"A": {1: [0.0, 0.9], 2: [0.9, 1.0]}}, None)
+    figure = curves_of([0.0, 0.9], [0.9, 1.0])
     (curve,) = figure.drawing.curves
     assert figure.title == "Mean over seeds, band: one standard deviation"
     assert (min(curve.low), max(curve.high)) == (0.0, 1.0)  # 0.45 - 0.64 and 0.95 + 0.07
