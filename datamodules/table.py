@@ -59,12 +59,15 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         line = int(table[name].isna().to_numpy().argmax()) + 2
         raise InputError(f"{path}: column {name!r} is empty in line {line}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
-    for name in inputs:
-        if table[name].dtype.kind not in "iufb":
-            raise InputError(
-                f"{path}: column {name!r} holds {table[name][0]!r}, not a number, so it cannot be an input; leave it "
-                f"out, encode it as numbers, or say what it is: columns: {{client: {name}}}"
-            )
+    words = [f"column {name!r} has {table[name][0]!r}" for name in inputs if table[name].dtype.kind not in "iufb"]
+    if words:
+        is_client = (
+            "" if found["client"] in table.columns else ", or say which names the clients: columns: {client: NAME}"
+        )
+        raise InputError(
+            f"{path}: inputs must be numbers, but {', '.join(words)}; leave such columns out, or encode them as "
+            f"numbers{is_client}"
+        )
     _warn_of_ids(path, table[inputs])
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")

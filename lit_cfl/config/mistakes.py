@@ -25,6 +25,12 @@ from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
+# arguments of nets that take their values from the data, as they are written
+_FROM_DATA = {
+    "input_shape": "input_shape: list[int] | None = None",
+    "num_labels": "num_labels: int | None = None",
+    "vocabulary": "vocabulary: int = 0",
+}
 
 
 @dataclass(frozen=True)
@@ -173,13 +179,17 @@ def _mistake_in_class(path: str, value: str | Mapping[str, Any], base: Any, plac
 def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: Options, whole: str = "") -> str | None:
     for name, option in known.items():
         if not option.typed and option.required:
-            return f"{whole}: its option {name!r} has no type; write one, such as {name}: float"
+            return (
+                f"{whole}: its option {name!r} has no type; write one, such as {_FROM_DATA.get(name, f'{name}: float')}"
+            )
     for name, value in given.items():
         if name not in known:
             return f"{owner} has no option {name!r}{suggest(name, known)}. Its options: {', '.join(known)}"
         if (found := _mistake(f"{path}.{name}", value, known[name].kind)) is not None:
             return found
     missing = [name for name, option in known.items() if option.required and name not in given]
+    if from_data := [_FROM_DATA[name] for name in missing if name in _FROM_DATA]:
+        return f"{whole} needs {', '.join(missing)}; to take values from the data, write {', '.join(from_data)}"
     return f"{whole or path} needs {', '.join(missing)}; give it under init_args" if missing else None
 
 

@@ -56,7 +56,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except InputError:
         raise
     except Exception as error:  # a user's module may raise anything; our own errors are re-raised
-        if not _is_users(error, RuntimeError, IndexError, ValueError):  # what torch raises for shapes that do not match
+        if not _is_users(error, RuntimeError, IndexError, ValueError, TypeError):  # wrong shapes, or arguments
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""

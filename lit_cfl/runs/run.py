@@ -102,6 +102,10 @@ def run(
     Raises:
         InputError: a configuration other than the recorded one, files that were changed, a directory in use.
     """
+    if not isinstance(experiment, Experiment):
+        raise InputError(
+            f"run needs an Experiment, not {experiment!r:.60}; lit_cfl.load_experiment(FILE) reads one from a configuration"
+        )
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()
     if len(experiment.seeds) == 1:

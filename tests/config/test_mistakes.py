@@ -42,6 +42,14 @@ class Untyped:
     def __init__(self, x): ...  # type: ignore[no-untyped-def]
 
 
+class UntypedNet(Net):
+    def __init__(self, input_shape, num_labels): ...  # type: ignore[no-untyped-def]
+
+
+class SizedNet(Net):
+    def __init__(self, input_shape: list[int], num_labels: int): ...
+
+
 OPTIONS = {
     "own": Option(Own),
     "untyped": Option(Untyped),
@@ -84,6 +92,16 @@ def own(**more: Any) -> dict[str, Any]:
         ),
         ({"own": {"width": 3}}, "own names no class; write own: {class_path: NAME, init_args: {...}}"),
         ({"untyped": "Untyped"}, f"{__name__}.Untyped: its option 'x' has no type; write one, such as x: float"),
+        (
+            {"net": f"{__name__}.UntypedNet"},
+            f"{__name__}.UntypedNet: its option 'input_shape' has no type; write one, such as "
+            "input_shape: list[int] | None = None",
+        ),
+        (
+            {"net": f"{__name__}.SizedNet"},
+            f"{__name__}.SizedNet needs input_shape, num_labels; to take values from the data, write "
+            "input_shape: list[int] | None = None, num_labels: int | None = None",
+        ),
         ({"changed": f"{__name__}.Changed"}, f"{__name__}.Changed needs strength; give it under init_args"),
         ({"net": "MLP"}, None),
         ({"net": {"class_path": "MLP", "init_args": {"hidden": "wide"}}}, "net.hidden: 'wide' is not a whole number"),

@@ -67,7 +67,16 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
         (TABLE, {"y": "lable"}, "has no column 'lable' (did you mean label?)"),
         (TABLE, COLUMNS | {"cluster": "place"}, "has no column 'place'"),
         (TABLE, COLUMNS | {"clients": "user"}, "columns names 'clients' (did you mean client?)"),
-        (TABLE, {"y": "label", "client": "user"}, "column 'site' holds 'north', not a number"),
+        (
+            TABLE,
+            {"y": "label", "client": "user"},
+            "inputs must be numbers, but column 'site' has 'north'; leave such columns out, or encode them as numbers",
+        ),
+        (
+            TABLE,
+            {"y": "label"},
+            "'bo', column 'site' has 'north'; leave such columns out, or encode them as numbers, or say which",
+        ),
         (TABLE.replace("3.5", ""), COLUMNS, "column 'height' is empty in line 4"),
         (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3"),
         (TABLE.replace("3.5", "inf"), COLUMNS, "x holds NaN or infinity in row 2"),

@@ -317,3 +317,8 @@ def test_recorded_plan_is_used_again(tmp_path: Path):
 def test_a_mean_over_seeds_needs_each_of_them():
     parts = [{"algorithm": "IFCA", "val/a": value, "val/b": other} for value, other in ((0.25, 0.5), (0.75, None))]
     assert mean_summary(parts) == {"algorithm": "IFCA", "seeds": 2, "val/a": 0.5, "val/b": None}
+
+
+def test_a_file_in_place_of_an_experiment_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"^run needs an Experiment, not 'own.yaml'; lit_cfl.load_experiment\(FILE\)"):
+        run("own.yaml")  # type: ignore[arg-type]
