@@ -104,7 +104,8 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         raise InputError(
-            f"run needs an Experiment, not {experiment!r:.60}; lit_cfl.load_experiment(FILE) reads one from a configuration"
+            f"run needs an Experiment, not {experiment!r:.60}; "
+            "lit_cfl.load_experiment(FILE) reads one from a configuration"
         )
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()
