@@ -598,7 +598,7 @@ def write_page(out: Path) -> list[Row]:
         lines += _not_run(content, net)
     for statement in content["statements"]:
         figure = statement["figure"]
-        source = f"Figure {figure}" if figure.isdecimal() else "Beside the paper"
+        source = f"Figure {figure}" if figure.isdecimal() else "Not in the paper"
         source += " (afterwards)" if statement.get("later") else ""
         heads = ["net", "images", "verdict", "numbers"]
         found = [[str(row[head]) for head in heads] for row in shown if row["id"] == statement["id"]]

@@ -223,7 +223,7 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
         _require_name(entry.name)
         if entry.name.lower() in [other.name.lower() for other in entries[:number]]:
             raise InputError(
-                f"--algorithms has {entry.name} twice; give each a name of its own: A={words[number]} B={words[number]}"
+                f"--algorithms has {entry.name} twice; give each a separate name: A={words[number]} B={words[number]}"
             )
     return entries
 

@@ -58,7 +58,7 @@ def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
     parts |= {f"band-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"points-{k}": part for k, part in enumerate(panel.points)}
     parts |= {f"bars-{k}": part for k, part in enumerate(panel.bars)}
-    notes = {gid: _notes(part, panel) for gid, part in parts.items()}  # each bar is a group of its own
+    notes = {gid: _notes(part, panel) for gid, part in parts.items()}  # each bar is a separate group
     for group in axes.iter(f"{_NAMESPACE}g"):
         gid = group.get("id", "")
         if gid in parts:

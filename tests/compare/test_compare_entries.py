@@ -74,7 +74,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ("--config quickstart --algorithms FedAvg ifca/digitz", "(did you mean ifca/digits?)"),
             ("--config quickstart --algorithms FedAvg tune/quickstart", "names no algorithm"),
             ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
-            ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a name of its own: A=IFCA B=IFCA"),
+            ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a separate name: A=IFCA B=IFCA"),
             ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
             ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be an algorithm's name"),
             ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),

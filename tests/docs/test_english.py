@@ -9,13 +9,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    path
-    for folder in ("lit_cfl", "tune", "datamodules", "benchmarks")
-    for path in (ROOT / folder).rglob("*.py")
-    if "web" not in path.parts
+    path for folder in ("lit_cfl", "tune", "datamodules", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
 PACKAGE = [path for path in SOURCES if path.relative_to(ROOT).parts[0] != "benchmarks"]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks" / "reproduction" / "texts").glob("*.md")),
+    *sorted((ROOT / "configs").rglob("*.yaml")),
+]
 _ARGUMENT = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.+)$")
 _FRAGMENT = re.compile(r"(of|that|in|by|to|its|whether|what)\b", re.IGNORECASE)
 IDIOMS = {
@@ -23,8 +25,20 @@ IDIOMS = {
     r"\b(is|are) none of\b": "is not one of",
     r"\bto and fro\b": "back and forth",
     r"\bmend(s|ed)?\b": "fix",
-    r"(µs|ms|[Mm]icroseconds) a client-step": "per client-step",
-    r"\bgo(es)? on on\b": "continues on",
+    r"([0-9] (µs|ms|s|seconds|MiB|MB)|[Mm]icroseconds) an? (client|client-step|step|round|seed|core)\b": "per step",
+    r"\b(goes|go|going|went) on (with|from|behind|after|in place)\b": "resumes, continues, falls back to",
+    r"\b[Bb]eside (?!else\b)[a-z]": "next to, besides",
+    r"\b(is|are|comes?|stands?|starts?) behind (?!a\b)": "after, is worse than",
+    r"\bthe (least|greatest)\b(?! (similar|loaded))": "the minimum, the lowest, the largest",
+    r"\b(is|are|was|were|been) told (?!apart)": "is notified, reports, receives",
+    r"\bset by hand\b": "set explicitly",
+    r"\bso many\b": "n",
+    r"\b(process|processes|file|files|folder|folders|name|names|scale|scales|group|groups) of (its|their) own\b": "a separate",
+    r"\b(is|are|was|were) (over|through)(?=[.,;:)]|$)": "has finished",
+    r"\bholds for (?!its cells)": "applies to",
+    r"\bwhat (stands there|there is|is there)\b": "the existing, the current",
+    r"\b(are|is) (printed|shown|kept|left) as (they are|it is)\b": "unchanged",
+    r"\b(run|study|trial|command|process|worker)s? (that )?(was |were |is |are )?(begins?|began|begun)\b": "starts, started",
 }
 # Held in the package and on the pages, except for those that scripts write from the words of tests and runs.
 PACKAGE_IDIOMS = {
