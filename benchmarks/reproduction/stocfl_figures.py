@@ -177,9 +177,9 @@ def _rounds(folder: Path) -> MeasuredFigure:
         "Figure 6(b): number of clusters and objective",
         "the number of clusters, and the value of Eq. 2, over the rounds.",
         grid,
-        f"Means over {len({row['seed'] for row in rows})} seeds; bands reach from the minimum to the maximum. As in the "
-        "paper, a client that was not sampled yet is a cluster of its own; Eq. 2 is of the others alone. Clusters of "
-        f"sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
+        f"Means over {len({row['seed'] for row in rows})} seeds; bands reach from the minimum to the maximum. As in "
+        "the paper, a client that was not sampled yet is a cluster of its own; Eq. 2 is of the others alone. Clusters "
+        f"of sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
         command=_OF_ROUNDS,
     )
 

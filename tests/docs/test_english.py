@@ -33,12 +33,12 @@ IDIOMS = {
     r"\b(is|are|was|were|been) told (?!apart)": "is notified, reports, receives",
     r"\bset by hand\b": "set explicitly",
     r"\bso many\b": "n",
-    r"\b(process|processes|file|files|folder|folders|name|names|scale|scales|group|groups) of (its|their) own\b": "a separate",
+    r"\b(process(es)?|files?|folders?|names?|scales?|groups?) of (its|their) own\b": "a separate",
     r"\b(is|are|was|were) (over|through)(?=[.,;:)]|$)": "has finished",
     r"\bholds for (?!its cells)": "applies to",
     r"\bwhat (stands there|there is|is there)\b": "the existing, the current",
     r"\b(are|is) (printed|shown|kept|left) as (they are|it is)\b": "unchanged",
-    r"\b(run|study|trial|command|process|worker)s? (that )?(was |were |is |are )?(begins?|began|begun)\b": "starts, started",
+    r"\b(run|study|trial|command|process|worker)s? (that )?((was|is) )?(begins?|began|begun)\b": "starts",
 }
 # Held in the package and on the pages, except for those that scripts write from the words of tests and runs.
 PACKAGE_IDIOMS = {
