@@ -258,7 +258,7 @@ _HEADINGS = (
 
 def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
     verdicts = [worst(parts) for parts in judged.values()]
-    told = ", ".join(f"{verdicts.count(name)} {name}" for name in reversed(_WORST_FIRST) if name in verdicts)
+    told = ", ".join(f"`{name}` {verdicts.count(name)}" for name in reversed(_WORST_FIRST) if name in verdicts)
     lines = [text("claims").format(count=len(judged), told=told), ""]
     for paper in dict.fromkeys(claim.paper for claim in judged):
         rows = [_cells(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]

@@ -95,7 +95,7 @@ class GapMeasurement:
         return self.images in what.get("matrices", {}) and self.seed == what["seeds"][0]
 
     def __str__(self) -> str:
-        return f"{self.measured}: {self.net}, {self.images}, {self.examples} images a client, seed {self.seed}"
+        return f"{self.measured}: {self.net}, {self.images}, {self.examples} images per client, seed {self.seed}"
 
 
 def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
@@ -337,14 +337,14 @@ def needs_fewer_rounds(gaps: Gaps) -> Finding:
     never = gaps.what["rounds"] + 1
     pairs = zip(gaps.first(gaps.chosen, "delta_cos"), gaps.first(WHOLE, "delta_cos"), strict=True)
     reached = [pair for pair in pairs if min(pair) < never]
-    said = f"one of both has a Gap > 0 in {len(reached)} of {len(gaps.curves)} measurements"
+    said = f"at least one of the two has a Gap > 0 in {len(reached)} of {len(gaps.curves)} measurements"
     if not reached:
         return None, said
     layer, whole = zip(*reached, strict=True)
     (mine, mine_told), (its, its_told) = (_sum_of_rounds(rounds, never) for rounds in (layer, whole))
     more = f"{abs(1 - mine / its):.0%} {'fewer' if mine < its else 'more'}"
     return _known_below(mine, never in layer, its, never in whole), (
-        f"{said}; in all {gaps.chosen} needs {mine_told}, FMTL {its_told}: {more}"
+        f"{said}; in total {gaps.chosen} needs {mine_told}, FMTL {its_told}: {more}"
     )
 
 
@@ -389,9 +389,7 @@ def layer_gap_comes_nearer(gaps: Gaps) -> Finding:
     pairs = zip(gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos"), strict=True)
     ahead = [its - mine for mine, its in pairs]
     few, many = fmean(ahead[: len(ahead) // 2]), fmean(ahead[len(ahead) // 2 :])
-    return few > 0 and many < few, (
-        f"whole updates are ahead by {few:.2f} with the fewer images, by {many:.2f} with the more"
-    )
+    return few > 0 and many < few, (f"whole updates lead by {few:.2f} with fewer images, by {many:.2f} with more")
 
 
 def cosines_separate(gaps: Gaps) -> Finding:
@@ -410,7 +408,7 @@ def weaker_later(gaps: Gaps) -> Finding:
 def l2_coincide(gaps: Gaps) -> Finding:
     pairs = zip(gaps.of(gaps.chosen, "l2"), gaps.of(gaps.chosen, "delta_l2"), strict=True)
     most = max(abs(mine - its) for one, other in pairs for mine, its in zip(one, other, strict=True))
-    return most < _TINY, f"{gaps.chosen}: they differ by {most:.1g} at most, in five digits"
+    return most < _TINY, f"{gaps.chosen}: they differ by at most {most:.1g}, recorded with five digits"
 
 
 def layer_lasts_longest(gaps: Gaps) -> Finding:
@@ -508,7 +506,7 @@ _STYLES = {
 _DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updates, cosine"}
 _ACROSS, _FEW = 2, 6  # panels in a row; largest number of convolutions that are all drawn
 _SKEWS = {
-    "rotation": "images rotated, an angle a cluster",
+    "rotation": "images rotated, one angle per cluster",
     "labels": "{beta:.0%} of a client's images from its cluster's class",
 }
 
@@ -617,7 +615,7 @@ def write_page(out: Path) -> list[Row]:
 
 def _settings(content: Mapping[str, Any]) -> list[str]:
     """Makes a table of what is measured for each figure."""
-    heads = ["figures", "clients", "true clusters", "skew", "images a client", "rounds", "seeds"]
+    heads = ["figures", "clients", "true clusters", "skew", "images per client", "rounds", "seeds"]
     rows = []
     for what in content["measured"].values():
         images = ", ".join(map(str, what["examples"]))
@@ -631,10 +629,10 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Counts the verdicts on the paper's figures, and the statements that were written after the measurements."""
     papers = {one["id"]: one.get("later", False) for one in content["statements"] if one["figure"].isdecimal()}
     found = Counter(row["verdict"] for row in rows if row["id"] in papers)
-    told = ", ".join(f"{number} {verdict}" for verdict, number in found.most_common())
+    told = ", ".join(f"`{verdict}` {number}" for verdict, number in found.most_common())
     return [
-        f"{found.total()} verdicts on the paper's figures: {told}. They are about {len(papers)} statements, of which",
-        f"{sum(papers.values())} were written, or rewritten, when the measurements were there.",
+        f"{found.total()} verdicts on the paper's figures: {told}. They judge {len(papers)} statements, of which",
+        f"{sum(papers.values())} were written, or rewritten, after the measurements.",
         "",
     ]
 
@@ -654,7 +652,7 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
             hours[figures] = hours.get(figures, 0.0) + core_hours(content, one)
     told = [f"{number:.0f} for {figures.replace(', ', ' and ')}" for figures, number in hours.items()]
     return [
-        f"Not run: {net} as wide as the paper's, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
+        f"Not run: {net} in the paper's width, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
         f"(figures: {', '.join(told)}).",
         f"`python -m benchmarks.reproduction layercfl --only '*-{content['nets'][net]}-*' --device cuda` measures it.",
         "",
@@ -669,7 +667,7 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
         if not (measurement.has_matrices(what) and measurement.key in found):
             continue
         figure, net, images = what["matrices"][measurement.images], *_names(content, measurement)
-        instead = "" if "VGG16" in net else " in place of VGG16"
+        instead = "" if "VGG16" in net else " instead of VGG16"
         grid, title = _matrices(found[measurement.key], what["clients"]), f"Figure {figure}: {net}{instead}, {images}"
         picture = f"layercfl-{figure}-{measurement.net}"
         write_picture(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture)
@@ -760,7 +758,7 @@ def _by_images(title: str, y: str, gaps: Gaps, figure: Callable[[Gaps, str, str]
         Curve(label, examples, [figure(one, layer, distance) for one in alone])
         for label, layer, distance in _compared(gaps)
     ]
-    return Panel(title, "images a client", y, curves=lines)
+    return Panel(title, "images per client", y, curves=lines)
 
 
 def _over_rounds(title: str, gaps: Gaps) -> Panel:

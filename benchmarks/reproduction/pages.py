@@ -194,10 +194,10 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
 
 
 _TRIED = (
-    "Every option of the cells that do not match, and of those with options besides the published code's "
-    "([what C-numbers are](../disputed_points.md))."
+    "All options of the cells that do not match, and of those with more options than the published code's "
+    "([list of the C-numbers](../disputed_points.md))."
 )
-_BESIDES = "Settings of [figures](figures.md) and [claims](claims.md), and data of another name: no cells of the paper."
+_BESIDES = "Settings for [figures](figures.md) and [claims](claims.md), and further data sets: not cells of the paper."
 
 
 def _has_options(judged: Judged) -> bool:
@@ -305,8 +305,8 @@ def _order(cells: Sequence[Judged]) -> list[str]:
             for one, other in pairs
             if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) < 0
         ]
-        told = f"{len(turned)} of {len(pairs)} pairs are the other way" if turned else "kept"
+        told = f"{len(turned)} of {len(pairs)} pairs reversed" if turned else "kept"
         if 0 < len(turned) <= _LISTED_PAIRS:
             told += f": {', '.join(turned)}"
-        lines.append(f"The paper's order of the methods, with {title}: {told}.")
+        lines.append(f"The paper's order of the methods, under {title}: {told}.")
     return [*lines, ""] if lines else []

@@ -76,12 +76,12 @@ def _cosines(folder: Path) -> MeasuredFigure:
     return _figure(
         "stocfl-2",
         "Figure 2: cosines of Psi of ten sets of images",
-        "sets have a larger cosine, the more labels they have in common, and the more alike their rotations, shifts of "
-        "the labels and domains are.",
+        "the cosine of two sets is larger the more labels they share, and the more similar their rotations, label "
+        "shifts and domains are.",
         grid,
-        "600 images a set, a linear net at its start. In (a), by our reading, set s has the labels 0 to s. Psi is the "
-        "paper's gradient above, the published code's update (10 full-batch steps) below (C20). Cosines of two sets. "
-        f"{ranges}.",
+        "600 images per set, an untrained linear net. In (a), by our interpretation, set s has the labels 0 to s. Psi "
+        "is the paper's gradient above, the published code's update (10 full-batch steps) below (C20). Ranges of the "
+        f"cosines of two sets. {ranges}.",
     )
 
 
@@ -129,8 +129,8 @@ def _clients(folder: Path) -> MeasuredFigure:
         "Figure 6(a): clients and their clusters",
         "t-SNE maps of Psi fall into the true clusters, and so do the clusters that StoCFL finds within 40 rounds.",
         grid,
-        "400 clients (hybrid: 200), 10 % a round, tau 0.5, Psi by update, a linear net, seed 0. A cluster has the "
-        "colour of the true one that most of its clients are of; smaller ones of the same are crosses.",
+        "400 clients (hybrid: 200), 10 % per round, tau 0.5, Psi by update, a linear net, seed 0. A cluster has the "
+        "colour of the true cluster of most of its clients; crosses mark smaller clusters with the same true cluster.",
     )
 
 
@@ -177,9 +177,9 @@ def _rounds(folder: Path) -> MeasuredFigure:
         "Figure 6(b): number of clusters and objective",
         "the number of clusters, and the value of Eq. 2, over the rounds.",
         grid,
-        f"Means over {len({row['seed'] for row in rows})} seeds; bands reach from the minimum to the maximum. As in "
-        "the paper, a client that was not sampled yet is a cluster of its own; Eq. 2 is of the others alone. Clusters "
-        f"of sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
+        f"Means over {len({row['seed'] for row in rows})} seeds; bands reach from minimum to maximum. As in the "
+        "paper, each client not sampled yet counts as a cluster; Eq. 2 covers only the others. Clusters of "
+        f"sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
         command=_OF_ROUNDS,
     )
 
@@ -211,11 +211,11 @@ def _taus(folder: Path) -> MeasuredFigure:
     found = ". ".join(f"By {psi}: {_told(_of(ends, 'psi', psi))}" for psi in dict.fromkeys(r["psi"] for r in ends))
     return _figure(
         "stocfl-7",
-        "Figure 7: tau decides what is told apart",
+        "Figure 7: tau determines which clusters are separated",
         "two rotations of four groups of labels: tau above 0.76 gives the eight clusters, below 0.67 the four groups.",
         grid,
-        "400 clients, 10 % a round, 50 rounds, a linear net, seed 0; both values of tau were fixed before any run. "
-        f"{found}. The paper names no net; with the net of 2,048 units of its tables: [claims](claims.md).",
+        "400 clients, 10 % per round, 50 rounds, a linear net, seed 0; both values of tau were fixed before any run. "
+        f"{found}. The paper does not name the net; for the net of 2,048 units of its tables see [claims](claims.md).",
     )
 
 

@@ -68,7 +68,7 @@ def _points(cells: Sequence[Judged]) -> list[Points]:
 def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn: bool) -> Iterator[str]:
     yield f"{text('summary')}\n"
     if drawn:
-        yield "![The papers' numbers against ours, a dot a cell](figures/summary.png)\n"
+        yield "![The papers' numbers against ours, a dot per cell](figures/summary.png)\n"
         yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."
         yield "Synthetic(1,1) is judged by the spread of its populations instead, a rule that was made after 27 of its"
         yield "runs ([how a cell is judged](README.md#how-a-cell-is-judged)).\n"
@@ -78,7 +78,7 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     yield from markdown_table(["table", "cells", *names], [*rows, ["all", *_counts(everything, names)]])
     one = sum(cell.verdict in _STYLES and len(cell.found[DEFAULT].values) == 1 for cell in everything)
     yield f"Of the cells that ran, {one} ran with one seed only under our defaults.\n"
-    told = ", ".join(f"{claims.count(name)} {name}" for name in get_args(Found) if name in claims)
+    told = ", ".join(f"`{name}` {claims.count(name)}" for name in get_args(Found) if name in claims)
     yield f"[Claims](claims.md): {told}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
 
 

@@ -1,4 +1,4 @@
-"""Loads scripts of `benchmarks/`, which is no package, so that tests use their functions."""
+"""Loads scripts in `benchmarks/`, which is not a package, so that tests can use their functions."""
 
 import importlib.util
 from pathlib import Path

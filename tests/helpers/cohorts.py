@@ -1,4 +1,4 @@
-"""Cohorts as tensors, and a plain reference for what trains them: PyTorch's own optimizers, client by client."""
+"""Makes cohorts as tensors, and trains them client by client with PyTorch's own optimizers as a reference."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,10 +34,10 @@ def cohort(
     budget: Budget | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> CohortFit:
-    """Clients of these sizes with random examples, who start from three models in turn, drawn to two others.
+    """Makes clients of these sizes with random examples, which start from three models in turn; two others are centres.
 
     Args:
-        labels: of so many examples, made of random classes `[N]`; None = the classes.
+        labels: Function from random classes `[N]` to labels; None to use the classes.
     """
     rng, total, n = torch.Generator().manual_seed(7), sum(sizes), len(sizes)
     budget = budget or local.budget
@@ -66,7 +66,7 @@ def cohort(
 
 
 def chosen(work: CohortFit, clients: Sequence[int]) -> CohortFit:
-    """The same work of some of the clients, in this order; a client may be there twice."""
+    """Returns the same work for these clients, in this order; a client may occur twice."""
     first, starts = work.first_steps, work.starts
 
     def parts(table: Tensor, at: Sequence[int], counts: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def chosen(work: CohortFit, clients: Sequence[int]) -> CohortFit:
 def plain_fit(
     module: LightningModule, layout: ParameterLayout, work: CohortFit, clip: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Trains the clients with the optimizer that the module configures: rows `[n, d]`, mean losses `[n]`."""
+    """Trains the clients with the module's optimizer; returns rows `[n, d]` and mean losses `[n]`."""
     module.to(work.models.dtype)
     rows, losses, batches = [], [], work.batches.lists()
     for k, (start, first) in enumerate(zip(work.starts, work.first_steps, strict=True)):

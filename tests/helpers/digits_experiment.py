@@ -1,4 +1,4 @@
-"""The experiment on the digits that most tests of runs change an option of."""
+"""The experiment on digits from which most tests of runs start, changing some options."""
 
 from functools import partial
 

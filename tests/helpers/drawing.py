@@ -1,4 +1,4 @@
-"""Whether runs draw their pictures: in tests only where these look at them, for it takes two seconds a run."""
+"""Switches pictures of runs on and off: most tests do without them, since they take two seconds per run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tiny data sets in the Hub's form, written by code."""
+"""Writes tiny data sets in the Hub's format."""
 
 import io
 import resource
@@ -20,7 +20,7 @@ DIGITS = [str(digit) for digit in range(10)]
 
 
 def fresh_caches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty caches for one test, and no LITCFL_DATA."""
+    """Uses empty caches for one test, and unsets LITCFL_DATA."""
     monkeypatch.setenv("LITCFL_CACHE", str(folder / "cache"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "hf")  # the variable is read at import
     monkeypatch.delenv("LITCFL_DATA", raising=False)
@@ -28,7 +28,7 @@ def fresh_caches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def skipped_without_data() -> Iterator[None]:
-    """Skips a test whose data are not on this machine."""
+    """Skips a test if its data are not on this machine."""
     try:
         yield
     except InputError as error:
@@ -39,7 +39,7 @@ def skipped_without_data() -> Iterator[None]:
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """No file can grow beyond this many bytes: the error of a full disk."""
+    """Limits the size of files in bytes, which gives the error of a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -58,14 +58,14 @@ def write(folder: Path, features: Mapping[str, Any], **parts: Mapping[str, Seque
 
 
 def picture(pixels: np.ndarray, format: str = "PNG") -> dict[str, Any]:
-    """An encoded image as the Hub stores it: `pixels` uint8 `[height, width]` or `[height, width, 3]`."""
+    """Encodes an image as the Hub stores it: `pixels` uint8 `[height, width]` or `[height, width, 3]`."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format)
     return {"bytes": file.getvalue(), "path": None}
 
 
 def pixels(count: int, *shape: int, seed: int = 0) -> np.ndarray:
-    """Random images uint8 `[count, *shape]`."""
+    """Draws random images, uint8 `[count, *shape]`."""
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
@@ -78,7 +78,7 @@ def write_images(
     labels: Any = ClassLabel(names=DIGITS),
     values: Sequence[int] | None = None,
 ) -> Path:
-    """Random images, those of `pixels(train + test, *shape)`, with these labels, or all labels in turn."""
+    """Writes the random images `pixels(train + test, *shape)` with these labels, or with all labels in turn."""
     images = pixels(train + test, *shape)
     count = labels.num_classes if isinstance(labels, ClassLabel) else 10
     values = [row % count for row in range(len(images))] if values is None else values
@@ -89,7 +89,7 @@ def write_images(
 
 
 def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
-    """FEMNIST's form: a `train` split alone; one image for each character and its writer."""
+    """Writes a data set in FEMNIST's format: only a `train` split, with one image for each character and its writer."""
     images = [picture(image) for image in pixels(len(characters), 28, 28)]
     features = {
         "image": datasets.Image(),
@@ -102,7 +102,7 @@ def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str
 
 
 def first_rows(name: str, folder: Path, train: int, test: int) -> Path:
-    """The first rows of a real data set; skips the test where there is none."""
+    """Copies the first rows of a real data set; skips the test if it is missing."""
     from pyarrow import parquet
 
     for split, rows in {"train": train, "test": test}.items():

@@ -1,4 +1,4 @@
-"""Shares the cells of a parametrised test between the default lane and the full one."""
+"""Divides the cells of a parametrised test between the default lane and the full one."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -8,14 +8,14 @@ import pytest
 
 
 def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]:
-    """All combinations of the values of some arguments; two thirds of them run in the full lane only.
+    """Returns all combinations of some arguments' values; about two thirds of them run only in the full lane.
 
-    The default lane has a diagonal, on which every value of every argument is met. A single argument has every third
-    value there.
+    The default lane has a diagonal, which contains every value of every argument. Of a single argument it has every
+    third value.
 
     Args:
         axes: Values of each argument, in the order of the arguments' names.
-        ids: Name of each value of a single argument; None = pytest's.
+        ids: Name of each value of a single argument; None for pytest's names.
     """
     values = [list(axis) for axis in axes]
     step = min([3, *map(len, values)]) if len(values) > 1 else 3
@@ -29,5 +29,5 @@ def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]
 
 
 def every_third(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Cases with a value for each argument, of which the default lane has every third."""
+    """Returns cases with a value per argument, of which the default lane has every third."""
     return [pytest.param(*case, marks=[pytest.mark.full] if number % 3 else []) for number, case in enumerate(cases)]

@@ -1,4 +1,4 @@
-"""Run directories made by hand: any number of clients, rounds and snapshots, without training."""
+"""Writes run directories without training, with any number of clients, rounds and snapshots."""
 
 import json
 from collections.abc import Mapping
@@ -50,13 +50,13 @@ def made_run(
     over: bool = True,
     **changes: Any,
 ) -> Path:
-    """Writes a run of clients in two clusters, of which the second was split off in round 2.
+    """Writes a run of clients in two clusters, the second of which was split off in round 2.
 
     Args:
-        rows: of `metrics.csv`; None = four.
-        snapshots: rounds with a similarity matrix.
-        over: whether it has ended.
-        changes: of its configuration.
+        rows: Rows of `metrics.csv`; None for four usual ones.
+        snapshots: Number of rounds with a similarity matrix.
+        over: True for a finished run.
+        changes: Changes of the configuration.
     """
     path.mkdir(parents=True)
     write_config(path, config(**changes), RUN_ID)
@@ -79,7 +79,7 @@ def made_run(
 
 
 def snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
-    """Clients of one cluster have the cosine 0.5, others -0.25."""
+    """Makes a snapshot in which clients of one cluster have the cosine 0.5, others -0.25."""
     alike = np.where(true[:, None] == true, 0.5, -0.25)
     np.fill_diagonal(alike, 1.0)
     plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, len(true))], axis=1)
@@ -104,7 +104,7 @@ def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
 
 
 def add_own_tables(path: Path) -> None:
-    """Adds shifts, migrations and layers to a run that is not over. Client 0's shift is detected one round late."""
+    """Adds shifts, migrations and layers to an unfinished run. Client 0's shift is detected one round late."""
     shifts = [{"round": 1, "client": 0}, {"round": 3, "client": 0}, {"round": 2, "client": 1}]
     write_table(path / "shift.csv", ("round", "client"), shifts)
     moves = [{"round": 2, "client": 0, "cluster_before": 0, "cluster_after": 1}]

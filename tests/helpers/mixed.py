@@ -1,4 +1,4 @@
-"""Columns of all kinds in one table."""
+"""A table with columns of all kinds."""
 
 import datasets
 from datasets import ClassLabel, List, Value

@@ -1,7 +1,7 @@
-"""MLflow against a real local server: what the server has of a run is what the run's metrics.csv says.
+"""Compares the metrics on a real local MLflow server with the runs' metrics.csv.
 
-Not a test of the suite: the server pulls another pyarrow, so this runs in an environment of its own on top of the one
-that has Lit-CFL. `.ci/run` makes it; by hand:
+Not a test of the suite: the server needs another pyarrow, so this runs in a separate environment on top of the one
+with Lit-CFL. `.ci/run` makes it; the commands are:
 
     python -m venv /tmp/mlflow
     lib='import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -32,7 +32,7 @@ EXPERIMENT = "lit-cfl-check"
 
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """An MLflow server of our own; its address."""
+    """Runs an MLflow server, and yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
@@ -46,7 +46,7 @@ def server(folder: Path) -> Iterator[str]:
         _wait_for(f"{address}/health", process, folder / "server.log")
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # its workers, too
+        os.killpg(process.pid, signal.SIGTERM)  # including its workers
         process.wait(30)
 
 
@@ -54,7 +54,7 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + 120
     while True:
         try:
-            with urlopen(url, timeout=5):  # noqa: S310  # our own server's
+            with urlopen(url, timeout=5):  # noqa: S310  # our own server
                 return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def configuration(address: str) -> dict[str, object]:
-    """The quickstart, smaller, with MLflow's logger as any other is named."""
+    """Returns a smaller quickstart with MLflow's logger, configured like any other logger."""
     config = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
     logger = {
         "class_path": "lightning.pytorch.loggers.MLFlowLogger",
@@ -75,14 +75,14 @@ def configuration(address: str) -> dict[str, object]:
 
 
 def expected(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Each metric's values by round, without blanks."""
+    """Returns each metric's values by round, without blanks."""
     rows = read_table(run / "metrics.csv")
     found = {name: [(int(row["round"]), float(row[name])) for row in rows if row[name] is not None] for name in rows[0]}
     return {name: values for name, values in found.items() if values}
 
 
 def on_server(address: str) -> list[dict[str, list[tuple[int, float]]]]:
-    """The same, of each of the experiment's runs as MLflow's own client reads them, oldest first."""
+    """Returns the same for each run of the experiment, as read by MLflow's client, oldest first."""
     from mlflow.tracking import MlflowClient  # type: ignore[import-not-found]  # only in its own environment
 
     client = MlflowClient(address)
@@ -99,7 +99,7 @@ def on_server(address: str) -> list[dict[str, list[tuple[int, float]]]]:
 
 
 def check() -> None:
-    """Raises where the server has anything else than the files."""
+    """Raises AssertionError if the server and the files differ."""
     with TemporaryDirectory(prefix="lit-cfl-") as name, server(Path(name)) as address:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump(configuration(address)))

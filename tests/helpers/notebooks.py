@@ -1,4 +1,4 @@
-"""Plays a notebook of docs/notebooks/ and compares what it prints with what the page says."""
+"""Runs a notebook of docs/notebooks/ and compares its output with the page."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "docs" / "notebooks"
 
 
 def require_same_output(page: Path, folder: Path) -> None:
-    """Compares words and whole numbers exactly, and rounded figures but for their last decimal."""
+    """Compares words and whole numbers exactly, and decimal numbers up to their last digit."""
     outputs = loaded("gallery").play(page, folder)
     assert outputs
     for said, printed in outputs:

@@ -1,4 +1,4 @@
-"""A round of FedAvg on any data module."""
+"""Runs a round of FedAvg on any data module."""
 
 import math
 from functools import partial
@@ -17,7 +17,7 @@ from lit_cfl.tasks import Classification
 
 
 def round_of_fedavg(data: FederatedDataModule, path: Path) -> dict[str, Any]:
-    """The last row of `metrics.csv` after a round of two clients."""
+    """Runs a round with two clients; returns the last row of `metrics.csv`."""
     shape, num_labels = list(data.examples.input_shape), data.examples.num_labels
 
     def task() -> Classification:

@@ -1,4 +1,4 @@
-"""Small arrays with clients of unequal size, and files of them."""
+"""Makes small arrays for clients of unequal size, and files of them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 1, 0 and 2 with 4, 3 an
 
 
 def given(**changes: Any) -> dict[str, Any]:
-    """Twelve inputs of two numbers: 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
+    """Returns arguments for twelve inputs of two numbers: 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
     return {"x": np.arange(24.0).reshape(12, 2), "y": np.arange(12) % 3} | changes
 
 
@@ -25,7 +25,7 @@ def owned(**changes: Any) -> ArrayData:
 
 
 def examples_of_clients(data: FederatedData) -> list[list[int]]:
-    """Numbers of the examples of each client, whatever its view and the split."""
+    """Returns the numbers of each client's examples, regardless of view and split."""
     size = len(data.examples)
     pairs = zip(data.train, data.test, strict=True)
     return [sorted((torch.cat([train, test]) % size).tolist()) for train, test in pairs]
@@ -43,7 +43,7 @@ def saved(path: Path, **arrays: Any) -> Path:
 
 
 def folder_of(tmp_path: Path, **clusters: Any) -> Path:
-    """Files b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
+    """Writes b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
     for name, rows in {"b": slice(0, 2), "a": slice(2, 3), "a-c": slice(3, 6)}.items():
         arrays = {key: array[rows] for key, array in given().items()}
         saved(tmp_path / f"{name}.npz", **arrays, **({"cluster": clusters[name[-1]]} if clusters else {}))

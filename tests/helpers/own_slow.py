@@ -1,4 +1,4 @@
-"""A user's own algorithm for the tests of `tune/`: slow, and at some rates it fails or hangs."""
+"""A user's algorithm for the tests of `tune/`: slow, and at some rates it fails or hangs."""
 
 import os
 import time
@@ -9,12 +9,12 @@ from lit_cfl.algorithms import FedAvg
 
 @dataclass(frozen=True)
 class Slow(FedAvg):
-    """FedAvg that takes its time.
+    """FedAvg with pauses.
 
     Args:
-        rate: changes nothing; from 0.4 to 0.6 it fails in round 3, above 1 it hangs in round 1.
-        pause: seconds a round.
-        log: file that gets a line for each round: rate, round, process; `<log>.folders` gets the folder; "" = none.
+        rate: Has no effect on training; from 0.4 to 0.6 it fails in round 3, above 1 it hangs in round 1.
+        pause: Seconds per round.
+        log: File that gets a line per round: rate, round, process; `<log>.folders` gets the folder; "" for none.
     """
 
     rate: float = 0.0

@@ -1,4 +1,4 @@
-"""Pools in the label space of the papers, and what clients have of them."""
+"""Makes pools in the papers' label space, and describes the data of clients."""
 
 from pathlib import Path
 

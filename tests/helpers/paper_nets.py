@@ -1,4 +1,4 @@
-"""The papers' nets and their counts of parameters, as the papers have them (docs/ground_truth.md, check 28)."""
+"""The papers' nets, with the numbers of parameters that the papers state (docs/ground_truth.md, check 28)."""
 
 import torch
 from quadratic import rng
@@ -61,7 +61,7 @@ def inputs_of(count: int, *shape: int) -> Tensor:
 
 
 def small(net: type[Net]) -> Net:
-    """The net for inputs of the papers' kind, narrow where its width is an option."""
+    """Builds a net for inputs of the papers' shape, with a small width if that is an option."""
     if net is VGG16:
         return VGG16(hidden=[8], width=2, input_shape=COLOUR, num_labels=2)
     return net(input_shape=TWEET if net in RECURRENT else GREY, num_labels=2)

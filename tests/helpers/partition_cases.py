@@ -1,4 +1,4 @@
-"""Pools of examples with labels alone, and what clients have of them."""
+"""Makes pools of examples that have only labels, and describes the data of clients."""
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def labels_of(counts: list[int], seed: int = 0) -> Tensor:
-    """So many examples of each label, mixed."""
+    """Returns `counts[k]` examples of each label k, shuffled."""
     return torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts)))
 
 
@@ -36,7 +36,7 @@ def divided(partition: Partition, pool: Pool, seed: int = 0) -> Division:
 
 
 def held(division: Division) -> list[int]:
-    """Numbers of all examples that clients have, as often as they have them, ascending."""
+    """Returns the sorted numbers of all examples that clients have, with repetitions."""
     return torch.cat([division.train.entries, division.test.entries]).sort().values.tolist()
 
 

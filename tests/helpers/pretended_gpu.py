@@ -1,7 +1,7 @@
-"""A GPU that only PyTorch's modes believe in: tensors lie in the CPU's memory, and are kept apart from the CPU's.
+"""Pretends a GPU by PyTorch's modes: its tensors are in the CPU's memory, but are tracked separately.
 
-Results are real, so they can be compared bit for bit. What a GPU would refuse is refused (an operation on tensors of
-both), and what costs time on one is counted: operations launched, copies up and down, and waits of the CPU.
+Results are real, so they can be compared bit for bit. An operation on tensors of both devices is refused, as on a GPU.
+Costs on a GPU are counted: launched operations, copies in both directions, and waits of the CPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ _NO_KERNEL |= {_aten.lift_fresh, _aten.detach, _aten._unsafe_view, _aten.view, _
 
 @dataclass
 class Counts:
-    """What a GPU would have had to do: operations and replays, copies from and to the CPU, waits of the CPU."""
+    """Work that a GPU would have had: operations and replays, copies from and to the CPU, waits of the CPU."""
 
     launches: int = 0
     replays: int = 0
@@ -36,11 +36,11 @@ class Counts:
     uploads: int = 0
     downloads: int = 0
     waits: int = 0
-    moved: int = 0  # bytes, up and down
+    moved: int = 0  # bytes, in both directions
 
 
 class PretendedGPU:
-    """Keeps the tensors of the GPU apart while it is entered."""
+    """Context manager in which some tensors are on the pretended GPU."""
 
     def __init__(self) -> None:
         self.counts, self.replaying, self.ended = Counts(), False, False
@@ -61,7 +61,7 @@ class PretendedGPU:
         return _kept(self._mine, tensor)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Declares a tensor to lie on the GPU."""
+        """Marks a tensor as being on the GPU."""
         _keep(self._mine, tensor)
         return tensor
 
@@ -85,7 +85,7 @@ class PretendedGPU:
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
-        """Counts from zero, until the end of the block."""
+        """Yields counts that start from zero and end with the block."""
         self.counts = Counts()
         yield self.counts
         self.counts = Counts()
@@ -110,7 +110,7 @@ def _keep(held: dict[int, StorageWeakRef], tensor: Tensor) -> None:
 
 @contextmanager
 def _hidden(gpu: PretendedGPU) -> Iterator[None]:
-    """Lets operations pass as the CPU's."""
+    """Treats all operations as the CPU's."""
     gpu.ended, before = True, gpu.ended
     try:
         yield
@@ -119,7 +119,7 @@ def _hidden(gpu: PretendedGPU) -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):
-    """Answers for the device where PyTorch's Python functions ask for it."""
+    """Mode that answers PyTorch's Python functions about devices, and moves tensors between them."""
 
     def __init__(self, gpu: PretendedGPU) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Counts operations, and refuses those on tensors of both devices."""
+    """Mode that counts operations, and refuses those on tensors of both devices."""
 
     def __init__(self, gpu: PretendedGPU) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def _has_kernel(func: Any) -> bool:
 
 
 class Graph(TorchDispatchMode):
-    """Records the operations, and repeats them on the very tensors, as a CUDA graph does."""
+    """Mode that records operations, and repeats them on the same tensors, as a CUDA graph does."""
 
     made = 0
     gpu: PretendedGPU | None = None
@@ -220,7 +220,7 @@ class Graph(TorchDispatchMode):
         super().__init__()
         Graph.made += 1
         self.steps: list[tuple[Callable[..., object], tuple, dict, object]] = []
-        self._written: list[tuple[Tensor, Tensor]] = []  # what a capture has changed, and what was there before
+        self._written: list[tuple[Tensor, Tensor]] = []  # changed tensors, and their values before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for argument, given in zip(func._schema.arguments, args, strict=False):
@@ -248,7 +248,7 @@ class Graph(TorchDispatchMode):
         self.__enter__()
 
     def capture_end(self) -> None:
-        """Undoes what the step did: a capture takes none of its effects."""
+        """Undoes the recorded step: a capture must not have effects."""
         self.__exit__(None, None, None)
         for tensor, before in reversed(self._written):
             tensor.copy_(before)
@@ -262,7 +262,7 @@ class Stream:
 
 
 def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None = None) -> list[torch.device]:
-    """Replaces CUDA as far as captures use it. Returns the devices that are made the current one."""
+    """Replaces the parts of CUDA that captures use; returns the list of devices that are made current."""
     seen: list[torch.device] = []
 
     @contextmanager
@@ -293,7 +293,7 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
 
 
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
-    """A fixture: the GPU, and a CUDA that captures for it."""
+    """Yields a pretended GPU, with a CUDA that captures on it; for use as a fixture."""
     found = PretendedGPU()
     stand_in_for_cuda(monkeypatch, found)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # in other threads, too

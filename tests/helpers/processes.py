@@ -1,4 +1,4 @@
-"""Runs in real processes: children that begin as copies of this one, so that they need not load PyTorch again."""
+"""Runs commands in child processes that are forks of this one, so that they need not load PyTorch again."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ OPTIONS = [
 ]
 
 
-# The first backward pass starts threads if Inductor was imported before it: then no copy of the process could train.
+# The first backward pass starts threads if Inductor was imported before; no fork could train then.
 torch.zeros(1, requires_grad=True).sum().backward()
 
 
@@ -52,7 +52,7 @@ def in_child(
     prepare: Callable[[], None] = lambda: None,
     command: Callable[[list[str]], int] = main,
 ) -> int:
-    """Starts the command in a child; returns its process id. Its output goes to a file beside the run."""
+    """Starts the command in a fork; returns its process id. Its output goes to the file `$CHILD_OUTPUT`."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -73,15 +73,15 @@ def in_child(
 
 
 def wait(child: int) -> int:
-    """The exit code, or minus the signal."""
+    """Returns the exit code, or minus the signal number."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def descendants(process: int) -> list[int]:
-    """Processes that this one has started, and theirs."""
+    """Returns the processes that a process has started, and those that they have started."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             if int(path.read_text().rpartition(")")[2].split()[1]) == process:
                 child = int(path.parent.name)
                 found += [child, *descendants(child)]
@@ -89,17 +89,17 @@ def descendants(process: int) -> list[int]:
 
 
 def left(mark: str, *, agents: bool = True) -> list[int]:
-    """Processes with this mark in their environment, after up to 100 seconds in which there may be some.
+    """Returns the processes with a mark in their environment; waits up to 100 seconds for them to end.
 
     Args:
-        agents: Ray's agents count, too. Those of a Ray that was killed live for a minute: they try to report it to
+        agents: True to include Ray's agents. Those of a killed Ray live for a minute, in which they try to report to
             Ray's store, which is gone.
     """
     deadline = time.monotonic() + 100
     while True:
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            with contextlib.suppress(OSError):  # just ended, or another user's
                 words = path.with_name("cmdline").read_bytes()
                 if mark.encode() in path.read_bytes() and (agents or not re.match(rb"ray::\w+Agent", words)):
                     found.append(int(path.parent.name))
@@ -109,7 +109,7 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
 
 
 def contents(path: Path) -> dict[str, object]:
-    """All that must be equal: every file but clocks, locks and identities."""
+    """Returns all that must be equal: every file except clocks, locks and identities."""
     found: dict[str, object] = {}
     for run in (path, path / "baseline"):
         name = run.name
@@ -143,7 +143,7 @@ def wait_for(path: Path, text: str = "") -> None:
 
 
 def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
-    """Equal, but for how often the runs saved themselves."""
+    """Compares contents except for how often the runs were saved."""
     for found in (mine, other):
         for name in ("run config", "baseline config"):
             found[name] = {**found[name], "checkpoint": None}
@@ -159,7 +159,7 @@ def replace_text(path: Path, old: str, new: str) -> None:
 
 
 def replace_in_config(path: Path, old: str, new: str) -> None:
-    """As another run, or another machine, would have written it."""
+    """Changes a configuration as if another run or machine had written it."""
     run_id = read_run_id(path)
     replace_text(path / "config.yaml", old, new)
     write_config(path, yaml.safe_load((path / "config.yaml").read_text()), run_id)

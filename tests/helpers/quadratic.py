@@ -1,4 +1,4 @@
-"""Clients with quadratic losses, lists of clients and generators, in a word each."""
+"""Short functions for clients with quadratic losses, lists of clients and generators."""
 
 import torch
 from torch import Generator, Tensor

@@ -1,4 +1,4 @@
-"""Hand-made ledgers: the papers' tables, with runs whose scores and curves a test chooses."""
+"""Makes ledgers of the papers' tables, with runs whose scores and curves a test chooses."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ def recorded(
     """Records runs of cells in a folder.
 
     Args:
-        scores: those of each run, by the cell's id; one run a seed, in the table's order of the seeds.
-        curves: accuracies of each round of the same runs, from 0 to 1.
-        variant: of the cells.
-        before: what was recorded before.
+        scores: Scores of each run, by the cell's id; one run per seed, in the table's order of the seeds.
+        curves: Accuracies of each round of the same runs, from 0 to 1.
+        variant: Variant of the cells.
+        before: Results recorded before, which are kept.
     """
     keys: dict[tuple[Setting, int], str] = defaultdict(str, before.keys if before else {})
     ledger = before.ledger if before else Ledger(folder, {})
@@ -57,7 +57,7 @@ def curve_row(number: int, accuracy: float) -> Row:
 
 
 def by_command(folder: Path) -> RecordedResults:
-    """Reads a committed ledger without building the experiments: runs are found by the commands that they record."""
+    """Reads a committed ledger without building experiments: runs are found by their recorded commands."""
     ledger = Ledger.read(folder)
     found = {(row["command"], row["seed"]): key for key, row in ledger.rows.items()}
     keys: dict[tuple[Setting, int], str] = defaultdict(str)

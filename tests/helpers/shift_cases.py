@@ -1,4 +1,4 @@
-"""Clients to shift, and what they hold before and after."""
+"""Makes clients to shift, and describes their data before and after."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ few = settings(deadline=None, derandomize=True, max_examples=25)
 def made(
     clients: int = 12, labels: int = 4, seed: int = 0, shifts: tuple[Shift, ...] = (), **more: object
 ) -> FederatedData:
-    """Clients with 3 to 20 training, 0 to 3 validation and 1 to 6 test examples, seen under two views in turn."""
+    """Makes clients with 3 to 20 training, 0 to 3 validation and 1 to 6 test examples, seen under two views in turn."""
     rng = np.random.default_rng(seed)
     sizes = [torch.from_numpy(rng.integers(low, high, clients)) for low, high in ((3, 21), (0, 4), (1, 7))]
     number = int(sum(sizes).sum())
@@ -43,12 +43,12 @@ def made(
 def after(
     data: FederatedData, *shifts: Shift, round: int = 0, seed: int = 0, warm: Tensor | None = None
 ) -> FederatedData:
-    """The data after one round's shifts."""
+    """Returns the data after one round's shifts."""
     return apply_shifts(data, shifts, round, seed, data.population if warm is None else warm)[0]
 
 
 def lists(data: FederatedData, *names: str) -> list[list[list[int]]]:
-    """The index lists of each client, in order."""
+    """Returns the index lists of each client, in order."""
     kept = [index for name in names or ALL if (index := getattr(data, name)) is not None]
     return [[one.tolist() for one in index] for index in kept]
 
@@ -58,7 +58,7 @@ def everything(data: FederatedData) -> tuple[list[list[list[int]]], list[int]]:
 
 
 def seen(data: FederatedData, client: int, *names: str) -> Counter[tuple[float, int]]:
-    """Inputs and labels as a client sees them."""
+    """Returns inputs and labels as a client sees them."""
     pairs: Counter[tuple[float, int]] = Counter()
     for index in (getattr(data, name) for name in names or VISIBLE):
         if index is not None:
@@ -77,7 +77,7 @@ def rows(moves: ShiftLog) -> list[tuple[int, ...]]:
 
 
 def two_clients(**more: object) -> FederatedData:
-    """Client 0 has labels 0 and 1 and an untested 2, client 1 has 1 and 2 and an untested 0."""
+    """Makes client 0 with labels 0 and 1 and an untested 2, and client 1 with 1 and 2 and an untested 0."""
     labels = ids(0, 0, 1, 2, 1, 2, 2, 0, 0, 1, 1, 2, 0, 2)
     examples = Examples(torch.arange(14)[:, None].float(), labels, 3)
     train = ClientIndex.from_lists([ids(0, 1, 2, 3), ids(4, 5, 6, 7)])
@@ -87,7 +87,7 @@ def two_clients(**more: object) -> FederatedData:
 
 
 def with_sizes(*sizes: int) -> FederatedData:
-    """One label, one client a size, two test examples each."""
+    """Makes one client per size, with one label and two shared test examples."""
     total = sum(sizes)
     examples = Examples(torch.arange(total)[:, None].float(), torch.zeros(total, dtype=torch.int64), 1)
     train = ClientIndex.from_sizes(torch.arange(total), torch.tensor(sizes))
@@ -96,13 +96,13 @@ def with_sizes(*sizes: int) -> FederatedData:
 
 
 def held(data: FederatedData, *names: str) -> Tensor:
-    """Numbers of the examples that clients have, ascending."""
+    """Returns the sorted numbers of the examples that clients have."""
     indices = [getattr(data, name).entries for name in names if getattr(data, name) is not None]
     return (torch.cat(indices) % len(data.examples)).sort().values
 
 
 def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
-    """Shifts the data up to the round after the completed ones, by shifts of `all` participants."""
+    """Shifts the data up to a round, counted in completed rounds, with all clients as participants."""
     for number in range(round + 1):
         data, _ = apply_shifts(data, shifts, number, seed, data.population)
     return data

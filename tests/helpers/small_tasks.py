@@ -1,4 +1,4 @@
-"""Small data and tasks next to classification: numbers and sentences of two clients."""
+"""Small data and tasks other than classification: numbers and sentences of two clients."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def sentences(**changes: Any) -> ArrayData:
 
 
 class Bigram(nn.Module):
-    """Logits of the next token by the last one, a table."""
+    """Table of logits for the next token given the last one."""
 
     def __init__(self, vocabulary: int = 4):
         super().__init__()

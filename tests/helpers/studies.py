@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
         },
     },
     "local": {"epochs": 1, "batch_size": 10},
-    "pictures": {"formats": []},  # they would take two seconds a run
+    "pictures": {"formats": []},  # they would take two seconds per run
     "algorithm": {"class_path": "FedGroup", "init_args": {"num_clusters": 2, "pretrain_scale": 3}},
 }
 STUDY: dict[str, Any] = {
@@ -52,7 +52,7 @@ ALGORITHMS = {
 
 
 def study_file(folder: Path, **changes: Any) -> Path:
-    """A study's file, with some of its options changed."""
+    """Writes a study's file with some options changed."""
     path = folder / "study-to-run.yaml"
     path.write_text(yaml.safe_dump(STUDY | changes))
     return path
@@ -66,9 +66,9 @@ def tune_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "lit_cfl", "tune", *words]
 
 
-@pytest.fixture(scope="module")  # other files start a Ray of their own in the same process
+@pytest.fixture(scope="module")  # other files start their own Ray in the same process
 def cluster() -> Iterator[None]:
-    """Ray with two cores and one GPU that is none, for the tests of a file. A fixture of `conftest.py`."""
+    """Runs Ray with two cores and a pretended GPU for the tests of a file; a fixture for `conftest.py`."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:

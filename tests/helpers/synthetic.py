@@ -1,4 +1,4 @@
-"""A trainable that takes no time. A module of its own, which workers import without PyTorch."""
+"""A trainable that takes no time, in a separate module that workers import without PyTorch."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ ROUNDS = 8
 
 
 def synthetic(config: dict[str, Any]) -> None:
-    """Reports a score that grows by its eta_g each round."""
+    """Reports a score that grows by eta_g in each round."""
     eta = config.get("algorithm.eta_g", config.get("FedGroup.eta_g", 0.05 * config.get("IFCA.num_clusters", 0)))
     for done in range(1, ROUNDS + 1):
         told = {"val/weighted_accuracy": round(done * eta, 9), "traffic/mib": 10 * eta, "rounds": done}

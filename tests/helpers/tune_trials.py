@@ -1,4 +1,4 @@
-"""Trials of a study without Ray: a searcher that says what it is told to, and trials that end at once."""
+"""Trials of a study without Ray: a searcher that follows a script, and trials that end at once."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ METRIC = "val/weighted_accuracy"
 
 
 class Script:
-    """Asks for the settings of a list, and notes what it hears."""
+    """Searcher that proposes the settings of a list, and records the results that it receives."""
 
     learns = True
 
@@ -36,7 +36,7 @@ def new_trials(folder: Path, settings: Sequence[Mapping[str, Any]], limit: int =
 
 
 def run_all(trials: Trials, figures: Mapping[Any, float]) -> list[dict[str, Any]]:
-    """Runs each trial to its end, and returns the values of those that were trained."""
+    """Runs each trial to its end; returns the values of those that were trained."""
     trained = []
     while (record := trials.next()) is not None:
         trained.append(record.values)

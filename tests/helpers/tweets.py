@@ -1,4 +1,4 @@
-"""Tweets in the Hub's form, and word vectors for them, written by code."""
+"""Writes tweets in the Hub's format, and word vectors for them."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ VECTORS = "good 1 2 3\nbad -1 -2.5 -3e0\nunheard 7 7 7\n, 4 5 6\n"
 
 
 def tweets(folder: Path, rows: list[tuple[Any, Any, Any]] = TWEETS) -> str:
-    """A folder in the Hub's form; the split `test` has other users, as there."""
+    """Writes a folder in the Hub's format; as on the Hub, the split `test` has other users."""
     parts = {"train": rows, "test": [("of somebody else", "zoe", 4), ("no opinion", "yan", 2)]}
     columns = {
         split: {

@@ -1,4 +1,4 @@
-"""Runs that are tracked by W&B, in children: wandb keeps a service and a login for the whole of a process."""
+"""Runs tracked by W&B in child processes, since wandb keeps a service and a login for a whole process."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ _WHOLE, _LAST = 1, 4
 
 
 def tracked(path: Path, *options: str, rounds: int = 4, **variables: str | None) -> int:
-    """Runs the quickstart, small, with PNGs; returns the exit code. Variables are of W&B, without their prefix."""
+    """Runs a small quickstart with PNGs; returns the exit code. Variables are W&B's, without their prefix."""
     return tracked_command(start(path, "--pictures.formats", "[png]", *options, rounds=rounds), **variables)
 
 
@@ -36,28 +36,28 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 
 def set_variables(**variables: str | None) -> None:
-    """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures, if any, at the end."""
+    """Sets a child's W&B variables, shows notices on screen (pytest would keep them), and draws pictures at the end."""
     trackers.SHARE = 0.0
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         del os.environ[name]
-    own = {"NETRC": "/dev/null", "WANDB_CONFIG_DIR": "/dev/null"}  # nobody is logged in
+    own = {"NETRC": "/dev/null", "WANDB_CONFIG_DIR": "/dev/null"}  # no login
     os.environ.update(own | {f"WANDB_{name}": value for name, value in variables.items() if value is not None})
 
 
 def notes(output: Path) -> list[str]:
-    """The notices that a child printed."""
+    """Returns the notices that a child printed."""
     return re.findall(r"^Note: (.*)\.$", output.read_text(), flags=re.MULTILINE)
 
 
 def folders(run: Path) -> list[Path]:
-    """Its W&B folders, in order."""
+    """Returns a run's W&B folders, in order."""
     return folders_of(run / "wandb", "*")
 
 
 def records(folder: Path) -> list[Any]:
-    """All that a folder's file holds."""
+    """Returns all records in a folder's file."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     (path,) = folder.glob("*.wandb")
@@ -65,18 +65,18 @@ def records(folder: Path) -> list[Any]:
 
 
 def logged(run: Path) -> list[dict[str, float]]:
-    """All rounds that its folders hold."""
+    """Returns all rounds in a run's folders."""
     return [row for folder in folders(run) for row in history(folder)]
 
 
 def history(folder: Path) -> Iterator[dict[str, float]]:
-    """The rows that were logged into one folder, up to where it was cut off."""
+    """Yields the rows logged into a folder, up to where it was cut off."""
     from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record
 
     for path in folder.glob("*.wandb"):
         for _, data in entries(path.read_bytes()):
-            with suppress(DecodeError):  # a disk that was full may leave holes
+            with suppress(DecodeError):  # a full disk may leave holes
                 record = Record.FromString(data)
                 if record.WhichOneof("record_type") == "history":
                     items = record.history.item
@@ -84,11 +84,11 @@ def history(folder: Path) -> Iterator[dict[str, float]]:
 
 
 def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The whole entries of a file and where each ends.
+    """Yields the complete entries of a file, each with the position of its end.
 
-    They lie in blocks of 32 KiB; a piece of one has a checksum, its length and its place in the entry before it.
+    They are stored in blocks of 32 KiB; each piece is preceded by a checksum, its length and its place in the entry.
     """
-    at, pieces = _HEADER, b""  # behind the file's own header
+    at, pieces = _HEADER, b""  # after the file's own header
     while at + _HEADER <= len(data):
         room = _BLOCK - at % _BLOCK
         if room < _HEADER:
@@ -96,7 +96,7 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
             continue
         length, place = struct.unpack_from("<HB", data, at + 4)
         at += _HEADER + length
-        if at > len(data) or not place:  # cut off, or zeros behind the end
+        if at > len(data) or not place:  # cut off, or zeros after the end
             return
         pieces += data[at - length : at]
         if place in (_WHOLE, _LAST):
@@ -105,7 +105,7 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def numbers(row: dict[str, object]) -> dict[str, object]:
-    """What of a logged row, or of a row of `metrics.csv`, is a figure of ours."""
+    """Returns the figures of ours in a logged row, or in a row of `metrics.csv`."""
     return {
         name: value
         for name, value in row.items()
@@ -119,7 +119,7 @@ def own_rows(run: Path) -> list[dict[str, object]]:
 
 @contextmanager
 def server_that_refuses() -> Iterator[str]:
-    """The address of a server that takes nobody's key."""
+    """Runs a server that refuses every key; yields its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -147,7 +147,7 @@ class _Refuses(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """As much of W&B's server as a run needs. What it was sent is in `sent`: paths and bodies."""
+    """The parts of W&B's server that a run needs; `sent` records the requests' paths and bodies."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Takes)
@@ -156,36 +156,36 @@ class Server(ThreadingHTTPServer):
         Thread(target=self.serve_forever, daemon=True).start()
 
     def history(self) -> list[dict[str, Any]]:
-        """What it keeps of a run's history: each line where the client wanted it."""
+        """Returns the history of a run: each line at the offset that the client gave."""
         lines: dict[int, dict[str, Any]] = {}
         for path, body in self.sent:
             sent = json.loads(body) if path.endswith("/file_stream") else {}
-            part = sent.get("files", {}).get("wandb-history.jsonl")  # there are none in a slow run's signs of life
+            part = sent.get("files", {}).get("wandb-history.jsonl")  # missing in the heartbeats of a slow run
             for number, line in enumerate(part["content"] if part else ()):
                 lines[part["offset"] + number] = json.loads(line)
         return [lines[number] for number in sorted(lines)]
 
     def rounds(self) -> list[int]:
-        """Of the history."""
+        """Returns the rounds in the history."""
         return [line["round"] for line in self.history()]
 
     def artifacts(self) -> list[bytes]:
-        """What it was sent of artifacts."""
+        """Returns the requests that create artifacts."""
         return [
             body for path, body in self.sent if path == "/graphql" and re.search(rb"mutation CreateArtifact\b", body)
         ]
 
     def handle_error(self, *_: object) -> None:
-        """Ignores errors: wandb closes connections as it likes."""
+        """Ignores errors, since wandb closes connections at any time."""
 
     def close(self) -> None:
-        """Answers nobody from now on."""
+        """Stops the server."""
         self.shutdown()
         self.server_close()
 
 
 def upload(folder: Path) -> Server:
-    """Runs `wandb sync` on a folder. Returns the server, closed, that was sent what it holds."""
+    """Runs `wandb sync` on a folder; returns the closed server that received the contents."""
     server = Server()
     words = [sys.executable, "-m", "wandb", "sync", str(folder)]
     variables = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_CONFIG_DIR": "/dev/null"}
@@ -208,7 +208,7 @@ class _Takes(_Refuses):
         self.server.sent.append((self.path, body))
         self._answer({"data": self._data(json.loads(body))} if self.path == "/graphql" else {})
 
-    do_PUT = do_POST  # noqa: N815  # the name that the library asks for
+    do_PUT = do_POST  # noqa: N815  # the name required by the library
 
     def _data(self, asked: dict[str, Any]) -> dict[str, Any] | None:
         given = asked.get("variables") or {}
@@ -223,14 +223,14 @@ class _Takes(_Refuses):
             teams = {"edges": [{"node": {"name": "someone"}}]}
             return {"viewer": {"id": "v", "entity": "someone", "username": "someone", "flags": "{}", "teams": teams}}
         if "query ArtifactType(" in asked["query"]:
-            return {"project": {"artifact": None}}  # there is none of that name
+            return {"project": {"artifact": None}}  # no artifact of that name exists
         if re.search(r"mutation CreateArtifact\b", asked["query"]):
             artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"id": "s", "latestArtifact": None}}
             return {"createArtifact": {"artifact": artifact}}
         return {"model": self._resumed(given["name"])} if "RunResumeStatus" in asked["query"] else None
 
     def _resumed(self, name: str) -> dict[str, Any] | None:
-        """What a client is told of a run that was begun before."""
+        """Returns the answer about a run that was started before."""
         history = self.server.history()
         if not history:
             return None

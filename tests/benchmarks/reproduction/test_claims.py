@@ -187,7 +187,7 @@ def test_written_files_say_the_same(tmp_path: Path, nothing: RecordedResults):
     assert {row["id"] for row in rows} == {each.id for each in claims()}
     assert all(row["reason"] for row in rows)
     page = (tmp_path / "claims.md").read_text()
-    assert "27 claims: 27 not run" in page
+    assert "27 claims: `not run` 27" in page
     assert page.count("(differs)") == 4
 
 

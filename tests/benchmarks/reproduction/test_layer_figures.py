@@ -138,9 +138,14 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             "needs_fewer_rounds",
             gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
             True,
-            "in 1 of 1 measurements; in all conv1 needs 2 rounds, FMTL 3 rounds: 33% fewer",
+            "in 1 of 1 measurements; in total conv1 needs 2 rounds, FMTL 3 rounds: 33% fewer",
         ),
-        ("needs_fewer_rounds", gaps(rounds(conv1_delta_cos=[-1, -1])), None, "one of both has a Gap > 0 in 0 of 1"),
+        (
+            "needs_fewer_rounds",
+            gaps(rounds(conv1_delta_cos=[-1, -1])),
+            None,
+            "at least one of the two has a Gap > 0 in 0 of 1",
+        ),
         (  # conv1 needs 3 or more, and 1
             "needs_fewer_rounds",
             by_images([[-1, -1], [1, 1]], [[1, 1], [1, 1]]),
@@ -181,13 +186,13 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             "layer_gap_comes_nearer",
             by_images([[0] * 4 + [0.5], [0] * 4 + [0.75]], [[1] * 5, [1] * 5]),
             True,
-            "ahead by 0.50 with the fewer images, by 0.25 with the more",
+            "lead by 0.50 with fewer images, by 0.25 with more",
         ),
         (
             "layer_gap_comes_nearer",
             by_images([[0] * 4 + [1.5], [0] * 4 + [1.75]], [[1] * 5, [1] * 5]),
             False,
-            "ahead by -0.50 with the fewer images, by -0.75",
+            "lead by -0.50 with fewer images, by -0.75",
         ),
         (
             "cosines_separate",
@@ -201,7 +206,7 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             True,
             "+1.00 in the first",
         ),
-        ("l2_coincide", gaps(rounds(conv1_l2=[0.1, 0.2], conv1_delta_l2=[0.1, 0.3])), False, "0.1 at most"),
+        ("l2_coincide", gaps(rounds(conv1_l2=[0.1, 0.2], conv1_delta_l2=[0.1, 0.3])), False, "at most 0.1"),
         ("layer_lasts_longest", gaps(rounds(fc1_delta_cos=[1, 1], whole_delta_cos=[1, -1]), "fc"), True, "FMTL 50%"),
         ("layer_lasts_longest", gaps(rounds(fc1_delta_cos=[1, 1], whole_delta_cos=[1, 1]), "fc"), None, "FMTL 100%"),
         (
@@ -241,7 +246,7 @@ def test_statement_is_about_its_own_images():
     found = judged(content, {GapMeasurement("rotation", "lenet", "cifar10", 500, 0): rounds(conv1_cos=[1, 1])})
     assert [(row["net"], row["images"], row["verdict"], row["seeds"]) for row in found] == [
         ("LeNet", "CIFAR-10", "holds", 1),
-        ("VGG16 an eighth as wide", "CIFAR-10", "not run", 1),
+        ("VGG16 of an eighth of the width", "CIFAR-10", "not run", 1),
         ("VGG16", "CIFAR-10", "not run", 1),
     ]
 
@@ -294,7 +299,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     (tmp_path / GAPS).unlink()
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
-    assert "![Figure 4: LeNet in place of VGG16, CIFAR-10](figures/layercfl-4-lenet.png)" in page
+    assert "![Figure 4: LeNet instead of VGG16, CIFAR-10](figures/layercfl-4-lenet.png)" in page
     with Image.open(tmp_path / "figures" / "layercfl-4-lenet.png") as picture:
         colours = {colour: count for count, colour in picture.convert("RGB").getcolors(2**24) or []}
     like, unlike = (tuple(map(int, viridis(share, bytes=True)[:3])) for share in (1.0, 0.0))

@@ -101,7 +101,7 @@ def test_pairs_in_another_order_than_the_papers_are_named_and_equal_ones_are_not
         for name, value in printed.items()
     ]
     (line, _) = _order(cells)
-    assert line.endswith("our defaults: 2 of 6 pairs are the other way: FedAvg and IFCA, FedAvg and FeSEM.")
+    assert line.endswith("our defaults: 2 of 6 pairs reversed: FedAvg and IFCA, FedAvg and FeSEM.")
     (line, _) = _order(cells[1:])
     assert line.endswith("our defaults: kept.")
 
