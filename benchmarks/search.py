@@ -18,6 +18,7 @@ from typing import Any
 
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.runs.run import run
+from lit_cfl.tune.options import StudyRequest
 from lit_cfl.tune.search import run_study
 from lit_cfl.tune.study import Limits, Study
 
@@ -46,7 +47,7 @@ def studied(base: dict[str, Any], path: Path, trials: int, concurrent: int | Non
     """Runs a study; returns the seconds from its first trial's first round to its last trial's end."""
     space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's value
     study = Study(base, space, scheduler="FIFOScheduler", num_repeats=0, limits=Limits(concurrent=concurrent))
-    run_study(study, path, say=lambda line: None)
+    run_study(StudyRequest(study, path), say=lambda line: None)
     return span(path / "trials")
 
 

@@ -84,7 +84,7 @@ def _search(request: StudyRequest) -> int:
         dry_run.show(console, request.study, path, request.address)
         return 0
     try:
-        result = run_study(request.study, path, request.resume is not None, request.address, partial(_say, console))
+        result = run_study(request, partial(_say, console))
     except Interrupted as stop:
         _say(console, f"Interrupted. Resume with: lit-cfl tune --resume {quote(str(path))}")
         return 128 + stop.signum

@@ -42,4 +42,4 @@ def tune(
         request = parse_study([*named, *whole], study if isinstance(study, Mapping) else None)
         if request.dry_run:
             raise InputError("--dry-run is for the command lit-cfl tune; leave it out here")
-        return run_study(request.study, request.directory, request.resume is not None, request.address, say)
+        return run_study(request, say)

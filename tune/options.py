@@ -48,23 +48,17 @@ class StudyRequest:
 
     Args:
         study: Study with its whole base.
-        study_dir: Directory of its files; None = runs/<name>-<time>.
-        resume: Study directory to continue, or None.
+        directory: Directory of its files.
+        resume: Continue the study in this directory.
         address: Address of a Ray cluster; None = this machine.
         dry_run: Print what would run, and run nothing.
     """
 
     study: Study
-    study_dir: str | None
-    resume: str | None
-    address: str | None
-    dry_run: bool
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the study's files; by default a new one at each call."""
-        where = self.study_dir if self.resume is None else self.resume
-        return default_run_directory(self.study.name) if where is None else resolve_directory(where, "--study_dir")
+    directory: Path
+    resume: bool = False
+    address: str | None = None
+    dry_run: bool = False
 
 
 class AsWritten:
@@ -140,7 +134,9 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
         base = base_config(study.base, None if resume else folder)
     if resume:
         base = without_code_inside(base, Path(resume))
-    return StudyRequest(replace(study, base=base), study_dir, resume, address, dry_run)
+    where = study_dir if resume is None else resume
+    directory = default_run_directory(study.name) if where is None else resolve_directory(where, "--study_dir")
+    return StudyRequest(replace(study, base=base), directory, resume is not None, address, dry_run)
 
 
 def _refuse_parts(words: Sequence[str]) -> None:

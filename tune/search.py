@@ -18,11 +18,11 @@ from lit_cfl.storage.lock import locked
 from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_shared_folder
+from lit_cfl.tune.options import StudyRequest
 from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import DEFAULT, FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
 from lit_cfl.tune.repeats import repeat
 from lit_cfl.tune.searchers import make_searcher
-from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial, share
 from lit_cfl.tune.trials import Trials
@@ -33,22 +33,18 @@ _RAY = "ray"  # folder of a study directory
 _PENDING = "TUNE_MAX_PENDING_TRIALS_PG"  # number of settings that Ray requests before it can start them
 
 
-def run_study(
-    study: Study, path: Path, resume: bool = False, address: str | None = None, say: Callable[[str], None] = print
-) -> StudyResult:
+def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> StudyResult:
     """Runs a study into its directory.
 
     Args:
-        study: Study with its whole base.
-        path: Directory of the study.
-        resume: Continue the study in this directory.
-        address: Address of a Ray cluster; None = this machine.
+        request: The study, and where and how it runs.
         say: Prints a line.
 
     Raises:
         InputError: The study cannot be run, or its files are damaged; nothing was started then.
         Interrupted: SIGINT or SIGTERM arrived; the study can be resumed.
     """
+    study, path, resume = request.study, request.directory, request.resume
     if not resume:
         require_unused(path)
     lines = ProgressLines(say)
@@ -64,7 +60,7 @@ def run_study(
             trials.load(study.limits.trial_minutes)
         with stoppable(path):
             try:
-                with connected(address, study.resources):
+                with connected(request.address, study.resources):
                     result = _run(prepared, trials, path, lines)
             finally:
                 trials.seal()
