@@ -53,9 +53,9 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
         if len(clusters)
         else "unknown: nothing will be scored by them",
-        "skew": data.skew,
+        "skew": {"feature": "of inputs", "label": "of labels"}.get(data.skew, "that of the data, or of several kinds"),
         "shift": ", ".join(type(shift).__name__ for shift in shifts) or "none",
-        "partition": partition_hash(data),
+        "fingerprint": partition_hash(data),
     }
     for title, value in lines.items():
         console.print(f"{title:<18} {value}", soft_wrap=True)

@@ -94,11 +94,11 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
     """Describes the clusters of a run without known true clusters."""
     lines = ["The true clusters of these clients are not known, so agreement with them cannot be measured."]
     silhouette = finished.summary["clusters/silhouette"]
-    separated = "not known" if silhouette is None else f"{silhouette:.2f} (1 = well apart, 0 = none)"
     for part in finished.seeds or [finished]:
         for_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
         lines.append(f"Cluster sizes{for_seed}: {_cluster_sizes(part.path)}.")
-    lines.append(f"Silhouette of the updates: {separated}.")
+    if silhouette is not None:
+        lines.append(f"Silhouette of the updates: {silhouette:.2f} (1 = well apart, 0 = none).")
     if finished.baseline is None:
         return [*lines, "To see what clustering gains, set baseline: FedAvg."]
     gains = [gain for pair in _scored(finished, finished.baseline, score) for gain in _gains(*pair, score)]

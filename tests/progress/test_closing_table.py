@@ -66,6 +66,9 @@ def test_without_true_clusters_their_sizes_and_the_silhouette_are_told(tmp_path:
     assert "Cluster sizes: 2, 3." in lines  # the newcomer trained nothing
     assert "Silhouette of the updates: 0.38 (1 = well apart, 0 = none)." in lines
     assert "To see what clustering gains, set baseline: FedAvg." in lines
+    unknown = ended(tmp_path / "unknown", "IFCA", MINE)
+    unknown.summary["clusters/silhouette"] = None
+    assert "Silhouette" not in "".join(printed(unknown))
 
 
 @pytest.mark.parametrize(
