@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from cohorts import chosen, cohort, made, plain_fit
+from lanes import thinned
 from lightning import LightningModule
 from ragged import in_groups
 from torch import Tensor, nn
@@ -113,8 +114,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(chain_loop, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
 
 
-@pytest.mark.parametrize("prox", [0.0, 0.3])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(("name", "prox"), thinned(TASKS, [0.0, 0.3]))
 @pytest.mark.usefixtures("form")
 def test_every_chain_trains_as_autograd_does(name: str, prox: float):
     require_same_as_plain(name, work_of(name, prox=prox))
@@ -134,8 +134,10 @@ def test_every_budget_trains_as_autograd_does(budget: str):
     require_same_as_plain("groups", work_of("groups", budget=BUDGETS[budget], prox=0.1))
 
 
-@pytest.mark.parametrize("name", ["linear", "groups", "deep", "regression", "linear regression"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    thinned(["linear", "groups", "deep", "regression", "linear regression"], [torch.float32, torch.float64]),
+)
 @pytest.mark.usefixtures("form")
 def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
     plan = Plan(precision="64-true" if dtype == torch.float64 else "32-true")
@@ -283,8 +285,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("clip", [None, 0.5])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "clip"), thinned(OPTIMIZERS, [None, 0.5]))
 def test_every_optimizer_trains_as_pytorchs(optimizer: str, clip: float | None):
     local = replace(LOCAL, gradient_clip=clip)
 

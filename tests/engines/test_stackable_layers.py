@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from lanes import thinned
 from quadratic import ids, rng
 from ragged import reasons_against
 from torch import Tensor, nn
@@ -184,7 +185,7 @@ def text_data(tokens: bool) -> FederatedData:
     return FederatedData(examples, train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", thinned(NETS))
 def test_clients_of_the_papers_recurrent_nets_end_alike_in_every_engine(name: str):
     data = text_data(name.endswith("tokens"))
 

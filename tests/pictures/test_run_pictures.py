@@ -1,5 +1,6 @@
 """Pictures of runs: what stands where, colours, samples, and when they are drawn."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from digits_experiment import digits
+from drawing import let_runs_draw
 from matplotlib.figure import Figure as Drawn
 from matplotlib.patches import Patch
 
@@ -259,8 +261,18 @@ def drawn_in(path: Path, ending: str = ".png") -> list[str]:
 COMPARING = ["clients", "curve", "histogram", "memberships", "similarity"]
 
 
-def test_run_draws_its_pictures_at_the_end_without_wandb_too(pictures: None, tmp_path: Path):
-    run(digits(baseline=FedAvg()), tmp_path / "run")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a baseline and all pictures. Not to be changed."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    let_runs_draw(True)
+    run(digits(baseline=FedAvg()), path)
+    let_runs_draw(False)
+    return path
+
+
+def test_run_draws_its_pictures_at_the_end_without_wandb_too(finished: Path, pictures: None, tmp_path: Path):
+    shutil.copytree(finished, tmp_path / "run")
     assert (drawn_in(tmp_path / "run"), drawn_in(tmp_path / "run", ".pdf")) == (COMPARING, [])  # PDFs only if asked for
     assert drawn_in(tmp_path / "run" / "baseline") == ["curve", "histogram"]  # it compares nobody, and has one model
     assert (tmp_path / "run" / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -286,13 +298,11 @@ def test_pictures_of_the_same_run_have_the_same_bits(pictures: None, tmp_path: P
         assert file.read_bytes() == (tmp_path / "two" / "pictures" / file.name).read_bytes(), file.name
 
 
-def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(pictures: None, tmp_path: Path):
-    experiment = digits(baseline=FedAvg(), pictures=Pictures(["png"]))
-    curve = tmp_path / "run" / "pictures" / "curve.png"
-    run(experiment, tmp_path / "run")
+def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(finished: Path, pictures: None, tmp_path: Path):
+    curve = shutil.copytree(finished, tmp_path / "run") / "pictures" / "curve.png"
     both = curve.read_bytes()
     curve.unlink()
-    run(experiment, tmp_path / "run", mode="resume")
+    run(digits(baseline=FedAvg()), tmp_path / "run", mode="resume")
     assert curve.read_bytes() == both
 
 
@@ -320,13 +330,14 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     assert last == (6, ["curve", "histogram", "memberships"])
 
 
-def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(pictures: None, tmp_path: Path):
-    experiment = digits(pictures=Pictures(["png"]))
-    run(experiment, tmp_path / "run")
+def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(
+    finished: Path, pictures: None, tmp_path: Path
+):
+    shutil.copytree(finished, tmp_path / "run")
     for file in (tmp_path / "run" / "pictures").iterdir():
         file.unlink()
     (tmp_path / "run" / "summary.json").unlink()  # killed between its last round and its end
-    run(experiment, tmp_path / "run", mode="resume")
+    run(digits(baseline=FedAvg()), tmp_path / "run", mode="resume")
     assert drawn_in(tmp_path / "run") == COMPARING
 
 
