@@ -171,7 +171,7 @@ def started(case: str, way: str, against: Path | None, threads: int) -> "subproc
 
 
 def processor() -> str:
-    from lit_cfl.runs.run_directory import processor_name  # not at the top: the served checkout may be an earlier one
+    from lit_cfl.runs.environment import processor_name  # not at the top: the served checkout may be an earlier one
 
     widest = torch.backends.cpu.get_cpu_capability()
     return f"{processor_name()} ({widest}), {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

@@ -28,7 +28,7 @@ from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
-from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
+from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
 from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.engines.workload import Workload, measure_workload
@@ -234,7 +234,7 @@ class Experiment:
         return prepared, self.choose_own_plan(self._workload(seed, prepared.data))
 
     def _on_cpu(self) -> "Experiment":
-        engine: EngineOption = "trainer" if self.engine == "trainer" else "auto"
+        engine: EngineOption = REFERENCE if self.engine == REFERENCE else "auto"
         precision: Precision = "32-true" if self.precision == "16-mixed" else self.precision  # a CPU has no 16-mixed
         return replace(self, engine=engine, device="cpu", precision=precision, plan=None)
 

@@ -8,7 +8,7 @@ The data are 100 clients of 60 images; a round has 20 of them, batches of 10, 10
 for some rounds in a fresh process and takes the median of the rounds after the first two. A round is everything between
 two server states, for ours as for theirs. The table shows the median over turns in ms per client-step, and in brackets
 the median of the ratio to ours within a turn.
-times as long as ours that is, turn by turn, the median again.
+
 Each has its fastest setting on two cores: pfl-research two processes of one thread, FedLab its loader of tensors in
 memory, Flower two processes without its waits, FedJAX its default, which uses both cores. Ours has the rule's plan: one
 thread for the linear model and the MLP, two for the CNN.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import floor, log10
 from pathlib import Path
 
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
@@ -276,11 +277,14 @@ def _paper(cell: Cell) -> str:
 
 
 def _with_spread(found: Measured | None) -> str:
-    """Formats the mean, standard deviation and number of seeds, with non-breaking spaces."""
+    """Formats mean, standard deviation and number of seeds; the mean has the decimals of the deviation's two digits."""
     if found is None:
         return ""
-    spread = "" if found.std is None else f" ± {found.std:.2g}"
-    return f"{_number(found.mean)}{spread} ({len(found.values)})".replace(" ", "\N{NO-BREAK SPACE}")
+    words = _number(found.mean)
+    if found.mean is not None and found.std:
+        decimals = max(0, 1 - floor(log10(found.std)))
+        words = f"{found.mean:.{decimals}f} ± {found.std:.{decimals}f}"
+    return f"{words} ({len(found.values)})".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _order(cells: Sequence[Judged]) -> list[str]:

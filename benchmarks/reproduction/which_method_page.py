@@ -250,7 +250,7 @@ def _held_out(found: Sequence[Entry]) -> Iterator[str]:
         return
     yield from ["## Newcomers", ""]
     yield "30 % of the clients join after the last round. The table has their accuracy in %, in brackets that of the"
-    yield from ["other clients. Options are those that the first edition chose, if it had the system.", ""]
+    yield from ["other clients. Options are those that the system's search chose, mostly in the first edition.", ""]
 
     def cell(entry: Entry) -> str:
         newcomers = entry.mean("newcomers_accuracy")
@@ -265,7 +265,7 @@ def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]
     if not others:
         return
     yield from ["## Another number of clusters", ""]
-    yield from ["Accuracy in %, options otherwise as the first edition chose them with the true number.", ""]
+    yield from ["Accuracy in %. Other options are those that the search chose with the true number of clusters.", ""]
     known = {(f"{entry.data}, {entry.variant.removeprefix('clusters ')}", entry.system): entry for entry in others}
     chosen = {(e.data, e.system): e.options for e in others}
     for entry in found:

@@ -126,6 +126,7 @@ class ClientLoop(ABC):
         seeds_global_generators: True if modules may draw random numbers themselves.
         reads_bytes: True if `fit`, on a CPU, accepts inputs as the bytes in which they are stored.
         reports_every_loss: False if a loss of NaN may mean that a module reported none.
+        uses_compiled_steps: True if sums on a CPU round as `describe_steps` says.
     """
 
     name: ClassVar[str]
@@ -133,6 +134,7 @@ class ClientLoop(ABC):
     seeds_global_generators: ClassVar[bool] = False
     reads_bytes: ClassVar[bool] = False
     reports_every_loss: ClassVar[bool] = True
+    uses_compiled_steps: ClassVar[bool] = False
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         self.layout, self.plan, self.local = layout, plan, local

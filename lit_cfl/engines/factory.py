@@ -6,7 +6,7 @@ from lightning import LightningModule
 
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
-from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions
+from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import Notice
 
@@ -47,6 +47,6 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
     """Warns the user if clients could train faster, with the reason why they do not."""
     task = workload.task
-    if task is not None and asked != "trainer" and plan.engine == "trainer":
+    if task is not None and asked != REFERENCE and plan.engine == REFERENCE:
         reasons = "; ".join(task.trainer_reasons) or f"precision {plan.precision}"
         warnings.warn(f"clients are trained by lightning.Trainer, which is slower: {reasons}", Notice, stacklevel=2)

@@ -24,7 +24,10 @@ def load_library() -> tuple[Any, str]:
     found = torch.backends.cpu.get_cpu_capability()
     kind = found if found in built else "DEFAULT"
     if kind not in built:
-        return None, f"{WITHOUT} (no C++ compiler was found during installation)"
+        return (
+            None,
+            f"{WITHOUT} (not compiled: no C++ compiler during installation, or `python hatch_build.py` not run)",
+        )
     try:
         library = ctypes.CDLL(str(built[kind]))
         library.source.restype = ctypes.c_char_p

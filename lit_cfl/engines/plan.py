@@ -17,7 +17,8 @@ import torch
 from lit_cfl.errors import InputError
 
 WayName = Literal["trainer", "loop", "chain", "stack"]
-EngineOption = Literal["auto", "trainer", "loop", "chain", "stack", "ray"]
+EngineOption = Literal["auto", WayName, "ray"]
+REFERENCE: WayName = "trainer"  # the way that can train every module
 Precision = Literal["32-true", "64-true", "tf32", "16-mixed", "bf16-mixed", "bf16-true"]
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
@@ -50,7 +51,7 @@ class PlanOptions:
 class Plan:
     """How local training is computed. Fields as in `PlanOptions`; rows are float64 for `64-true`, else float32."""
 
-    engine: WayName = "trainer"
+    engine: WayName = REFERENCE
     device: str = "cpu"
     precision: Precision = "32-true"
     threads: int = 1

@@ -1,4 +1,4 @@
-"""Lists the ways to train clients locally; no other file names them."""
+"""Lists the ways to train clients locally. Only `plan.py` names them, too: the names that an option may have."""
 
 from lit_cfl.engines.chain.loop import ChainLoop
 from lit_cfl.engines.cohort_fit import ClientLoop

@@ -1,5 +1,6 @@
 """Curves over rounds and traffic: of a run, and of groups of runs with a band over their seeds."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -12,6 +13,7 @@ from lit_cfl.pictures.panels import BLACK, LINE_COLOURS, Curve, Panel, Style
 from lit_cfl.scores import ACCURACY, Score
 
 _MOST_POINTS = 500  # maximum number of points of a curve
+_SHARES = re.compile(r"accuracy|balanced_accuracy|auroc(_\d+)?|f1(_\d+)?|calibration_error")  # scores from 0 to 1
 _LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _SPLITS = {  # column before the score's name: its line, what it is
     "test/weighted": ("-", "test"),
@@ -59,7 +61,7 @@ def limits_of(column: str, score: Score) -> tuple[float, float]:
     """Returns the minimum and maximum of a metric's range, which limit its band."""
     if column.startswith(("clusters/ari", "clusters/churn")):
         return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
-    if score == ACCURACY and column.endswith(ACCURACY.name):
+    if column.endswith(f"_{score.name}") and _SHARES.fullmatch(score.name):
         return 0.0, 1.0
     return (0.0, inf) if column in ("clusters/count", "train/discrepancy") else (-inf, inf)
 
@@ -120,7 +122,8 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
         return Curve(name, rounds, mean)
     deviation, (least, most) = [one.deviation[k] for k in kept], limits
     pairs = list(zip(mean, deviation, strict=True))
-    low, high = [max(least, m - d) for m, d in pairs], [min(most, m + d) for m, d in pairs]
+    low = [max(min(least, m), m - d) for m, d in pairs]  # your own score of such a name may have another range
+    high = [min(max(most, m), m + d) for m, d in pairs]
     return Curve(name, rounds, mean, low, high, [f"{m:.{digits}f} ± {d:.{digits}f}" for m, d in pairs])
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import TaskTraits, mean_steps
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
@@ -87,7 +88,8 @@ def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
         The mini-batches of all clients of the round together, and their estimated seconds.
     """
     plan = prepared.engine.plan
-    computes = plan.device == "cpu" and not plan.workers and not (plan.engine == "chain" and plan.threads > 1)
+    has_threads = get_way(plan.engine).is_collective and plan.threads > 1
+    computes = plan.device == "cpu" and not plan.workers and not has_threads
     cohort = replace(prepared.cohorts, dropout=0.0).at(0, prepared.data.population, prepared.seed)
     lengths = _lengths(prepared, cohort)
     _seconds(prepared, cohort, lengths.clamp(max=1))  # warm-up: the first fit also loads libraries

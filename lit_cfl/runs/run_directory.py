@@ -3,28 +3,24 @@
 import csv
 import json
 import os
-import platform
 import re
 import secrets
-import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import torch
 
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import save_partition
-from lit_cfl.engines.library import describe_steps
-from lit_cfl.errors import InputError
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
 from lit_cfl.runs.client_rounds import drop_parts, part_name, write_part
+from lit_cfl.runs.environment import environment, resumed_environment
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import read_run_id, require_unused, write_config
@@ -44,7 +40,6 @@ _FILES = (
     *_AT_THE_END,
 )
 _PUT_BACK = "the algorithm or the task was changed since; restore it, or start a new run"
-_PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
 
 def default_run_directory(name: str) -> Path:
@@ -136,7 +131,7 @@ class RunDirectory:
         if saved is None:
             self._start(data)
         else:
-            self._restore(saved, data)
+            self._restore(saved, data, Plan(**config["plan"]))
         write_config(self.path, config, self.run_id)
 
     def _last_round_written(self) -> int:
@@ -169,13 +164,21 @@ class RunDirectory:
                     "or remove checkpoint.pt to start again at round 1"
                 )
 
-    def _restore(self, saved: Mapping[str, Any], data: FederatedData) -> None:
+    def _restore(self, saved: Mapping[str, Any], data: FederatedData, plan: Plan) -> None:
         self.digests = dict(saved["digests"])
         drop_parts(self.path, self.digests)
         for table in self._tables:
             table.cut_back(saved["tables"][table.path.name])
         self.rows = read_table(self.metrics.path)
-        self._write_environment(saved["environment"])
+        now, changes = resumed_environment(saved["environment"], plan, saved["round"])
+        if changes:
+            warnings.warn(
+                f"{self.path} is resumed with {changes}: sums may round differently from here on, so the result may "
+                "not be that of a run without the interruption",
+                Notice,
+                stacklevel=4,
+            )
+        self._write_environment(now)
         if digest_of(self.path / _PARTITION) != self.digests.get(_PARTITION):
             self._write_partition(data)
 
@@ -287,34 +290,3 @@ class RunDirectory:
         with name_write_errors(target.parent):
             target.parent.mkdir(exist_ok=True)
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
-
-
-def processor_name() -> str:
-    """Returns the name of the processor, since another one may round sums differently."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def environment() -> dict[str, Any]:
-    """Collects versions and hardware, without personal data."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "python": sys.version.split()[0],
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "processor": processor_name(),
-        "chains": describe_steps(),
-        "gpus": gpus,
-        "packages": {package: _version_of(package) for package in _PACKAGES},
-    }
-
-
-@cache  # searching for all of them takes 8 ms
-def _version_of(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

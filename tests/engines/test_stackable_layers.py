@@ -131,13 +131,6 @@ def test_no_gradient_reaches_the_padding_row_of_any_lane(padding: int):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_compiler_takes_a_plain_layer_as_one_graph(kind: type[Cells]):
-    fused, plain = cells(kind, bidirectional=True)
-    traced = torch.compile(plain, backend="eager", fullgraph=True)
-    exactly(flat(traced(normal(2, 5, 6, 4)))[0], fused(normal(2, 5, 6, 4))[0])
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_packed_and_single_sequences_are_refused(kind: type[Cells]):
     _, plain = cells(kind)
     for inputs in (pack_sequence([normal(0, 5, 4), normal(1, 3, 4)]), normal(0, 5, 4)):

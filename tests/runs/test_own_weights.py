@@ -89,6 +89,24 @@ def test_worker_with_another_frozen_base_does_no_work(tmp_path: Path, monkeypatc
         worker.Worker([spec], [])._get_engine()
 
 
+def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.MonkeyPatch):
+    def task() -> Classification:
+        return Classification(Fixed())
+
+    engine = build_engine(task, Plan(), 0, LocalTraining())
+    constants = digest_of_constants(engine.template, engine.layout)
+    monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
+    monkeypatch.setattr(worker, "describe_steps", lambda: "PyTorch alone")
+    for steps in ("", "PyTorch alone"):  # "" = it does not matter
+        spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps=steps)
+        assert worker.Worker([spec], [])._get_engine().layout == engine.layout
+    spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps="compiled for AVX2")
+    with pytest.raises(
+        InputError, match=r"would train small nets otherwise \(PyTorch alone\) .* \(compiled for AVX2\)"
+    ):
+        worker.Worker([spec], [])._get_engine()
+
+
 class Fixed(nn.Module):
     """Starts from the same weights under every seed."""
 

@@ -49,6 +49,7 @@ class ChainLoop(ClientLoop):
     name = "chain"
     is_collective = True
     reads_bytes = True
+    uses_compiled_steps = True
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         super().__init__(module, layout, plan, local)

@@ -23,6 +23,7 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.cohort_fit import Ended
 from lit_cfl.engines.fit_request import FitRequest
+from lit_cfl.engines.library import describe_steps
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import shares as work
@@ -32,6 +33,7 @@ from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.engines.ray.worker import EngineSpec, to_arrays
 from lit_cfl.engines.scorer import ModelName, Outcomes, split_reads, split_reads_by_model
 from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
+from lit_cfl.engines.ways import get_way
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
 # Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, or fewer above 200,000 parameters.
@@ -125,7 +127,9 @@ class RayEngine(Engine):
             deterministic = torch.are_deterministic_algorithms_enabled()
             plan = replace(self.plan, workers=0)  # Ray shows an actor no other GPU, so its own is number 0
             constants = digest_of_constants(self.template, self.layout)
-            spec = EngineSpec(self._task, plan, self.seed, self.local, deterministic, constants)
+            compiled = plan.device == "cpu" and get_way(plan.engine).uses_compiled_steps
+            steps = describe_steps() if compiled else ""
+            spec = EngineSpec(self._task, plan, self.seed, self.local, deterministic, constants, steps)
             self._pool = WorkerPool(spec, self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # in case `close` is never called
         return self._pool

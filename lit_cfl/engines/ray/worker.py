@@ -15,6 +15,7 @@ from torch import Tensor
 from lit_cfl.data import Examples
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.library import describe_steps
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
@@ -34,6 +35,7 @@ class EngineSpec:
         plan: Plan of the worker's engine, which has no workers.
         deterministic: True for deterministic operations only on a GPU, as in the driver.
         constants: The driver's digest of tensors that are in no row, such as frozen layers.
+        steps: How small nets train on the driver (`describe_steps`); "" if that does not matter.
     """
 
     task: TaskFactory
@@ -42,6 +44,7 @@ class EngineSpec:
     local: LocalTraining
     deterministic: bool = False
     constants: str = ""
+    steps: str = ""
 
 
 class Worker:
@@ -87,6 +90,13 @@ class Worker:
                 raise InputError(
                     f"a Ray worker on {platform.node()} has another {CONSTANTS} (SHA-256 {found[:12]}) than the "
                     f"machine that started the run ({spec.constants[:12]}); put the same weight files on every machine"
+                )
+            if spec.steps and describe_steps() != spec.steps:
+                raise InputError(
+                    f"a Ray worker on {platform.node()} would train small nets otherwise ({describe_steps()}) than the "
+                    f"machine that started the run ({spec.steps}), so sums would round differently. Install Lit-CFL "
+                    "with a C++ compiler on every machine, and set ATEN_CPU_CAPABILITY=avx2 on all if some have no "
+                    "AVX-512; or use --engine loop --plan.workers"
                 )
         return self._engine
 
