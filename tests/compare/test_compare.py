@@ -222,6 +222,7 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4, 4]
     assert [config["name"] for config in configs] == [f"quickstart-{name}" for name in names]
     assert {config["plan"]["threads"] for config in configs} == {1}
+    assert len({id(one.data) for one in plan.experiments.values()}) == 1  # loaded once
 
 
 def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():

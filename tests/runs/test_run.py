@@ -50,6 +50,17 @@ def test_baseline_is_the_run_that_it_would_be_alone(finished: Path, tmp_path: Pa
     assert without_clocks(tmp_path / "alone") == without_clocks(finished / "baseline")
 
 
+def test_module_is_built_once_and_once_more_to_compare(tmp_path: Path):
+    built: list[Classification] = []
+
+    def task() -> Classification:
+        built.append(Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)))
+        return built[-1]
+
+    run(digits(task=task, rounds=1), tmp_path / "run")
+    assert len(built) == 2
+
+
 def test_weighted_accuracy_is_the_one_of_the_clients_file(finished: Path):
     clients, last = read_table(finished / "clients.csv"), read_table(finished / "metrics.csv")[-1]
     scored = [row for row in clients if row["accuracy"] is not None]
