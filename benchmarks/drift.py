@@ -1,4 +1,4 @@
-"""Measures how fast and how reliably drift is detected that labels do not show; the protocol is in `docs/drift.md`.
+"""Measures how fast and how reliably drift that labels do not show is detected; the protocol is in `docs/drift.md`.
 
     python benchmarks/drift.py curve --out benchmarks/results/drift_curve.csv
     python benchmarks/drift.py verdict --out benchmarks/results/drift.csv
@@ -153,7 +153,7 @@ def curve(method: str, condition: str, share: float, seed: int) -> Iterator[Row]
 
 
 def verdict(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
-    """Runs a method that migrates clients at its default threshold."""
+    """Runs a method at its default threshold for migration."""
     algorithm = METHODS[method]
     prepared = experiment(algorithm, condition, share, seed).prepare(seed)
     drifted: set[int] = set()

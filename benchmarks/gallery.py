@@ -89,7 +89,7 @@ def draw_map(figure: Any, file: Path) -> None:
 
 
 def draw_accuracy(axes: Axes, runs: list[Path]) -> None:
-    """Draws test accuracy over the rounds: the mean over runs, in a band from minimum to maximum."""
+    """Draws test accuracy over the rounds: the mean over runs, and a band from minimum to maximum."""
     for name, part, colour, line in (
         ("FedGroup, four models", ".", "black", "-"),
         ("FedAvg, one model", "baseline", "dimgrey", "--"),

@@ -47,7 +47,7 @@ CLUSTERS, WIDTH = 10, 64
 
 
 def whole_run(rounds: int, tracked: bool) -> str:
-    """Returns a row: seconds of the run, its parts, waiting, and CPU seconds of tracking's thread, with shares."""
+    """Measures a run; returns a row of its times, those of its parts and of waiting, and tracking's CPU time."""
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
     tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
     experiment = Experiment(
@@ -92,7 +92,7 @@ def timed(call: Callable[..., Any], spent: list[float], clock: Callable[[], floa
 
 
 def picture(clients: int) -> str:
-    """Returns a row: number of clients, seconds, and peak memory in MiB before and after."""
+    """Measures the picture; returns a row of its clients, seconds, and peak memory in MiB before and after."""
     rng = torch.Generator().manual_seed(0)
     true = torch.arange(clients) % CLUSTERS
     directions = torch.randn(CLUSTERS, WIDTH, generator=rng)[true] + torch.randn(clients, WIDTH, generator=rng)
@@ -110,7 +110,7 @@ def peak_mib() -> float:
 
 
 def in_process(*words: str) -> str:
-    """Returns the last line that this script prints for one part."""
+    """Runs one part of this script in a separate process; returns the last line of its output."""
     command = [sys.executable, __file__, *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
 

@@ -248,7 +248,7 @@ class Gaps:
         return [gaps[-1] for gaps in self.of(layer, distance)]
 
     def early(self, layer: str, distance: str) -> list[float]:
-        """Returns the Gap in Figure 7's round for each measurement, starting with the fewest images."""
+        """Returns each measurement's Gap in the round that Figure 7 shows, starting with the fewest images."""
         measurements = sorted(self.curves, key=lambda m: m.examples)
         return [float(self.curves[m][EARLY[m.images] - 1][f"{layer} {distance}"]) for m in measurements]
 

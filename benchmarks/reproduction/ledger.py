@@ -81,7 +81,7 @@ class Ledger:
 
 
 def results_version(algorithm: str) -> int:
-    """Returns how often results of an algorithm have changed, from 1; see "Results changed" in the changelog."""
+    """Returns the version of an algorithm's results, from 1, which entries under "Results changed" raise."""
     return int(_versions().get(algorithm, 1))
 
 

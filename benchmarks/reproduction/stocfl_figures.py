@@ -135,7 +135,7 @@ def _clients(folder: Path) -> MeasuredFigure:
 
 
 def _map(title: str, label: str, rows: Sequence[Row], column: str | None) -> Panel:
-    """Draws a map of clients; with a column, coloured by its clusters."""
+    """Draws a map of clients, coloured by the clusters in a column if one is given."""
     if column is None:
         return Panel(title, "", label, points=[_points(_CLIENT, rows)], bare=True)
     seen = [row for row in rows if row[column] >= 0]

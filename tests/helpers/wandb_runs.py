@@ -65,7 +65,7 @@ def records(folder: Path) -> list[Any]:
 
 
 def logged(run: Path) -> list[dict[str, float]]:
-    """Returns all rounds in a run's folders."""
+    """Returns the logged rows of all W&B folders of a run."""
     return [row for folder in folders(run) for row in history(folder)]
 
 
