@@ -53,7 +53,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
         if len(clusters)
         else "unknown: nothing will be scored by them",
-        "skew": {"feature": "of inputs", "label": "of labels"}.get(data.skew, "that of the data, or of several kinds"),
+        **({"skew": "of inputs" if data.skew == "feature" else "of labels"} if data.skew != "other" else {}),
         "shift": ", ".join(type(shift).__name__ for shift in shifts) or "none",
         "fingerprint": partition_hash(data),
     }

@@ -18,6 +18,7 @@ def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines["clients"] == "6 in training, 3 newcomers"
     assert lines["examples"] == "1,293 train, 144 validation, 360 test"
     assert lines["true"].split(maxsplit=1)[1] == "4 of 2 to 3 clients"
+    assert lines["skew"] == "of inputs"  # rotations
     assert lines["fingerprint"] == partition_hash(Digits(9, newcomers=0.3, validation=0.1).federated(5))
 
 
