@@ -69,7 +69,7 @@ class Turn(Shift):
         for name in ("train", "validation", "test", "withheld"):
             index = getattr(data, name)
             if index is not None:
-                own = index.select(clients).packed()
+                own = index.select(clients).pack()
                 turned = ClientIndex.from_sizes((own.entries + number) % (TURNS * number), own.sizes)
                 lists[name] = index.replace_lists(clients, turned)
         before = data.true_clusters[clients]

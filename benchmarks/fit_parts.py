@@ -83,7 +83,7 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
     parts: list[Callable[[], Any]] = [
         fit,
         lambda: draw_batches(range(count), sizes, steps, BATCH),
-        lambda: engine.examples(held).stored(entries, torch.float32),
+        lambda: engine.examples(held).stored_bytes(entries, torch.float32),
     ]
     times = [[cpu_time(call) for call in parts] for _ in range(turns + 1)][1:]
     whole, *known = (1e6 * median(found) / count for found in zip(*times, strict=True))

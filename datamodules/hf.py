@@ -184,7 +184,7 @@ class HFDataset(PooledDataModule):
             encoded, count, options = source.images(self.inputs[0], splits), len(arrays["labels"]), self.images
             decoded = decode(encoded, count, options.mode, options.size, options.pad, options.background)
             return arrays | {"images": decoded}
-        texts = source.joined(self.inputs, splits)[self.inputs[0]]
+        texts = source.join_splits(self.inputs, splits)[self.inputs[0]]
         return arrays | token_ids(texts, num_train, self.text, f"column {self.inputs[0]}")
 
     def _warn_of_unread(self, source: Source, splits: Sequence[str]) -> None:
@@ -212,7 +212,7 @@ class HFDataset(PooledDataModule):
     def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
         """Reads labels, their number, and the clients if a column names them."""
         columns = [column for column in (self.label_column, self.client_column) if column is not None]
-        table = source.joined(columns, splits) if columns else {}
+        table = source.join_splits(columns, splits) if columns else {}
         if self.label_column is None:
             count = sum(source.size(split) for split in splits)
             no_names = np.array([], np.str_)

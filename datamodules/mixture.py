@@ -91,7 +91,7 @@ class SyntheticMixture(FederatedDataModule):
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         whole = ClientIndex.from_sizes(torch.arange(len(examples)), self.train_sizes + self.test_size)
         train, test = whole.first(self.train_sizes), whole.after(self.train_sizes)
-        return Division(train.packed(), test.packed(), torch.full_like(self.train_sizes, -1), "other")
+        return Division(train.pack(), test.pack(), torch.full_like(self.train_sizes, -1), "other")
 
 
 def _streams(seed: int) -> tuple[Any, ...]:

@@ -188,7 +188,7 @@ class Source:
         self._features([column])
         return np.asarray(self._split(split).with_format("numpy")[column][:])
 
-    def joined(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
+    def join_splits(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
         """Joins columns of several splits, split after split."""
         tables = [self.table(split, columns) for split in splits]
         return {column: [value for table in tables for value in table[column]] for column in columns}

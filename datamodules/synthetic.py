@@ -203,7 +203,7 @@ class Synthetic(FederatedDataModule):
         clients = torch.arange(len(sizes))
         clusters = torch.full_like(clients, -1) if number is None else clients % number
         skew = "other" if number in (None, 1) else "label"
-        return Division(mixed.after(test).packed(), mixed.first(test).packed(), clusters, skew)
+        return Division(mixed.after(test).pack(), mixed.first(test).pack(), clusters, skew)
 
 
 def require_at_least(least: int, **numbers: float) -> None:

@@ -119,7 +119,7 @@ class SplitScores:
         """Returns one of the scores per client, float64 `[n]`; nan for clients without examples."""
         return self.scores[number].of(self.sums[number], self.weights[number])
 
-    def weighted(self, clients: Tensor | None = None) -> dict[str, float]:
+    def weighted_means(self, clients: Tensor | None = None) -> dict[str, float]:
         """Computes each score over all examples of these clients (None = all), by name; nan without examples."""
         chosen = slice(None) if clients is None else clients
         sums, weights = self.sums[:, chosen].sum(1), self.weights[:, chosen].sum(1)
@@ -135,7 +135,7 @@ class SplitScores:
         """
         if not self.count.any():
             return {}
-        found = {f"{split}/weighted_{name}": value for name, value in self.weighted().items()}
+        found = {f"{split}/weighted_{name}": value for name, value in self.weighted_means().items()}
         for number, score in enumerate(self.scores):
             known = self.of_clients(number)[self.weights[number] > 0]
             if isinstance(score, SetScore):
@@ -175,7 +175,7 @@ def score_clients(
     if own is None:
         return _score(engine, models, index, clients, data, split, class_counts, weights)
     parts = own_models(engine, models, index, clients, own)
-    return _joined([_score(engine, rows, each, some, data, split, class_counts) for rows, each, some in parts])
+    return _join_parts([_score(engine, rows, each, some, data, split, class_counts) for rows, each, some in parts])
 
 
 def own_models(
@@ -351,7 +351,7 @@ def evaluate(
         if "global" in served.extra:
             row, everyone = served.extra["global"][None], torch.zeros_like(index)
             shared = score_clients(engine, row, everyone, clients, data, split, own=served.own)
-            metrics |= {f"{name}/global_{score}": value for score, value in shared.weighted().items()}
+            metrics |= {f"{name}/global_{score}": value for score, value in shared.weighted_means().items()}
     if plan.fine_tune is not None and scores:
         models = own_models(engine, served.models, index, clients, served.own)
         metrics |= _tuned_metrics(engine, models, data, round, plan.fine_tune, list(scores))
@@ -395,7 +395,7 @@ def _tuned_metrics(
                 found.append(score_clients(engine, chunk.models, each, mine, data, split))
     metrics: dict[str, float] = {}
     for split, found in parts.items():
-        of_split = _joined(found).metrics("")
+        of_split = _join_parts(found).metrics("")
         for score in engine.scores:
             named = {"weighted": "tuned", "mean": "mean_tuned", "worst10": "worst10_tuned"}
             known = {new: of_split.get(f"/{old}_{score.name}") for old, new in named.items()}
@@ -403,12 +403,12 @@ def _tuned_metrics(
     return metrics
 
 
-def _joined(parts: Sequence[SplitScores]) -> SplitScores:
+def _join_parts(parts: Sequence[SplitScores]) -> SplitScores:
     """Joins the results of groups of clients on one split."""
     count, loss = (torch.cat([getattr(part, name) for part in parts]) for name in ("count", "loss"))
     sums, weights = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("sums", "weights"))
     known = [part.predictions for part in parts if part.predictions is not None]
-    predictions = SetPredictions.joined(known) if known else None
+    predictions = SetPredictions.join(known) if known else None
     classes = [part.by_class for part in parts if part.by_class is not None]
     by_class = torch.cat(classes, dim=1) if classes else None
     return SplitScores(parts[0].scores, count, loss, sums, weights, predictions, by_class)

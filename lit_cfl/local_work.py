@@ -315,18 +315,18 @@ def keep_statistic(found: Any, client: int) -> Statistic:
         InputError: the answer is not a tensor, or a tuple or dict of tensors.
     """
     if isinstance(found, Tensor):
-        return _copied(found)
+        return _copy_to_cpu(found)
     if type(found) is tuple and all(isinstance(part, Tensor) for part in found):
-        return tuple(map(_copied, found))
+        return tuple(map(_copy_to_cpu, found))
     if type(found) is dict and all(isinstance(k, str) and isinstance(part, Tensor) for k, part in found.items()):
-        return {name: _copied(part) for name, part in found.items()}
+        return {name: _copy_to_cpu(part) for name, part in found.items()}
     raise InputError(
         f"client {client}: the function of work.map returns a {type(found).__name__}{_held_in(found)}; return a "
         "tensor, or a tuple or dict (with names as keys) of tensors"
     )
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy_to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 

@@ -170,11 +170,11 @@ class ParameterLayout:
         if not found:
             without = f" (without {', '.join(self.left_out)}: personal)" if self.left_out else ""
             raise InputError(
-                f"layer pattern {pattern!r} matches nothing; the layers are: {', '.join(self._described())}{without}"
+                f"layer pattern {pattern!r} matches nothing; the layers are: {', '.join(self._layer_kinds())}{without}"
             )
         return found
 
-    def _described(self) -> Iterator[str]:
+    def _layer_kinds(self) -> Iterator[str]:
         for layer in self.layers:
             kind = next(slot.kind for slot in self.slots if slot.layer == layer)
             yield f"{layer or '(top)'} ({kind})"

@@ -46,7 +46,7 @@ class SetPredictions:
         return score.of_set(outputs, self.labels[places]) if outputs.isfinite().all() else nan
 
     @classmethod
-    def joined(cls, parts: Sequence["SetPredictions"]) -> "SetPredictions":
+    def join(cls, parts: Sequence["SetPredictions"]) -> "SetPredictions":
         """Joins the predictions of clients on one split."""
         lists: list[Tensor] = []
         list_of, before = [], 0

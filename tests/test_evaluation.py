@@ -22,7 +22,7 @@ def scores(correct: list[int], count: list[int], loss: list[float] | None = None
 
 
 def weighted_accuracy(correct: list[int], count: list[int]) -> float:
-    return scores(correct, count).weighted()["accuracy"]
+    return scores(correct, count).weighted_means()["accuracy"]
 
 
 def worst_tenth(correct: list[int], count: list[int]) -> float:

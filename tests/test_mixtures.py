@@ -158,7 +158,7 @@ def test_one_model_is_scored_as_without_weights_and_a_sure_client_nearly_so(way:
 def test_clients_that_share_examples_are_scored_with_their_own_weights():
     data = ragged_data()
     shared = ClientIndex(torch.arange(20), torch.zeros(6, dtype=torch.int64), torch.full((6,), 20))
-    alone = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared.packed()))
+    alone = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared.pack()))
     together = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared))
     assert torch.equal(alone.loss, together.loss)
     assert len(together.loss.unique()) == 3

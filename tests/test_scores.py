@@ -189,35 +189,35 @@ def test_values_without_weights_count_once_each():
     result = scored(lambda: Means(lambda errors, labels: errors), w=1.0)  # errors 1, 0, 2 and 1
     assert result.sums.tolist() == [[3.0, 0.0, 1.0]]
     assert result.weights.tolist() == [[3.0, 0.0, 1.0]]
-    assert result.weighted() == {"mae": 1.0}
-    assert result.weighted(ids(0)) == {"mae": 1.0}
+    assert result.weighted_means() == {"mae": 1.0}
+    assert result.weighted_means(ids(0)) == {"mae": 1.0}
 
 
 def test_values_count_by_their_weights():
     result = scored(lambda: Means(lambda errors, labels: (errors, labels + 1)))  # errors 0, 1, 3; 2; weights one more
     assert result.sums.tolist() == [[0 + 1 * 2 + 3 * 4, 0, 2 * 3]]
     assert result.weights.tolist() == [[1 + 2 + 4, 0, 3]]
-    assert result.weighted() == {"mae": (14 + 6) / 10}
+    assert result.weighted_means() == {"mae": (14 + 6) / 10}
 
 
 def test_a_value_of_weight_0_does_not_count_whatever_it_is():
     result = scored(lambda: Means(lambda errors, labels: (errors / labels, labels)))  # 0 / 0 = nan at weight 0
-    assert result.weighted() == {"mae": 1.0}
+    assert result.weighted_means() == {"mae": 1.0}
 
 
 def test_several_scores_are_kept_apart():
     scores = (ERROR, Score("share"))
     result = scored(lambda: Means(lambda e, y: e, lambda e, y: (y > 1, y + 1), scores=scores))
-    assert result.weighted() == {"mae": 6 / 4, "share": 7 / 10}
+    assert result.weighted_means() == {"mae": 6 / 4, "share": 7 / 10}
     assert result.of_clients(1)[[0, 2]].tolist() == [4 / 7, 1.0]
 
 
 @pytest.mark.filterwarnings("ignore:the loss of example")
 def test_a_diverged_model_scores_nan():
     result = scored(lambda: Means(lambda errors, labels: errors), w=inf)
-    assert isnan(result.metrics("test")["test/weighted_mae"]) or result.weighted()["mae"] == inf
+    assert isnan(result.metrics("test")["test/weighted_mae"]) or result.weighted_means()["mae"] == inf
     broken = scored(lambda: Means(lambda errors, labels: errors * 0), w=inf)
-    assert isnan(broken.weighted()["mae"])
+    assert isnan(broken.weighted_means()["mae"])
 
 
 class Dead(Means):
@@ -241,7 +241,7 @@ class Dead(Means):
 def test_what_has_no_loss_has_no_prediction_whatever_outcomes_says(claim, score: Score, right: float):
     with pytest.warns(Notice, match="example 1 of client 0's test data is nan under its model, and that of 1 of 4"):
         result = scored(lambda: Dead(claim, scores=(score,)))
-    assert result.weighted()[score.name] == pytest.approx(right, nan_ok=True)
+    assert result.weighted_means()[score.name] == pytest.approx(right, nan_ok=True)
 
 
 class Plain(LightningModule):

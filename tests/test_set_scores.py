@@ -87,7 +87,7 @@ def test_a_set_is_that_of_a_client_of_a_cluster_or_of_all():
     ]
     assert isnan(found.of_clients()[2])
     together = torch.cat([lists[0], lists[2]])
-    assert found.weighted(ids(1, 2)) == {"auroc": of("auroc", OUTPUTS[together], LABELS[together])}
+    assert found.weighted_means(ids(1, 2)) == {"auroc": of("auroc", OUTPUTS[together], LABELS[together])}
     whole = torch.cat([lists[1], lists[0], lists[2], lists[1]])
     metrics = found.metrics("test")
     assert metrics["test/weighted_auroc"] == of("auroc", OUTPUTS[whole], LABELS[whole])
@@ -108,7 +108,7 @@ def test_a_model_that_diverged_has_no_score_rather_than_none_to_count():
 def test_parts_of_clients_join():
     one = SetPredictions(OUTPUTS[:3], LABELS[:3], [ids(0, 1), ids(2)], ids(1, 0))
     other = SetPredictions(OUTPUTS[3:], LABELS[3:], [ids(1, 0)], ids(0))
-    both = SetPredictions.joined([one, other])
+    both = SetPredictions.join([one, other])
     assert [part.tolist() for part in both.lists] == [[0, 1], [2], [4, 3]]
     assert both.list_of.tolist() == [1, 0, 2]
 

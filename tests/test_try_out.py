@@ -7,7 +7,7 @@ import torch
 from studies import base
 
 from lit_cfl import devices, experiment
-from lit_cfl.compare.comparison import Comparison, _checked
+from lit_cfl.compare.comparison import Comparison, _check_and_plan
 from lit_cfl.config.variants import build
 from lit_cfl.engines import choose_device
 from lit_cfl.errors import InputError
@@ -60,7 +60,7 @@ def test_a_module_that_the_cpu_refuses_is_tried_on_the_gpu(tried: list[str], mon
 
 def test_comparisons_and_studies_are_checked_without_a_gpu(tried: list[str]):
     asked = build(base(device="cuda"))
-    checked = _checked(Comparison("c", {"FedAvg": asked}, [0, 1], None))
+    checked = _check_and_plan(Comparison("c", {"FedAvg": asked}, [0, 1], None))
     assert checked.first.plan.device == "cuda:0"
     assert tried == ["cpu"] * 2
     space = {"task.optimizer.lr": {"uniform": [0.1, 0.2]}}

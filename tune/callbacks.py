@@ -129,13 +129,13 @@ class EndOfStudy(Stopper):
 
     def __init__(self, objective: Objective, target: float | None, known: list[float]) -> None:
         self._objective, self._target = objective, target
-        self._reached = target is not None and any(objective.reached(value, target) for value in known)
+        self._reached = target is not None and any(objective.is_reached(value, target) for value in known)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         if result.get(FULL_DISK):
             raise _FullDisk(result[FULL_DISK])
         if self._target is not None and result.get(FINISHED):
-            self._reached |= self._objective.reached(result[self._objective.metric], self._target)
+            self._reached |= self._objective.is_reached(result[self._objective.metric], self._target)
         return False
 
     def stop_all(self) -> bool:

@@ -38,7 +38,7 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
         InputError: an unknown option (with the most similar known one), a refused value, a searcher or a scheduler
             that cannot be used.
     """
-    base, space, trials = study.whole_base, study.searched, study.limits.trials
+    base, space, trials = study.whole_base, study.search_space, study.limits.trials
     if space.grid and trials is not None and trials < space.size:
         raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
     with prefix_errors("base"):
@@ -72,7 +72,7 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
 
 def notices(study: Study, base: Experiment) -> list[str]:
     """Lists notices for the user before a study starts."""
-    space, lines = study.searched, []
+    space, lines = study.search_space, []
     if space.changes_data:
         lines.append(
             f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on: the "
@@ -176,7 +176,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
 def _limit(study: Study, first: list[GivenSetting]) -> int:
     """Counts the trials to train: all points of a grid, plus the default if it is not one of them."""
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
-    if study.searched.grid:
+    if study.search_space.grid:
         return different
     if study.num_trials < different:
         raise InputError(
@@ -191,7 +191,7 @@ def default_setting(study: Study, default: Experiment) -> GivenSetting:
 
     They do if a trial with these values would be exactly the base's experiment.
     """
-    space, described = study.searched, default.described()
+    space, described = study.search_space, default.described()
     chosen = {"algorithm": _name(space, described)} if space.algorithms else {}
     values = dict(chosen)
     for p in space.of(str(chosen.get("algorithm", ""))):
@@ -225,5 +225,5 @@ def _value(described: Mapping[str, Any], option: str) -> Any:
 def first_settings(study: Study, default: Experiment) -> list[GivenSetting]:
     """Lists the settings that a study tries first: the default, its points, and all of a grid."""
     points = [GivenSetting(POINT, values) for values in study.own_settings]
-    grid = study.searched.combinations() if study.searched.grid else []
+    grid = study.search_space.combinations() if study.search_space.grid else []
     return [default_setting(study, default), *points, *(GivenSetting(SEARCH, values) for values in grid)]

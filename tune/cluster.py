@@ -28,7 +28,7 @@ _FREE_MIB = 200
 
 
 @contextmanager
-def connected(address: str | None, resources: Resources) -> Iterator[None]:
+def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
     """Connects to Ray within the block, and stops Ray afterwards if it was started here.
 
     Raises:

@@ -46,7 +46,7 @@ class Jobs:
         _require_answer(self.address)
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)
-        with _explained(self.address), _not_overridden():
+        with _explain_errors(self.address), _not_overridden():
             self._client = JobSubmissionClient(self.address)
 
     def submit(
@@ -61,7 +61,7 @@ class Jobs:
             metadata: Notes that the cluster keeps on the job.
             cpus, gpus: Reserved cores and GPUs; 0 = it runs on the head node alongside everything else.
         """
-        with _explained(self.address):
+        with _explain_errors(self.address):
             self._client.submit_job(
                 entrypoint=command,
                 submission_id=job,
@@ -73,7 +73,7 @@ class Jobs:
 
     def details(self, job: str) -> JobDetails:
         """Returns the cluster's information on a job."""
-        with _explained(self.address):
+        with _explain_errors(self.address):
             return self._client.get_job_info(job)
 
     def follow(self, job: str, say: Callable[[str], None]) -> JobDetails:
@@ -86,7 +86,7 @@ class Jobs:
         shown, answered = 0, time.monotonic()
         while True:
             try:
-                with _explained(self.address):
+                with _explain_errors(self.address):
                     shown = asyncio.run(self._tail(job, shown, say))
                 details = self.details(job)
             except InputError as error:
@@ -115,7 +115,7 @@ class Jobs:
 
     def output_of(self, command: str, node: str | None) -> str:
         """Runs a short shell command as a separate job on one node (None = the head); returns its output."""
-        with _explained(self.address):
+        with _explain_errors(self.address):
             where = None if node is None else {"ray.io/node-id": node}
             job = self._client.submit_job(entrypoint=command, entrypoint_label_selector=where)
             while not self._client.get_job_status(job).is_terminal():
@@ -148,7 +148,7 @@ def _no_cluster(address: str, error: Exception) -> InputError:
 
 
 @contextmanager
-def _explained(address: str) -> Iterator[None]:
+def _explain_errors(address: str) -> Iterator[None]:
     try:
         yield
     except AuthenticationError as error:

@@ -36,7 +36,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     if result.best is None:
         _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or fix what failed.")
     else:
-        parameters = {k: result.best[k] for k in study.searched.distributions() if result.best.get(k) is not None}
+        parameters = {k: result.best[k] for k in study.search_space.distributions() if result.best.get(k) is not None}
         default = " (the base's own setting)" if result.best["origin"] == DEFAULT else ""
         _say(console, f"Best: {format_values(parameters)}{default}")
         metric = result.objective.metric

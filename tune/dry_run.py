@@ -50,7 +50,7 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     places = f"{at_once} at most" if at_once else "as many as the cluster has room for"
     lines = {
         "study": prepared.size,
-        "searched": ", ".join(prepared.study.searched.distributions()),
+        "searched": ", ".join(prepared.study.search_space.distributions()),
         "tried first": f"the base's setting{then}",
         "at a time": f"{places}, each with {each}",
     }

@@ -149,10 +149,10 @@ def _files(path: Path) -> Iterator[Path]:
 
 def as_in_the_job(value: Any, files: SentFiles) -> Any:
     """Replaces paths of sent files and folders in a configuration by their paths in the job's folder."""
-    return _replaced(value, _moved(files))
+    return _replace_paths(value, _map_places(files))
 
 
-def _moved(files: SentFiles) -> dict[str, str]:
+def _map_places(files: SentFiles) -> dict[str, str]:
     moved: dict[str, str] = {}
     for place, file in files.items():
         inside = Path(place)
@@ -162,11 +162,11 @@ def _moved(files: SentFiles) -> dict[str, str]:
     return moved
 
 
-def _replaced(value: Any, moved: Mapping[str, str]) -> Any:
+def _replace_paths(value: Any, moved: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _replaced(part, moved) for key, part in value.items()}
+        return {key: _replace_paths(part, moved) for key, part in value.items()}
     if isinstance(value, list):
-        return [_replaced(part, moved) for part in value]
+        return [_replace_paths(part, moved) for part in value]
     return moved.get(value, value) if isinstance(value, str) else value
 
 

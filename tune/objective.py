@@ -81,7 +81,7 @@ class Objective:
         """The test metric of the best and the default setting."""
         return main_column(self.scores, "test")
 
-    def reached(self, value: float, target: float) -> bool:
+    def is_reached(self, value: float, target: float) -> bool:
         """Returns whether a value is as good as the target."""
         return value <= target if self.mode == "min" else value >= target
 

@@ -102,7 +102,7 @@ def read_limit(path: Path) -> float | None:
 def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
     """Writes `trial.json` into the folder of all trials of a study."""
     content = asdict(record) | {"study": study_id}
-    text = json.dumps(content | {"sha256": _sealed(content)}, indent=1) + "\n"
+    text = json.dumps(content | {"sha256": _hash_record(content)}, indent=1) + "\n"
     path = folder / record.trial_id
     path.mkdir(parents=True, exist_ok=True)
     write_text(path / RECORD, text)
@@ -126,7 +126,7 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
     try:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
-        intact, theirs = seal == _sealed(content), content.pop("study")
+        intact, theirs = seal == _hash_record(content), content.pop("study")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(path / RECORD, path) from error
@@ -139,7 +139,7 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
     return record
 
 
-def _sealed(content: dict[str, Any]) -> str:
+def _hash_record(content: dict[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -22,7 +22,7 @@ from lit_cfl.tune.callbacks import stop_if_requested
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import DEFAULT, REPEATS
-from lit_cfl.tune.trial import TrialJob, limited
+from lit_cfl.tune.trial import TrialJob, limit_time
 
 BEST = "best"
 _WORKER_DEATHS = 3  # worker deaths that one run survives
@@ -69,7 +69,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
     # the current folder of a worker differs
-    done, failed = _trained(prepared, configs, seeds, path.absolute() / REPEATS)
+    done, failed = _train_settings(prepared, configs, seeds, path.absolute() / REPEATS)
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}
     repeated = Repeated(seeds, figures, _gain(job.objective, found), failed)
@@ -77,7 +77,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     return repeated
 
 
-def _trained(
+def _train_settings(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
     """Trains all settings, as many at once as trials; returns their summaries by seed, and the failures."""
@@ -108,7 +108,7 @@ def _trained(
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
     callbacks = RunCallbacks(notice=lambda line: None)  # the study prints the notice once
-    with limited(path / setting / f"seed-{seed}", job.study.limits.trial_minutes), no_code_from(job.folder.parent):
+    with limit_time(path / setting / f"seed-{seed}", job.study.limits.trial_minutes), no_code_from(job.folder.parent):
         job.limit_gpu_memory()
         experiment = build(dict(config) | {"name": f"{job.study.name}-{setting}-seed-{seed}", "seeds": [seed]})
         if job.data is not None:

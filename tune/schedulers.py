@@ -56,7 +56,7 @@ def make_scheduler(
         InputError: a scheduler that a study cannot use, an option that it does not take, or a first decision that
             would come too early.
     """
-    names = list(study.searched.algorithms) or [""]
+    names = list(study.search_space.algorithms) or [""]
     return SchedulerPerAlgorithm({name: _one(study, rounds, first_clustering_round) for name in names}, earlier)
 
 

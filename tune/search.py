@@ -14,10 +14,10 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.lock import locked
+from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import PreparedStudy, notices, prepare
-from lit_cfl.tune.cluster import connected, require_room, require_shared_folder
+from lit_cfl.tune.cluster import connect_to_ray, require_room, require_shared_folder
 from lit_cfl.tune.options import StudyRequest
 from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import DEFAULT, FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
@@ -48,7 +48,7 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
     if not resume:
         require_unused(path)
     lines = ProgressLines(say)
-    with locked(path, "--study_dir"), lines.breaking_silence():
+    with lock_directory(path, "--study_dir"), lines.breaking_silence():
         require_room(str(path))
         if resume:
             for config in islice((path / TRIALS).glob("*/config.yaml"), 1):
@@ -60,7 +60,7 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
             trials.load(study.limits.trial_minutes)
         with stoppable(path):
             try:
-                with connected(request.address, study.resources):
+                with connect_to_ray(request.address, study.resources):
                     result = _run(prepared, trials, path, lines)
             finally:
                 trials.seal()

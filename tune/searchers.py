@@ -31,7 +31,7 @@ def make_searcher(study: Study, objective: Objective | None = None) -> "Searcher
     Raises:
         InputError: not a sampler of Optuna, unknown options, or a sampler that a grid or two objectives cannot use.
     """
-    space = study.searched
+    space = study.search_space
     default = RandomSampler if study.second_metric is None else TPESampler
     kind, given = find_class(study.searcher, "searcher", default, _SAMPLERS)
     if space.grid and (given or kind is not RandomSampler):
@@ -78,7 +78,7 @@ class Searcher:
         """Returns the values of setting number n, from 0."""
         self._study.sampler = self._sampler(number)
         self._asked[number] = self._study.ask()
-        return self._space.suggested(self._asked[number])
+        return self._space.suggest_setting(self._asked[number])
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
         """Receives the result of a setting.

@@ -138,7 +138,7 @@ class Space:
         """Returns the distributions of the parameters for which a setting has a value."""
         return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
 
-    def suggested(self, trial: Trial) -> dict[str, Any]:
+    def suggest_setting(self, trial: Trial) -> dict[str, Any]:
         """Asks Optuna for a setting: only for parameters whose conditions hold in it."""
         several = list(self.algorithms)
         drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
@@ -171,16 +171,16 @@ class Space:
             points = [dict(zip(ends, values, strict=True)) for values in product(*ends.values())]
         else:
             first = {key: values[0] for key, values in ends.items()}
-            points = [first | self._needed(p) | {p.key: value} for p in self.of(name) for value in ends[p.key]]
+            points = [first | self._conditions_for(p) | {p.key: value} for p in self.of(name) for value in ends[p.key]]
         chosen = {"algorithm": name} if name else {}
         reduced = [self.values_of(chosen | point) for point in points]
         return list({as_word(point): point for point in reduced}.values())  # without duplicates
 
-    def _needed(self, parameter: Parameter) -> dict[str, Any]:
+    def _conditions_for(self, parameter: Parameter) -> dict[str, Any]:
         """Returns values of other parameters at which this one matters."""
         others = [p for p in self.parameters if p.key in parameter.when]
         own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
-        return {key: value for p in others for key, value in self._needed(p).items()} | own
+        return {key: value for p in others for key, value in self._conditions_for(p).items()} | own
 
 
 def as_word(value: Any) -> str:

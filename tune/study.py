@@ -137,14 +137,14 @@ class Study:
         return self.limits.trials or _DEFAULT_TRIALS
 
     @cached_property
-    def searched(self) -> Space:
+    def search_space(self) -> Space:
         """The parsed search space."""
         return parse_space(self.space)
 
     @cached_property
     def own_settings(self) -> list[dict[str, Any]]:
         """The parsed points."""
-        return parse_points(self.points or [], self.searched)
+        return parse_points(self.points or [], self.search_space)
 
     def write(self, path: Path, study_id: str) -> None:
         """Writes the study file with a digest and the study's id, eight hexadecimal digits."""

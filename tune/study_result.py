@@ -62,7 +62,7 @@ def columns(job: TrialJob) -> list[str]:
     seeds = [f"seed {seed}" for seed in job.seeds]
     first = ["trial_id", "status", "origin", "repeats", "rounds", "seeds", "seconds", TRAFFIC]
     front = ["front"] if job.objective.second else []
-    return [*first, *job.study.searched.distributions(), *seeds, job.objective.metric, *front, ERROR]
+    return [*first, *job.study.search_space.distributions(), *seeds, job.objective.metric, *front, ERROR]
 
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
@@ -195,13 +195,15 @@ class StudyFiles:
         if objective.second:
             write_front(self.path / FRONT, self.path / TRIALS, job, front)
         inside = [row for row in trained if row["origin"] != DEFAULT or self.prepared.first[0].inside]
-        shares = self._guard("importance", lambda: importance(inside, job.study.searched, objective)) or {}
+        shares = self._guard("importance", lambda: importance(inside, job.study.search_space, objective)) or {}
         if pictures:
             self._draw(trained, shares)
         return StudyResult(self.path, rows, best, shares, None, objective=objective)
 
     def _draw(self, rows: Sequence[Row], shares: dict[str, float]) -> None:
         begun, job = monotonic(), self.prepared.job
-        draw(self.path / PICTURES, rows, list(job.study.searched.distributions()), job.objective, shares, self._guard)
+        draw(
+            self.path / PICTURES, rows, list(job.study.search_space.distributions()), job.objective, shares, self._guard
+        )
         self._drawn = monotonic()
         self._took = self._drawn - begun

@@ -113,7 +113,7 @@ class TrialJob:
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
         """Builds the experiment at a point of the space; trackers show it under the study and this name."""
-        experiment = build(self.study.whole_base, self.study.searched.words(values))
+        experiment = build(self.study.whole_base, self.study.search_space.words(values))
         told = ", ".join(f"{key} = {value}" for key, value in values.items())
         return self.of_trial(experiment.changed(tracking={"notes": told}), name)
 
@@ -132,7 +132,7 @@ class TrialJob:
 
 
 @contextmanager
-def limited(path: Path, minutes: float | None) -> Iterator[None]:
+def limit_time(path: Path, minutes: float | None) -> Iterator[None]:
     """Kills the process if the block exceeds its time, after writing the current stack to a file.
 
     The clock is a thread in C, which does not need Python's lock: it also ends code that hangs in C. Ray starts the
@@ -203,7 +203,7 @@ class TrialReport:
             raise explain_blank(objective, row)
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
-        self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
+        self._last = _reported_values(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
         if stops_early(self.job.study) or monotonic() - self._told >= _SECONDS_UNWATCHED:
             self._told = monotonic()
             ray_tune.report(self._last | {FINISHED: False})
@@ -222,9 +222,9 @@ class TrialReport:
             ROUNDS: max(part["round"] for part in parts),
             SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
         }
-        ray_tune.report(_reported(parts[0]) | each | whole | {FINISHED: True})
+        ray_tune.report(_reported_values(parts[0]) | each | whole | {FINISHED: True})
 
-    def failed(self, error: Exception) -> None:
+    def report_error(self, error: Exception) -> None:
         """Reports an error, and writes its traceback to `error.txt`."""
         ray_tune.report(self._without_result() | {ERROR: write_error(self.path, error)})
 
@@ -259,7 +259,7 @@ def explain_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
     )
 
 
-def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
+def _reported_values(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key.startswith(_REPORTED) and value is not None}
 
 
@@ -274,14 +274,14 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     try:
         wait_until_free(path)  # an earlier process of this trial may not have ended yet
         with (
-            limited(path, job.study.limits.trial_minutes),
+            limit_time(path, job.study.limits.trial_minutes),
             no_code_from(job.folder.parent),
         ):  # the study may be somebody else's
             job.limit_gpu_memory()
             if config[NUMBER] == 0:  # the base's own setting, which may lie outside the space
                 experiment = job.of_trial(build(job.study.whole_base), path.name)
             else:
-                experiment = job.experiment(job.study.searched.values_of(config), path.name)
+                experiment = job.experiment(job.study.search_space.values_of(config), path.name)
             report.begin(experiment)
             # the study prints notices once
             callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)
@@ -290,4 +290,4 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
         if is_full_disk(error):
             report.full_disk(error)
         else:
-            report.failed(error)
+            report.report_error(error)

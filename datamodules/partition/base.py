@@ -153,7 +153,7 @@ def split_each(
     taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
     if not taken.any():
         warnings.warn(f"{name} is {share}, {explain_empty_share(mixed.sizes)}", Notice, stacklevel=3)
-    return mixed.after(taken).packed(), mixed.first(taken).packed()
+    return mixed.after(taken).pack(), mixed.first(taken).pack()
 
 
 def explain_empty_share(sizes: Tensor) -> str:

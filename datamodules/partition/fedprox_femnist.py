@@ -65,7 +65,7 @@ class FedProxFEMNIST(Partition):
         there = of_label.sizes[which]
         short = int((sizes > there).any(1).sum())
         if self.sharing and short:
-            warnings.warn(Notice(_capped(short, self.num_clients, of_label)), stacklevel=2)
+            warnings.warn(Notice(_shortage_notice(short, self.num_clients, of_label)), stacklevel=2)
         if self.sharing:
             starts, sizes = torch.zeros_like(which), sizes.minimum(there)
         else:
@@ -79,10 +79,10 @@ class FedProxFEMNIST(Partition):
             )
         whole = shuffle_lists(join_pieces(of_label, which, starts, sizes), rng)
         train = whole.sizes * 9 // 10
-        return Division(whole.first(train).packed(), whole.after(train).packed(), which[:, 0], self.skew)
+        return Division(whole.first(train).pack(), whole.after(train).pack(), which[:, 0], self.skew)
 
 
-def _capped(short: int, num_clients: int, of_label: ClientIndex) -> str:
+def _shortage_notice(short: int, num_clients: int, of_label: ClientIndex) -> str:
     return (
         f"{short} of {num_clients} clients should have more images of a letter than there are "
         f"({of_label.sizes.tolist()} of the letters a to j): each gets all of them, and is smaller than by the law"

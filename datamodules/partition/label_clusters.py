@@ -95,7 +95,7 @@ class DominantClass(SharedOut):
         number = torch.full_like(clusters, round(self.beta * size))
         parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
         ranks = clusters.argsort(stable=True).argsort()  # rank of each client when sorted by cluster
-        return parts[0].plus(parts[1]).select(ranks).packed()
+        return parts[0].plus(parts[1]).select(ranks).pack()
 
     def _size(self, there: Tensor, members: Tensor) -> int:
         """Finds the number of examples of each client; raises InputError if there are too few. See `count_taken`."""

@@ -59,7 +59,7 @@ class MNIST1000(Partition):
         whole = shuffle_lists(join_pieces(of_label, which, consecutive_starts(which, sizes, NUM_LABELS), sizes), rng)
         train = whole.sizes * 9 // 10
         clusters = which[:, 0] if self.classes < NUM_LABELS else torch.zeros_like(train)
-        return Division(whole.first(train).packed(), whole.after(train).packed(), clusters, self.skew)
+        return Division(whole.first(train).pack(), whole.after(train).pack(), clusters, self.skew)
 
 
 def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor:

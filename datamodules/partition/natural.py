@@ -54,7 +54,7 @@ class Natural(Partition):
         if isinstance(share, float | int):
             train, test = by_owner(pool.owner, len(pool.owner))
         clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
-        train, test = train.select(clients).packed(), test.select(clients).packed()
+        train, test = train.select(clients).pack(), test.select(clients).pack()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
         names = tuple(np.array(pool.names)[clients.numpy()].tolist()) if pool.names else ()

@@ -83,7 +83,7 @@ class LabelDrift(Shift):
                 Notice,
                 stacklevel=2,
             )
-        clients, degree = (drifts & self.reached(data, at)).nonzero().flatten(), self.degree(at.round)
+        clients, degree = (drifts & self.find_drifting(data, at)).nonzero().flatten(), self.degree(at.round)
         lists: dict[str, Any] = {}
         changed = torch.zeros_like(clients)
         for name in ("train", "validation", "test", "withheld"):
@@ -104,7 +104,7 @@ class LabelDrift(Shift):
     def change_rounds(self) -> Sequence[int]:
         return [self.start]
 
-    def reached(self, data: FederatedData, at: ShiftContext) -> Tensor:
+    def find_drifting(self, data: FederatedData, at: ShiftContext) -> Tensor:
         """Finds the clients that may have drifted by this round: bool `[clients]`."""
         reached = torch.zeros(data.num_clients, dtype=torch.bool)
         reached[at.participants] = True

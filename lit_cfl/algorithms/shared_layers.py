@@ -59,7 +59,7 @@ class _WithSharedLayers(Algorithm):
         hooked = _SharingWork(work, shared)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_hook_used(self, "shared", hooked, shared.taken)
-        return replace(after, models=shared.written(after.models)), info
+        return replace(after, models=shared.write_into(after.models)), info
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]  # as above
@@ -68,7 +68,7 @@ class _WithSharedLayers(Algorithm):
     def _with_common(self, state: State, models: Tensor, work: LocalWork) -> State:
         """Gives all clusters of a state the shared layers of the first of these models `[K, d]`."""
         shared = _SharedMean(work.layout.columns_with_buffers(self.shared_patterns), models)
-        return replace(state, models=shared.written(state.models))
+        return replace(state, models=shared.write_into(state.models))
 
 
 class _SharedMean:
@@ -89,9 +89,9 @@ class _SharedMean:
         if weights.any():
             columns = means[:, self._columns].double()
             self._common = ((weights @ columns) / weights.sum()).to(means.dtype)
-        return self.written(means)
+        return self.write_into(means)
 
-    def written(self, models: Tensor) -> Tensor:
+    def write_into(self, models: Tensor) -> Tensor:
         """Returns the models `[K, d]` with the shared layers written into them."""
         if self._common is None or not len(models):
             return models
@@ -107,5 +107,5 @@ class _SharingWork(HookedWork):
 
     def fit(self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any) -> Fitted:
         if purpose == "train":
-            models = self._shared.written(models)
+            models = self._shared.write_into(models)
         return super().fit(models, clients, *arguments, purpose=purpose, **options)

@@ -82,7 +82,7 @@ def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]
     wrong = [word.partition("=")[0] for word in words if word.startswith("--") and not word.startswith("--data")]
     if not wrong:
         return
-    meant = experiment_tree([require_config(run)], words).meant(wrong[0].removeprefix("--"))
+    meant = experiment_tree([require_config(run)], words).guess_option(wrong[0].removeprefix("--"))
     near = f" (did you mean --{meant}?)" if meant is not None and meant.startswith("data") else ""
     near = near or suggest(wrong[0], re.findall(r"--un\w+", parser.format_help()), cutoff=0.8)
     raise InputError(f"{wrong[0]} is not an option here{near}; only --data and --data.<option> are")

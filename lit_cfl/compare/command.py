@@ -23,7 +23,7 @@ from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import read_scores
 from lit_cfl.storage.given_paths import resolve_directory
-from lit_cfl.storage.lock import locked
+from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
 
 PICTURE = "pictures/curve"
@@ -53,7 +53,7 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
     """Returns the comparison described by the arguments, and its directory. Raises InputError."""
     if given.resume is not None:
         path = resolve_directory(given.resume, "--resume")
-        return _resumed(path, given.target), path
+        return _read_resumed(path, given.target), path
     if given.compare_dir is not None:
         require_unused(resolve_directory(given.compare_dir, "--compare_dir"))
     comparison, notices = plan_comparison(given)
@@ -75,7 +75,7 @@ def run_comparison(
         InputError: the directory is in use.
         Interrupted: SIGINT or SIGTERM arrived; finished runs stay.
     """
-    with locked(path, "--compare_dir"), interruptible() as check:
+    with lock_directory(path, "--compare_dir"), interruptible() as check:
         if given.resume is None:
             require_unused(path)
             comparison.write(path)
@@ -83,7 +83,7 @@ def run_comparison(
         return results, _write(comparison, path, results)
 
 
-def _resumed(path: Path, target: float | None) -> Comparison:
+def _read_resumed(path: Path, target: float | None) -> Comparison:
     """Reads the comparison; a target must suit the scores of the finished runs, if any."""
     comparison = read_comparison(path)
     for score, *_ in map(read_scores, filter(None, (job.summary for job in comparison.jobs(path)))):

@@ -117,7 +117,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
     seeds = list(plain.described()["seeds"])
-    return _checked(Comparison(plain.name, built, seeds, given.target)), notices
+    return _check_and_plan(Comparison(plain.name, built, seeds, given.target)), notices
 
 
 def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
@@ -179,7 +179,7 @@ def _require_first_gpu(name: str, experiment: Experiment) -> None:
         require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; not with --num_cpus 1)")
 
 
-def _checked(comparison: Comparison) -> Comparison:
+def _check_and_plan(comparison: Comparison) -> Comparison:
     """Prepares all runs and fills in their plan. Raises InputError if one of them could not start."""
     plan = None
     for seed in comparison.seeds:

@@ -40,13 +40,13 @@ def side_by_side(
         plan: Plan of every run.
         at_once: Number of runs at the same time.
     """
-    share = _connected(jobs[0].path, Plan(device=plan.device, threads=plan.threads, workers=at_once))
+    share = _connect(jobs[0].path, Plan(device=plan.device, threads=plan.threads, workers=at_once))
     notes = TemporaryDirectory(prefix="lit-cfl-compare-", ignore_cleanup_errors=True)
     note_of = {job: Path(notes.name) / f"{number}.json" for number, job in enumerate(jobs)}
     try:
         running: set[Job] = set()
 
-        def begun(job: Job) -> None:
+        def show_start(job: Job) -> None:
             running.add(job)
             display.started(str(job), 0, job.rounds)
 
@@ -56,7 +56,7 @@ def side_by_side(
                 _show(job, note_of[job], display)
 
         arguments = {job: (job, note) for job, note in note_of.items()}
-        for job, result in run_tasks(in_worker, arguments, share, _WORKER_DEATHS, between, at_once, begun):
+        for job, result in run_tasks(in_worker, arguments, share, _WORKER_DEATHS, between, at_once, show_start):
             running.remove(job)
             error, notices = _outcome(result)
             for notice in notices:
@@ -67,7 +67,7 @@ def side_by_side(
         notes.cleanup()
 
 
-def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
+def _connect(path: Path, plan: Plan) -> ray_cluster.Resources:
     try:
         return ray_cluster.connect(plan)
     except InputError as error:

@@ -42,7 +42,7 @@ class ConfiguredExperiment(Experiment):
         """
         groups = {k: v for k, v in options.items() if isinstance(v, Mapping) and "class_path" not in v}
         merged = {name: {**(self.config[name] or {}), **given} for name, given in groups.items()}
-        return _built({**self.config, **options, **merged}, self)
+        return _build({**self.config, **options, **merged}, self)
 
     def described(self) -> dict[str, Any]:
         """Returns a copy of the configuration, for `config.yaml`."""
@@ -64,11 +64,11 @@ def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -
         InputError: an object cannot be built.
     """
     if read is None or with_absolute_paths(config["data"]) != config["data"]:
-        return _built(config, None)
-    return _instantiated(config, Namespace({name: read[name] for name in OPTIONS}), {})
+        return _build(config, None)
+    return _instantiate(config, Namespace({name: read[name] for name in OPTIONS}), {})
 
 
-def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:
+def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:
     """Builds an experiment, reusing another one's objects for equal options."""
     config = dict(config) | {"data": with_absolute_paths(config["data"])}
     kept = {} if like is None else {k: vars(like)[k] for k in OPTIONS if k in config and config[k] == like.config[k]}
@@ -77,10 +77,10 @@ def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     parser = option_parser(frozenset(kept))
     read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
-    return _instantiated(config, read, kept)
+    return _instantiate(config, read, kept)
 
 
-def _instantiated(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, Any]) -> ConfiguredExperiment:
+def _instantiate(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, Any]) -> ConfiguredExperiment:
     """Instantiates the options that were read. The others are kept from another experiment."""
     parser = option_parser(frozenset(kept))
     task = read.pop("task", None)

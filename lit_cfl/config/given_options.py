@@ -70,7 +70,7 @@ def _set(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
             below["init_args"] = _as_dict(below.get("init_args"))
         node = below["init_args"] if "class_path" in below else below
     before = node.get(last)
-    value = _parsed(value)
+    value = _parse_value(value)
     if isinstance(before, Mapping) and (isinstance(value, Mapping) or before.get("class_path") == value):
         given = _as_dict(value)
         if not isinstance(value, Mapping) or value.get("class_path") in (None, before.get("class_path")):
@@ -83,7 +83,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _parsed(value: Any) -> Any:
+def _parse_value(value: Any) -> Any:
     """Reads mappings and lists that are typed as YAML, or whose YAML file is named."""
     if isinstance(value, Typed):
         with suppress(yaml.YAMLError, OSError, ValueError):

@@ -18,7 +18,7 @@ def with_paths(arguments: Sequence[str]) -> list[str]:
 
     The parser would otherwise replace options by the values of a later file.
     """
-    return _renamed(_configs_first(arguments), config_path)
+    return _rename_configs(_configs_first(arguments), config_path)
 
 
 def _configs_first(arguments: Sequence[str]) -> list[str]:
@@ -33,7 +33,7 @@ def _configs_first(arguments: Sequence[str]) -> list[str]:
     return [*configs, *others]
 
 
-def _renamed(words: Sequence[str], rename: Callable[[str], str]) -> list[str]:
+def _rename_configs(words: Sequence[str], rename: Callable[[str], str]) -> list[str]:
     """Changes the names of configurations in `--config NAME` and `--config=NAME`."""
     found = []
     for before, word in zip(["", *words], words, strict=False):
@@ -79,7 +79,7 @@ def copy_piped_configs(words: Sequence[str]) -> list[str]:
 
     The files are in a temporary folder that exists as long as this process.
     """
-    return _renamed(words, _copy_of_pipe)
+    return _rename_configs(words, _copy_of_pipe)
 
 
 def is_piped(file: str | Path) -> bool:

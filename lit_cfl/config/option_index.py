@@ -93,15 +93,15 @@ class IndexedClass:
         named = any(getattr(parent, "id", "") == base for parent in self._node.bases)
         return named or any(parent.derives_from(base) for parent in self.bases)
 
-    def _listed(self) -> dict[str, IndexedOption]:
+    def _own_options(self) -> dict[str, IndexedOption]:
         function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
         if isinstance(function, ast.FunctionDef):
             passed_on = self._passed_on(function) if function.args.kwarg else {}
             return passed_on | self._arguments(function.args)
         if not self.is_dataclass:
-            return self._inherited
+            return self._inherited_options
         fields, set_later = self._fields()
-        return {name: option for name, option in (self._inherited | fields).items() if name not in set_later}
+        return {name: option for name, option in (self._inherited_options | fields).items() if name not in set_later}
 
     @property
     def bases(self) -> list["IndexedClass"]:
@@ -114,7 +114,7 @@ class IndexedClass:
         return _module(self.module).classes[self.name]
 
     @property
-    def _inherited(self) -> dict[str, IndexedOption]:
+    def _inherited_options(self) -> dict[str, IndexedOption]:
         found: dict[str, IndexedOption] = {}
         for base in reversed(self.bases):
             found |= base.options
@@ -122,25 +122,25 @@ class IndexedClass:
 
     def _passed_on(self, function: ast.FunctionDef) -> dict[str, IndexedOption]:
         """Returns the base classes' options that `**options` accepts: those not declared in the class itself."""
-        found = self._inherited
+        found = self._inherited_options
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         for call in calls:
             if ast.unparse(call.func) == "super().__init__":
-                by_place = [name for base in self.bases for name in base._placed()][: len(call.args)]
+                by_place = [name for base in self.bases for name in base._argument_order()][: len(call.args)]
                 given = {*by_place, *(keyword.arg for keyword in call.keywords)}
                 found = {name: option for name, option in found.items() if name not in given}
         return found
 
-    def _placed(self) -> list[str]:
+    def _argument_order(self) -> list[str]:
         """Lists the arguments of the nearest `__init__`, in order."""
         function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
         if isinstance(function, ast.FunctionDef):
             return list(self._arguments(function.args))
-        return [name for base in self.bases for name in base._placed()]
+        return [name for base in self.bases for name in base._argument_order()]
 
     def _arguments(self, arguments: ast.arguments) -> dict[str, IndexedOption]:
         listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
-        return {one.arg: IndexedOption(_written(one.annotation), self.module) for one in listed}
+        return {one.arg: IndexedOption(_annotation_text(one.annotation), self.module) for one in listed}
 
     def _fields(self) -> tuple[dict[str, IndexedOption], set[str]]:
         """Returns the fields that are options, and the names of those set later (`init=False`)."""
@@ -165,7 +165,7 @@ class _Module:
 
 @cache
 def _options_of(found: IndexedClass) -> Mapping[str, IndexedOption]:
-    return found._listed()
+    return found._own_options()
 
 
 @cache
@@ -248,7 +248,7 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*above, *([node.module] if node.module else [])])
 
 
-def _written(annotation: ast.expr | None) -> str:
+def _annotation_text(annotation: ast.expr | None) -> str:
     return "" if annotation is None else ast.unparse(annotation)
 
 

@@ -140,7 +140,7 @@ class OptionTree:
             yield from self._names(name, self._root[name])
         yield from (name for name in self._own if name not in ("code", "data_commit", "format", "made_in_python"))
 
-    def meant(self, option: str) -> str | None:
+    def guess_option(self, option: str) -> str | None:
         """Guesses the option meant by an unknown one; None if no name is similar."""
         last, names = option.rpartition(".")[2], list(self.names())
         if _ELSEWHERE.get(last) in names:
@@ -247,7 +247,7 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     if unknown.owner:
         near = suggest(unknown.part, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
-    meant = tree.meant(unknown.option)
+    meant = tree.guess_option(unknown.option)
     guess = f" (did you mean --{meant}?)" if meant else ""
     return f"there is no option {unknown.option!r}{guess}. See {command} --help"
 

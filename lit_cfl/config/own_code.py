@@ -65,7 +65,7 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
         path, _, wanted = name.rpartition(".")
         for folder in folders if path else ():
             file = Path(folder).joinpath(*path.split(".")).with_suffix(".py")
-            installed = _installed(path.partition(".")[0])
+            installed = _installed_place(path.partition(".")[0])
             if installed is not None and file.is_file() and _defines(file, wanted):
                 raise InputError(
                     f"{name} names the installed module {path.partition('.')[0]!r} ({installed}), which hides {file}: "
@@ -73,7 +73,7 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
                 )
 
 
-def _installed(module: str) -> str | None:
+def _installed_place(module: str) -> str | None:
     """Returns the location of an installed package or module of Python itself; None for any other module."""
     try:
         found = find_spec(module)

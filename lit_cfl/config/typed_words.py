@@ -33,7 +33,7 @@ def with_lists(words: Sequence[str], look_up: LookUp) -> list[str]:
         values = [value] if joined else []
         while rest and not joined and is_value(rest[0]):
             values.append(rest.pop(0))
-        found += _written(option, values, bool(joined), look_up(option.removeprefix("--")))
+        found += _write_option(option, values, bool(joined), look_up(option.removeprefix("--")))
     return found
 
 
@@ -80,7 +80,9 @@ def describe_lone_word(word: str) -> str:
     return f"{word!r} has no option before it; write {written}"
 
 
-def _written(option: str, values: list[str], joined: bool, known: IndexedOption | UnknownOption | None) -> list[str]:
+def _write_option(
+    option: str, values: list[str], joined: bool, known: IndexedOption | UnknownOption | None
+) -> list[str]:
     if _is_typed_list(values, known):
         return [f"{option}={_as_yaml(values, known if isinstance(known, IndexedOption) else None)}"]
     if joined or (values and values[0].startswith("-")):

@@ -275,7 +275,7 @@ class Examples:
 
     def targets(self, index: Tensor) -> Tensor:
         """Returns labels `[n]`, or `[n, L]`, as seen by the clients."""
-        return self._labels(send(index, self.labels.device), self._seen(index))
+        return self._labels(send(index, self.labels.device), self._find_views(index))
 
     def _labels(self, index: Tensor, seen: _Seen) -> Tensor:
         labels = self.labels[index % len(self)].clone()
@@ -297,12 +297,12 @@ class Examples:
         inputs, labels = self._gather(index, dtype)
         return (inputs, labels) if device is None else (send(inputs, device), send(labels, device))
 
-    def stored(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+    def stored_bytes(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         """Returns inputs `[n, ...]` as bytes, and labels; None if stored inputs or their views are not bytes.
 
         `decoding` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
-        seen, varies = self._seen(index), not self.decoding(dtype).is_uniform
+        seen, varies = self._find_views(index), not self.decoding(dtype).is_uniform
         changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
         rotate_images = any(view.quarter_turns for view, _ in seen)
         if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (rotate_images and varies):
@@ -318,7 +318,7 @@ class Examples:
         return Decoding(self.scale, self.offset, dtype)
 
     def _gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        seen = self._seen(index)
+        seen = self._find_views(index)
         index = send(index, self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, 20 times as fast as inputs[...]
         if self.embeddings is not None:
@@ -346,7 +346,7 @@ class Examples:
         labels = self._labels(index, seen)
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
-    def _seen(self, index: Tensor) -> _Seen:
+    def _find_views(self, index: Tensor) -> _Seen:
         """Finds the non-trivial views among these indices, and the indices of each.
 
         Does not wait for a GPU if the indices are on the CPU.

@@ -107,7 +107,7 @@ class ClientIndex:
     def compact(self) -> "ClientIndex":
         """Copies the lists into a new array without unused entries; shared slices stay shared."""
         stretches, which = self.distinct()
-        return stretches.packed().select(which)
+        return stretches.pack().select(which)
 
     def replace_lists(self, clients: Tensor, lists: "ClientIndex") -> "ClientIndex":
         """Replaces the lists of these clients.
@@ -125,7 +125,7 @@ class ClientIndex:
         compact = whole.compact()
         return compact if len(whole.values) > 2 * len(compact.values) else whole
 
-    def packed(self) -> "ClientIndex":
+    def pack(self) -> "ClientIndex":
         """Concatenates copies of the lists in a new array without unused entries."""
         return ClientIndex.from_sizes(self.entries, self.sizes)
 

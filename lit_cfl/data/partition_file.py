@@ -58,7 +58,7 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
         arrays = _read(path)
         about = json.loads(str(arrays.pop("about")))
         _require_made_for(path, about, examples)
-        data = _federated(arrays, about, examples)
+        data = _build_data(arrays, about, examples)
         intact = partition_hash(data) == about["hash"]
     except FileNotFoundError as error:
         raise InputError(f"there is no partition file {path}; a run saves its own as RUN_DIR/partition.npz") from error
@@ -104,7 +104,7 @@ def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) 
         )
 
 
-def _federated(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], examples: Examples) -> FederatedData:
+def _build_data(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], examples: Examples) -> FederatedData:
     none, nobody = ClientIndex.empty(about["clients"]), torch.empty(0, dtype=torch.int64)
     blank = FederatedData(examples, none, none, none, nobody, about["skew"])
     names = tuple(arrays["names"].tolist()) if "names" in arrays else ()

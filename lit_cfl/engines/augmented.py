@@ -33,7 +33,7 @@ def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
     places = work.batches.drawn[send(drawn, device)]
     keys = (send(work.augment_keys[steps], device) << 32) ^ places
     index = places + send(firsts[owners], device)
-    inputs, labels = _changed(work, augment, index, keys)
+    inputs, labels = _augment_cohort(work, augment, index, keys)
     weights = None if work.weights is None else work.weights[index]
     sizes = work.num_seen
     own = torch.arange(len(steps)) - (sizes.cumsum(0) - sizes)[owners]
@@ -42,7 +42,7 @@ def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
     return replace(work, sizes=sizes, batches=batches, augment_keys=None)
 
 
-def _changed(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+def _augment_cohort(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     """Augments these examples of the cohort, some at a time."""
     inputs, labels = (part.new_empty(len(index), *part.shape[1:]) for part in (work.inputs, work.labels))
     size = max(1, _BLOCK // max(1, work.inputs.shape[1:].numel()))

@@ -426,7 +426,7 @@ class Engine:
             entries, compute = data.train.select(work.clients).entries, self.plan.compute_dtype
             examples = self.examples(data)
             as_bytes = self.way.reads_bytes and device == "cpu" and examples.augment is None
-            if as_bytes and (gathered := examples.stored(entries, compute)):
+            if as_bytes and (gathered := examples.stored_bytes(entries, compute)):
                 decode = examples.decoding(compute)
             gathered = gathered or examples.batch(entries, compute, device)
         inputs, labels = (send(part, device) for part in gathered)

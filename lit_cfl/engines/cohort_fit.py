@@ -210,7 +210,7 @@ class ClientLoop(ABC):
     @cached_property
     def module_for_gradients(self) -> LightningModule:
         """The copy of the module in the plan's dtype that computes gradients client by client."""
-        return self.copied(self.plan.dtype)
+        return self.copy_module(self.plan.dtype)
 
     def scorer(self, seed: Callable[[int], None]) -> Scorer:
         """Returns an object that computes losses and scores of models.
@@ -218,13 +218,13 @@ class ClientLoop(ABC):
         Args:
             seed: See `Scorer`.
         """
-        return Scorer(self.copied(self.plan.dtype).eval(), self.layout, self.plan.dtype, seed)
+        return Scorer(self.copy_module(self.plan.dtype).eval(), self.layout, self.plan.dtype, seed)
 
-    def copied(self, dtype: torch.dtype) -> LightningModule:
+    def copy_module(self, dtype: torch.dtype) -> LightningModule:
         """Copies the module to the plan's device; all copies of this dtype share the frozen parameters."""
-        return copy_sharing_frozen(self.placed(dtype))
+        return copy_sharing_frozen(self.place_module(dtype))
 
-    def placed(self, dtype: torch.dtype) -> LightningModule:
+    def place_module(self, dtype: torch.dtype) -> LightningModule:
         """Returns the only copy of the module on the plan's device in this dtype, which must not be changed."""
         if dtype not in self._placed:
             self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)

@@ -33,7 +33,7 @@ def module_state(module: nn.Module) -> dict[str, Leaf]:
 
 def copy_state(module: nn.Module) -> dict[str, Leaf]:
     """Copies the state of a module, which may change afterwards."""
-    return {name: _copied(value) for name, value in module_state(module).items()}
+    return {name: _copy_leaf(value) for name, value in module_state(module).items()}
 
 
 def same_value(one: Leaf, other: Leaf) -> bool:
@@ -48,7 +48,7 @@ def same_value(one: Leaf, other: Leaf) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _copied(value: Leaf) -> Leaf:
+def _copy_leaf(value: Leaf) -> Leaf:
     if isinstance(value, Tensor):
         return value.detach().clone()
     return value.copy() if isinstance(value, np.ndarray) else value
@@ -79,12 +79,12 @@ def _of_module(name: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[s
     own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
     for key, tensor in own.items():
         if key != "num_batches_tracked":
-            yield _joined(name, key), tensor
+            yield _join_path(name, key), tensor
     for key, child in module.named_children():
-        yield from _of_module(_joined(name, key), child, seen)
+        yield from _of_module(_join_path(name, key), child, seen)
     for key, value in vars(module).items():
         if key not in _FRAMEWORK:
-            yield from _of_value(_joined(name, key), value, seen)
+            yield from _of_value(_join_path(name, key), value, seen)
 
 
 def _of_value(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
@@ -126,5 +126,5 @@ def _counts_only(module: nn.Module) -> bool:
     return any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(module).__mro__)
 
 
-def _joined(name: str, key: str) -> str:
+def _join_path(name: str, key: str) -> str:
     return f"{name}.{key}" if name else key

@@ -17,7 +17,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from lit_cfl.engines.batch_norm import BatchNorm, has_batch_norm
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.dropout import set_key
-from lit_cfl.engines.optimizers import unsupported
+from lit_cfl.engines.optimizers import unsupported_options
 from lit_cfl.engines.step_dependence import Compute, find_dependence_on_history, find_reads_of_progress
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import InputError
@@ -46,7 +46,7 @@ def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch:
     if found:
         return found
     optimizer = module.configure_optimizers()
-    if isinstance(optimizer, Optimizer) and (options := unsupported(optimizer)):
+    if isinstance(optimizer, Optimizer) and (options := unsupported_options(optimizer)):
         return [f"the optimizer's option {name}" for name in options]
     for name, layer in module.named_modules():
         if isinstance(layer, BatchNorm) and layer.momentum is None:  # one module trains all clients

@@ -31,7 +31,7 @@ class FunctionalOptimizer:
     groups: tuple[int, ...] = ()
 
     @classmethod
-    def configured(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
+    def from_module(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
         """Reads the only optimizer that a module configures; each of these parameters is in one of its groups."""
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
@@ -91,7 +91,7 @@ class FunctionalOptimizer:
                 _adam_(p, g, mine, self.options[number], corrections)
 
 
-def unsupported(optimizer: Optimizer) -> list[str]:
+def unsupported_options(optimizer: Optimizer) -> list[str]:
     """Lists the options of this optimizer that `FunctionalOptimizer` does not support."""
     found = []
     for group in optimizer.param_groups:

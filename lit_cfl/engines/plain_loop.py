@@ -35,14 +35,14 @@ class PlainLoop(ClientLoop):
         super().__init__(module, layout, plan, local)
         # PyTorch's GRU is slower than a plain one on a CPU, its LSTM is faster
         kinds = {nn.GRU} if plan.device == "cpu" else set()
-        self._module = replace_unstackable_layers(self.copied(plan.compute_dtype), kinds)
+        self._module = replace_unstackable_layers(self.copy_module(plan.compute_dtype), kinds)
         self._keyed = bool(key_names(module))
         self._whole = self._keyed or has_batch_norm(module)
         self._on_cpu = plan.device == "cpu"
         named = dict(self._module.named_parameters())
         self._trained = [slot for slot in layout.slots if not slot.is_buffer]
         self._parameters = [named[slot.name] for slot in self._trained]
-        self._optimizer = FunctionalOptimizer.configured(self._module, self._parameters)
+        self._optimizer = FunctionalOptimizer.from_module(self._module, self._parameters)
 
     @classmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:

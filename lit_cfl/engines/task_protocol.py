@@ -110,7 +110,7 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     Raises:
         InputError: the module returned something else.
     """
-    losses, *found = _returned(module, batch)
+    losses, *found = _call_outcomes(module, batch)
     scores, name = per_example(scores_of(module)), type(module).__name__
     size, of_sets = (len(batch[1]),), len(scores) < len(scores_of(module))
     _require_one_each(module, losses, size[0])
@@ -155,7 +155,7 @@ def mixed_outcomes_of(
     """
     plain, calls = module.forward, 0
 
-    def mixed(*inputs: Any) -> Tensor:
+    def forward_mixed(*inputs: Any) -> Tensor:
         nonlocal calls
         calls += 1
         outputs = []
@@ -164,7 +164,7 @@ def mixed_outcomes_of(
             outputs.append(plain(*inputs))
         return mix_outputs_of(module, torch.stack(outputs), weights)
 
-    module.forward = mixed  # type: ignore[method-assign]  # for this instance, until the end of the function
+    module.forward = forward_mixed  # type: ignore[method-assign]  # for this instance, until the end of the function
     try:
         found = outcomes_of(module, batch)
     finally:
@@ -188,7 +188,7 @@ def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
     return outputs
 
 
-def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
+def _call_outcomes(module: LightningModule, batch: Batch) -> Sequence[Any]:
     if hasattr(module, "outcomes"):
         returned = cast(Callable[[Batch], Any], module.outcomes)(batch)
         if not isinstance(returned, tuple):

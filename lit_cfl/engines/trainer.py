@@ -95,18 +95,18 @@ class TrainerLoop(ClientLoop):
             )
 
     def _module(self, row: Tensor) -> LightningModule:
-        module = self.copied(self.plan.dtype)
+        module = self.copy_module(self.plan.dtype)
         self.layout.write(row, module)
         return module
 
-    def copied(self, dtype: torch.dtype) -> LightningModule:
+    def copy_module(self, dtype: torch.dtype) -> LightningModule:
         """Copies the whole module, since frozen parameters may be trained later."""
-        return copy.deepcopy(self.placed(dtype))
+        return copy.deepcopy(self.place_module(dtype))
 
     @property
     def module_for_gradients(self) -> LightningModule:
         """A new copy for each client, since a module may keep state from training."""
-        return self.copied(self.plan.dtype)
+        return self.copy_module(self.plan.dtype)
 
     @property
     def _options(self) -> dict[str, Any]:

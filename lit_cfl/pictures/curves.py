@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from lit_cfl.metric_names import higher_is_better
-from lit_cfl.pictures.figure import Figure, known, short, thin
+from lit_cfl.pictures.figure import Figure, finite_number, short, thin
 from lit_cfl.pictures.panels import BLACK, LINE_COLOURS, Curve, Panel, Style
 from lit_cfl.scores import ACCURACY, Score
 
@@ -44,7 +44,7 @@ class Means:
             runs: Rows of `metrics.csv` of each run.
             column: Column of these rows.
         """
-        found = [{int(row["round"]): known(row.get(column)) for row in rows} for rows in runs]
+        found = [{int(row["round"]): finite_number(row.get(column)) for row in rows} for rows in runs]
         rounds = sorted(set.intersection(*map(set, found))) if found else []
         whole: dict[int, list[Any]] = {k: values for k in rounds if None not in (values := [one[k] for one in found])}
         deviation = [stdev(own) for own in whole.values()] if len(runs) > 1 else []

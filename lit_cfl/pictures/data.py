@@ -21,7 +21,7 @@ def label_distribution(data: FederatedData) -> Figure | None:
     """
     if data.examples.label_kind not in ("classes", "multi-label"):
         return None
-    clients = _sampled(data.population)
+    clients = _sample_clients(data.population)
     order = clients[data.true_clusters[clients].argsort(stable=True)]
     counts = data.subset(order).label_counts.double()
     shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
@@ -119,6 +119,6 @@ def _draw(axes: Axes, data: FederatedData, index: torch.Tensor) -> None:
     axes.imshow((scaled if scaled.shape[-1] == 3 else scaled[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
 
 
-def _sampled(clients: torch.Tensor) -> torch.Tensor:
+def _sample_clients(clients: torch.Tensor) -> torch.Tensor:
     step = -(-len(clients) // _MAX_CLIENTS)
     return clients[::step]

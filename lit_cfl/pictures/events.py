@@ -7,7 +7,7 @@ from statistics import fmean
 
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.colours import cluster_styles, name_of
-from lit_cfl.pictures.figure import HEIGHT, Figure, known, thin
+from lit_cfl.pictures.figure import HEIGHT, Figure, finite_number, thin
 from lit_cfl.pictures.panels import BLUE, GREEN, LINE_COLOURS, ORANGE, SKY, Bars, Curve, Panel, Points, Style
 
 _MOST_BRANCHES = 60
@@ -26,7 +26,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
     parents: dict[int, int] = {}
     sizes: dict[int, dict[int, int]] = {}  # sizes by cluster and round
     for row in rows:
-        cluster, parent, size = (known(row.get(key)) for key in ("cluster", "parent", "size"))
+        cluster, parent, size = (finite_number(row.get(key)) for key in ("cluster", "parent", "size"))
         if cluster is None:
             continue
         sizes.setdefault(int(cluster), {})[int(row["round"])] = int(size or 0)
@@ -91,7 +91,7 @@ def layers(rows: Sequence[Row]) -> Figure | None:
     for score in ("silhouette", "gap"):
         curves, points = [], []
         for name in shown:
-            known_rows = [row for row in compared[name] if known(row[score]) is not None]
+            known_rows = [row for row in compared[name] if finite_number(row[score]) is not None]
             places, values = [names.index(str(row["layer"])) for row in known_rows], [row[score] for row in known_rows]
             chosen = [k for k, row in enumerate(known_rows) if row["chosen"]]
             curves.append(Curve(name, places, values))

@@ -113,7 +113,7 @@ def _values_of(figure: Figure) -> Table:
     return Table(title, [panels[0].x, *columns], rows, folded=True, note=note)
 
 
-def known(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """Returns a finite number as a float, and None for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
         return None

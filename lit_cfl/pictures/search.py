@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.figure import HEIGHT, Figure, known, short
+from lit_cfl.pictures.figure import HEIGHT, Figure, finite_number, short
 from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel, Points, Style, plain
 
 _MOST_SLICES = 12
@@ -47,7 +47,7 @@ class Search:
     @property
     def known(self) -> list[Row]:
         """The rows with the metric."""
-        return [row for row in self.rows if known(row.get(self.metric)) is not None]
+        return [row for row in self.rows if finite_number(row.get(self.metric)) is not None]
 
     def of(self, status: str) -> list[Row]:
         """Lists the trials with this status that reported the metric."""
@@ -128,7 +128,7 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
         search: Trials of the search.
         front: Pareto-optimal rows, the cheapest first.
     """
-    rows = [row for row in search.of("finished") if known(row.get(search.traffic)) is not None]
+    rows = [row for row in search.of("finished") if finite_number(row.get(search.traffic)) is not None]
     if len({row[search.traffic] for row in rows}) < 2:
         return None
     dots = search.points(_FRONT, front, search.traffic)
@@ -154,7 +154,7 @@ def slices(search: Search) -> Figure | None:
         values = [row[key] for row in rows]
         if len(set(map(str, values))) < 2 or len(panels) == _MOST_SLICES:
             continue
-        numbers = all(known(value) is not None for value in values)
+        numbers = all(finite_number(value) is not None for value in values)
         words = [] if numbers else sorted(set(map(str, values)))
         rows = [row | {"at": row[key] if numbers else words.index(str(row[key]))} for row in rows]
         points = replace(search, rows=rows).by_status("at")

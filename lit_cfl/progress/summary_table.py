@@ -27,7 +27,9 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     truth = any(part.summary["clusters/ari"] is not None for part in parts)  # known at the end
     agreement = ["ARI"] if truth else []
     table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", *agreement, "traffic MiB", "time s")
-    shared = None if finished.baseline is None else compare_shared(_scored(finished, finished.baseline, score), score)
+    shared = (
+        None if finished.baseline is None else compare_shared(_read_scores(finished, finished.baseline, score), score)
+    )
     instead = ({}, {}) if shared is None else (shared.mine, shared.others)
     for part, figures in zip(parts, instead, strict=False):  # there may be no baseline
         table.add_row(*_cells(part.summary | figures, score, truth))
@@ -50,7 +52,7 @@ def page_line(path: Path) -> str:
     return f"As a page: lit-cfl report {quote(str(path))}"
 
 
-def _scored(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tuple[ScoredClients, ScoredClients]]:
+def _read_scores(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tuple[ScoredClients, ScoredClients]]:
     """Reads the clients scored by a run and its baseline, seed by seed."""
     runs = ([read_scored(part.path, part.summary, score) for part in one.seeds or [one]] for one in (mine, baseline))
     return list(zip(*runs, strict=True))
@@ -101,7 +103,7 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
         lines.append(f"Silhouette of the updates: {silhouette:.2f} (1 = well apart, 0 = none).")
     if finished.baseline is None:
         return [*lines, "To see what clustering gains, set baseline: FedAvg."]
-    gains = [gain for pair in _scored(finished, finished.baseline, score) for gain in _gains(*pair, score)]
+    gains = [gain for pair in _read_scores(finished, finished.baseline, score) for gain in _gains(*pair, score)]
     return lines + _advice(gains, finished.baseline.summary["algorithm"], score)
 
 

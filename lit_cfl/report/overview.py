@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from lit_cfl.metric_names import ARI_NOTE
-from lit_cfl.pictures.figure import known
+from lit_cfl.pictures.figure import finite_number
 from lit_cfl.report.blocks import Section, Table
 from lit_cfl.report.run_files import RunFiles, attempt
 from lit_cfl.report.sources import Group
@@ -67,7 +67,7 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
 
 def last_value(run: RunFiles, column: str) -> float | None:
     """Returns a metric of the last round; None if unknown."""
-    return known(run.rows[-1].get(column)) if run.rows else None
+    return finite_number(run.rows[-1].get(column)) if run.rows else None
 
 
 def _last(group: Group, column: str, digits: int, plain: bool = False, zero: bool = True) -> str | None:
@@ -76,7 +76,7 @@ def _last(group: Group, column: str, digits: int, plain: bool = False, zero: boo
 
 
 def _of_summary(group: Group, entry: str) -> str | None:
-    values = [known((run.summary or {}).get(entry)) for run in group.counted if run.rows]
+    values = [finite_number((run.summary or {}).get(entry)) for run in group.counted if run.rows]
     return _spread(values, 3)
 
 

@@ -21,7 +21,7 @@ def as_html(page: Page) -> bytes:
     """Formats a page. Figures that cannot be drawn are left out and listed among the problems."""
     problems: list[str] = []
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
-    drawn = {figure.name: guard(figure.title, partial(_drawn, figure)) for figure in page.figures}
+    drawn = {figure.name: guard(figure.title, partial(_draw_states, figure)) for figure in page.figures}
     sections = [_with_drawn(section, {name for name, own in drawn.items() if own}) for section in page.sections]
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["groupby_kind"] = _figures_together
@@ -35,7 +35,7 @@ def as_html(page: Page) -> bytes:
     return text.encode()
 
 
-def _drawn(figure: Figure) -> dict[str, str]:
+def _draw_states(figure: Figure) -> dict[str, str]:
     """Draws each state of a figure, the last one last, and its table; either may fail."""
     names = [(name, replace(figure, name=f"{figure.name}-{k}", rows=[[panel]]))
              for k, (name, panel) in enumerate(figure.frames.items())]  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.clusters import MOST_ROUNDS, client_scores, histogram, memberships, mixtures
 from lit_cfl.pictures.events import layers, shifts, splits
-from lit_cfl.pictures.figure import Figure, known, thin
+from lit_cfl.pictures.figure import Figure, finite_number, thin
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Note
 from lit_cfl.pictures.sample import MOST_CLIENTS
@@ -50,7 +50,7 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
 
 def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
     """Returns the rows of a table that name a client."""
-    return [row for row in run.table(table) if known(row.get("client")) is not None]
+    return [row for row in run.table(table) if finite_number(row.get("client")) is not None]
 
 
 def _memberships(run: RunFiles, most_rounds: int) -> Figure | None:
@@ -89,7 +89,7 @@ def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None
 
     def about(client: int) -> Note:
         row = rows.get(client, {})
-        value, examples = known(row.get(score.name)), known(row.get("n_train"))
+        value, examples = finite_number(row.get(score.name)), finite_number(row.get("n_train"))
         return ({"name": row.get("name")} if has_names else {}) | {
             "training examples": None if examples is None else int(examples),
             score.title: None if value is None else f"{value:.3f}",
@@ -103,7 +103,7 @@ def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None
 
 
 def _histogram(run: RunFiles, score: Score) -> Figure | None:
-    rows = [(known(row.get(score.name)), known(row.get("cluster"))) for row in run.table("clients")]
+    rows = [(finite_number(row.get(score.name)), finite_number(row.get("cluster"))) for row in run.table("clients")]
     values = np.array([np.nan if value is None else value for value, _ in rows])
     cluster = np.array([-1 if own is None else int(own) for _, own in rows], dtype=int)
     return histogram(values, cluster, run.match, score)
@@ -112,6 +112,6 @@ def _histogram(run: RunFiles, score: Score) -> Figure | None:
 def _mixtures(run: RunFiles) -> Figure | None:
     table = run.table("clients")
     columns = [name for name in (table[0] if table else {}) if name.startswith("weight_")]
-    rows = [[known(row.get(name)) for name in ("cluster", *columns)] for row in table]
+    rows = [[finite_number(row.get(name)) for name in ("cluster", *columns)] for row in table]
     values = np.array(rows, dtype=float).reshape(len(rows), 1 + len(columns))
     return mixtures(values[:, 1:], np.nan_to_num(values[:, 0], nan=-1).astype(int))

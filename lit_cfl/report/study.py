@@ -11,7 +11,7 @@ import yaml
 
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.figure import Table, known
+from lit_cfl.pictures.figure import Table, finite_number
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
@@ -96,7 +96,7 @@ def _row(problems: list[str], trial: Path, study_id: str | None, running: str) -
     status = running if record.status == RUNNING else record.status
     row: Row = {"trial_id": record.trial_id, "status": status, "origin": record.origin}
     row |= {"repeats": record.repeats, "values": record.values, "error": record.told.get("error")}
-    numbers = {key: number for key, value in record.told.items() if (number := known(value)) is not None}
+    numbers = {key: number for key, value in record.told.items() if (number := finite_number(value)) is not None}
     return row | record.values | numbers
 
 
@@ -114,7 +114,7 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     made = list_figures(trained, study.parameters, objective, shares)
     figures = [figure for what, make in made.items() if (figure := guard(what, make)) is not None]
     blocks: list[Block] = [*_summary(study), *(replace(figure, name=f"{name}-{figure.name}") for figure in figures)]
-    repeated = _repeated(study)
+    repeated = _repeats_table(study)
     if repeated is not None:
         blocks.insert(len(_summary(study)), repeated)
     elif study.content.get("num_repeats", 1):
@@ -141,7 +141,7 @@ def _shares(study: SavedStudy) -> Mapping[str, float]:
 
 
 def _value(row: Row, study: SavedStudy) -> float | None:
-    return known(row.get(study.objective.metric))
+    return finite_number(row.get(study.objective.metric))
 
 
 def headline(study: SavedStudy) -> str:
@@ -166,14 +166,14 @@ def _summary(study: SavedStudy) -> list[Block]:
     ]
 
 
-def _repeated(study: SavedStudy) -> Table | None:
+def _repeats_table(study: SavedStudy) -> Table | None:
     file = study.path / "repeats" / "repeats.json"
     try:
         found = json.loads(file.read_text("utf-8"))
         names, rows = (study.objective.metric, study.objective.test), []
         values: dict[str, list[dict[int, float | None]]] = {}
         for setting, summaries in found.items():
-            values[setting] = [{int(s): known(one.get(name)) for s, one in summaries.items()} for name in names]
+            values[setting] = [{int(s): finite_number(one.get(name)) for s, one in summaries.items()} for name in names]
             cells = [str(interval([v for v in own.values() if v is not None])) for own in values[setting]]
             rows.append([setting, len(summaries), *cells])
         gain = paired_difference(values["best"][1], values["default"][1])

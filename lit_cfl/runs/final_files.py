@@ -42,7 +42,7 @@ def write_end(
     known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
     summary["clusters/silhouette"] = known[-1] if known else None  # known if the algorithm compared clients
     if newcomers and "test" in newcomers.scores:
-        weighted = newcomers.scores["test"].weighted()
+        weighted = newcomers.scores["test"].weighted_means()
         summary |= {f"test/newcomers_{name}": value for name, value in weighted.items()}
     write_json(directory.path / "summary.json", summary)
     return summary

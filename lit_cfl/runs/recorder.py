@@ -68,7 +68,7 @@ class Recorder:
         require_same_run(self.directory.path, saved)
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
         require_same_data(self.checkpoint.path, saved, self.prepared)
-        self._totals = RunTotals.restored(saved)
+        self._totals = RunTotals.restore(saved)
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
@@ -107,20 +107,20 @@ class Recorder:
             raise
         return None
 
-    def _elapsed(self) -> float:
+    def _seconds_elapsed(self) -> float:
         return self._seconds_before + monotonic() - self._start
 
     def _reason_to_stop(self, number: int) -> str | None:
         stop = self.experiment.stop
         if stop is None or number >= self.experiment.rounds:
             return None
-        return stop.reason(self.directory.rows, self._elapsed(), self.engine.scores)
+        return stop.reason(self.directory.rows, self._seconds_elapsed(), self.engine.scores)
 
     def _add_row(self, r: Round, training_seconds: float) -> Row:
         """Evaluates a round, and writes its row."""
         start = monotonic()
         row = self._evaluate(r) | {"time/training_seconds": training_seconds}
-        row |= {"time/evaluation_seconds": monotonic() - start, "time/elapsed_seconds": self._elapsed()}
+        row |= {"time/evaluation_seconds": monotonic() - start, "time/elapsed_seconds": self._seconds_elapsed()}
         return self.directory.add_row(row)
 
     def _evaluate(self, r: Round) -> Row:
@@ -185,7 +185,7 @@ class Recorder:
             "environment": self.directory.environment,
             "digests": dict(self.directory.digests),
             "tables": self.directory.marks(),
-            "seconds": self._elapsed(),
+            "seconds": self._seconds_elapsed(),
             **self._totals.content(),
         }
 

@@ -194,7 +194,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
     before, after = (_ADDED_OPTIONS | _with_threshold(flat_options(options)) for options in (stored, now))
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
-    return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]
+    return [f"{name}: {_value_text(before, name)} -> {_value_text(after, name)}" for name in names]
 
 
 def _with_threshold(flat: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _without_added(value: Any) -> Any:
     return {k: _without_added(part) for k, part in kept.items()}
 
 
-def _shown(flat: Mapping[str, Any], name: str) -> str:
+def _value_text(flat: Mapping[str, Any], name: str) -> str:
     return str(flat[name]) if name in flat else "(not set)"
 
 

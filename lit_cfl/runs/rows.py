@@ -69,7 +69,7 @@ def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]
     for cluster, mine in _members_by_cluster(evaluation.index):
         row: Row = {"round": round, "cluster": cluster, "size": len(mine)}
         if test is not None and (examples := int(test.count[mine].sum())):
-            row |= {"n_test": examples, **test.weighted(mine), "loss": float(test.loss[mine].sum()) / examples}
+            row |= {"n_test": examples, **test.weighted_means(mine), "loss": float(test.loss[mine].sum()) / examples}
         more = {name: values[cluster] for name, values in own.items() if cluster < len(values)}
         yield row | {name: value for name, value in more.items() if value != _NONE}
 
@@ -137,15 +137,15 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
     names = [data.names] if data.names else []
     for start in range(0, data.num_clients, _ROWS_AT_ONCE):
         block = slice(start, start + _ROWS_AT_ONCE)
-        clusters = [_known(numbers[block], numbers[block] >= 0) for numbers in (cluster, data.true_clusters)]
-        known, mixed = ([_known(v, ~v.isnan()) for v in table[block].T] for table in (figures, weights))
+        clusters = [_known_or_none(numbers[block], numbers[block] >= 0) for numbers in (cluster, data.true_clusters)]
+        known, mixed = ([_known_or_none(v, ~v.isnan()) for v in table[block].T] for table in (figures, weights))
         counts = [numbers[block].tolist() for numbers in (*sizes, newcomers)]
         ids = range(start, start + len(counts[0]))
         named = [column[block] for column in names]
         yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], *mixed, *named, strict=True))
 
 
-def _known(values: Tensor, which: Tensor) -> list[Any]:
+def _known_or_none(values: Tensor, which: Tensor) -> list[Any]:
     """Lists the values `[n]`; None for unknown values."""
     listed: list[Any] = values.tolist()
     for position in (~which).nonzero().flatten().tolist():

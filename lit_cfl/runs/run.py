@@ -31,7 +31,7 @@ from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.digests import renew_sums
-from lit_cfl.storage.lock import locked
+from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.service import load_early
 from lit_cfl.tracking.trackers import Trackers
@@ -120,7 +120,7 @@ def run(
 
 
 def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
-    with locked(path):
+    with lock_directory(path):
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
             require_unused(path)
@@ -159,7 +159,7 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
 
 
 def _draw_with_baseline(finished: FinishedRun, baseline: FinishedRun, formats: Sequence[Format]) -> None:
-    with locked(finished.path):
+    with lock_directory(finished.path):
         written = draw_both(finished.path, baseline.path, finished.summary, baseline.summary, formats)
         renew_sums(finished.path, written)
 
@@ -174,14 +174,14 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
 
 def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> Row:
     """Starts the run of one seed in its directory, or resumes it. Returns the summary."""
-    with locked(path):
+    with lock_directory(path):
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
             return _start(experiment, path, callbacks)
         require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         summary = read_undamaged_summary(path, experiment.rounds)
-        return summary or _record(_restored(experiment, path, stored, callbacks, mode), callbacks)
+        return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
@@ -198,7 +198,7 @@ def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
         raise
 
 
-def _restored(
+def _restore_recorder(
     experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
 ) -> Recorder:
     """Reads the checkpoint. Its memory is freed on return, except for the state, which the next round replaces."""

@@ -37,7 +37,7 @@ class RunTotals:
     trained: bool = False
 
     @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> "RunTotals":
+    def restore(cls, saved: Mapping[str, Any]) -> "RunTotals":
         """Restores the totals from a checkpoint."""
         return cls(**{part.name: saved[part.name] for part in fields(cls) if part.name in saved})
 
@@ -74,7 +74,7 @@ class RunTotals:
             self.memberships[r.number] = self.members.int()  # one per period of rounds, to limit memory
 
     def _keep_best(self, test: SplitScores) -> None:
-        weighted = test.weighted()
+        weighted = test.weighted_means()
         for score in test.scores:
             new, old = weighted[score.name], self.best.get(score.name)
             if not isnan(new) and (old is None or score.better(new, old)):

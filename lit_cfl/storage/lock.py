@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.5  # `wait_until_free` in another process, such as a report, h
 
 
 @contextmanager
-def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
+def lock_directory(path: Path, option: str = "--run_dir") -> Iterator[None]:
     """Creates the directory and locks it for this process until the end of the block or the process.
 
     Args:

@@ -171,14 +171,14 @@ def _repeats(algorithm: Algorithm) -> None:
 
 def _resumes(algorithm: Algorithm) -> None:
     whole = list(_states(algorithm, _work(algorithm)))
-    saved = list(_states(algorithm, _work(algorithm), between=lambda state: _loaded(algorithm, state)))
+    saved = list(_states(algorithm, _work(algorithm), between=lambda state: _save_and_load(algorithm, state)))
     for round, (a, b) in enumerate(zip(whole, saved, strict=True)):
         assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
             algorithm, f"a run that is saved and loaded after each round differs after {_after(round)}"
         )
 
 
-def _loaded(algorithm: Algorithm, state: State) -> State:
+def _save_and_load(algorithm: Algorithm, state: State) -> State:
     buffer = BytesIO()
     torch.save(state_to_dict(state), buffer)
     buffer.seek(0)

@@ -53,7 +53,7 @@ def dashboard(arguments: Sequence[str]) -> int:
         for section, metrics in sections(scores).items():
             print(f"{section}: {', '.join(metrics)}")
         return 0
-    print(_saved(given.project, given.entity, given.name, scores))
+    print(_save_workspace(given.project, given.entity, given.name, scores))
     return 0
 
 
@@ -86,7 +86,7 @@ def workspace(project: str, entity: str, name: str, scores: Scores = CLASSIFIER)
     return workspaces.Workspace(project=project, entity=entity, name=name, sections=shown)
 
 
-def _saved(project: str, entity: str | None, name: str, scores: Scores) -> str:
+def _save_workspace(project: str, entity: str | None, name: str, scores: Scores) -> str:
     """Saves the workspace; returns its address."""
     import wandb
 

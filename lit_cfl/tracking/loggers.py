@@ -77,7 +77,7 @@ class Loggers:
     def __init__(
         self, builds: Sequence[Build], folder: str | None, options: Mapping[str, Any], rows: Sequence[Row], logged: int
     ) -> None:
-        self._all = [_opened(build, folder, rows, logged) for build in builds]
+        self._all = [_open_logger(build, folder, rows, logged) for build in builds]
         for one in self._all:
             one.guard(partial(one.logger.log_hyperparams, dict(options)))
             for row in rows:
@@ -94,7 +94,7 @@ class Loggers:
             one.guard(partial(one.logger.finalize, status))
 
 
-def _opened(build: Build, folder: str | None, rows: Sequence[Row], logged: int) -> _GuardedLogger:
+def _open_logger(build: Build, folder: str | None, rows: Sequence[Row], logged: int) -> _GuardedLogger:
     restored = int(rows[-1]["round"]) if rows else 0
     try:
         logger, first = build(), max(logged, restored + 1)

@@ -27,11 +27,11 @@ class PictureTime:
     def __init__(self) -> None:
         self._start, self._seconds = monotonic(), _FIRST_SECONDS
 
-    def left(self) -> bool:
+    def has_time_left(self) -> bool:
         return self._seconds < SHARE * (monotonic() - self._start)
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Adds the time of the block."""
         start = monotonic()
         yield
@@ -68,7 +68,7 @@ class Trackers:
         logged: int = 0,
         formats: Sequence[Format] = (),
     ) -> None:
-        mode, known = tracking.requested_mode(), [_known(row) for row in rows]
+        mode, known = tracking.requested_mode(), [_drop_blanks(row) for row in rows]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
         folder = None if run_id is None else f"{name}-{run_id}"
         self._loggers = Loggers(tracking.loggers, folder, plain, known, logged)
@@ -87,7 +87,7 @@ class Trackers:
             row: Row of a round.
             view: View of the run if pictures and tables are due; they are left out if earlier ones took too long.
         """
-        numbers = _known(row)
+        numbers = _drop_blanks(row)
         self._thread.submit(self._log, numbers, view)
         self._loggers.log(numbers)
 
@@ -99,7 +99,7 @@ class Trackers:
             view: View of the finished run, for pictures that an earlier process could not draw.
             models: Returns the models that clients use.
         """
-        self._thread.submit(self._conclude, _known(summary), view, models)
+        self._thread.submit(self._conclude, _drop_blanks(summary), view, models)
 
     def finish(self, status: Status) -> bool:
         """Waits until everything is logged and drawn, and ends all trackers, even after a failure.
@@ -118,8 +118,8 @@ class Trackers:
             self._log_to_wandb(row, None, {})
 
     def _log(self, row: Row, view: RoundView | None) -> None:
-        if view is not None and (view.last or self._time.left()):
-            with self._time.measured():
+        if view is not None and (view.last or self._time.has_time_left()):
+            with self._time.measure():
                 self._log_to_wandb(row, view, self._pictures.draw(view))
         else:
             self._log_to_wandb(row, None, {})
@@ -143,7 +143,7 @@ class Trackers:
             self._guard(run.mark_complete)
 
 
-def _known(row: Row) -> dict[str, Any]:
+def _drop_blanks(row: Row) -> dict[str, Any]:
     """Drops blank values."""
     return {name: value for name, value in row.items() if value is not None}
 

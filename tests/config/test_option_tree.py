@@ -108,7 +108,7 @@ def test_an_optimizer_of_pytorch_is_read_from_its_source():
 )
 def test_the_option_that_was_meant_is_named(option: str, meant: str | None):
     known = tree()
-    assert known.meant(option) == meant
+    assert known.guess_option(option) == meant
     assert meant is None or not isinstance(known.look_up(meant), UnknownOption)
 
 

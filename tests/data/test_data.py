@@ -78,7 +78,7 @@ def test_bytes_stay_bytes_in_the_pool_and_are_scaled_when_handed_out():
 @pytest.mark.parametrize("views", [quarters(0), quarters(0, 1, 3), (View(2, (1, 0, 2)),)])
 def test_stored_bytes_become_what_a_batch_hands_out(views: tuple[View, ...]):
     examples, index = pool(views, scale=1 / 255), torch.arange(3 * len(views)).flip(0)
-    inputs, labels = examples.stored(index, torch.float32)
+    inputs, labels = examples.stored_bytes(index, torch.float32)
     assert inputs.dtype == torch.uint8
     for found, expected in zip((examples.decoding(torch.float32)(inputs), labels), examples.batch(index), strict=True):
         assert torch.equal(found, expected)
@@ -86,7 +86,7 @@ def test_stored_bytes_become_what_a_batch_hands_out(views: tuple[View, ...]):
 
 @pytest.mark.parametrize("examples", [pool(dtype=torch.float32), pool((View(), View(brightness=0.5)))])
 def test_what_is_not_seen_as_bytes_is_not_handed_out_as_bytes(examples: Examples):
-    assert examples.stored(torch.arange(3 * len(examples.views)), torch.float32) is None
+    assert examples.stored_bytes(torch.arange(3 * len(examples.views)), torch.float32) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -172,7 +172,7 @@ def test_index_of_nobody_is_empty():
 
 
 def test_packed_lists_hold_nothing_else():
-    index = owned([4, 2], [], [7], [0, 1, 3]).select(ids(3, 0)).packed()
+    index = owned([4, 2], [], [7], [0, 1, 3]).select(ids(3, 0)).pack()
     assert (index.values.tolist(), index.starts.tolist()) == ([0, 1, 3, 4, 2], [0, 3])
 
 
@@ -182,7 +182,7 @@ def test_clients_may_share_a_list():
     compact = ClientIndex(ids(4, 5, 8, 9), ids(2, 2, 1), ids(2, 2, 1)).compact()
     assert [one.tolist() for one in compact] == [[8, 9], [8, 9], [5]]
     assert (compact.values.tolist(), compact.starts.tolist()) == ([8, 9, 5], [0, 0, 2])
-    assert shared.packed().values.tolist() == [8, 9, 8, 9, 5]
+    assert shared.pack().values.tolist() == [8, 9, 8, 9, 5]
 
 
 def test_first_and_after_part_each_list():

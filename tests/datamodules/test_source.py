@@ -64,7 +64,7 @@ def test_source_says_what_it_holds(folder: Path):
 
 
 def test_splits_are_joined_in_the_order_asked_for(folder: Path):
-    assert find(str(folder)).joined(["label", "text"], ["train", "test"]) == {
+    assert find(str(folder)).join_splits(["label", "text"], ["train", "test"]) == {
         "label": [1, 0, 1, 1],
         "text": ["a b", None, "c", "a b"],
     }
@@ -92,7 +92,7 @@ def test_images_may_be_files_that_the_table_names(tmp_path: Path):
         (place / "0.png").write_bytes(expected[-1])
     source = find(str(tmp_path / "pictures"))
     assert list(source.images("image", ["train", "test"])) == expected
-    assert source.joined(["label"], ["train", "test"]) == {"label": [0, 1, 0]}
+    assert source.join_splits(["label"], ["train", "test"]) == {"label": [0, 1, 0]}
 
 
 def test_parquet_copy_that_the_hub_makes_of_a_script_is_read(tmp_path: Path):

@@ -451,7 +451,7 @@ def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeyp
     monkeypatch.setattr(ray_worker, "set_up_torch", lambda *told: said.append(told))
     monkeypatch.setattr("ray.get", lambda reference: drawn[0])
     engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
-    engine._started()
+    engine._start_pool()
     built = ray_worker.Worker([None], [])._get_engine()
     assert said == [(built.plan, deterministic)]
     assert (built.plan.engine, built.plan.workers) == ("loop", 0)

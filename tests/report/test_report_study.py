@@ -11,7 +11,7 @@ from lit_cfl.pictures.figure import Figure
 from lit_cfl.report.blocks import Table, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.study import read_study
-from lit_cfl.storage.lock import locked
+from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tune.record import TrialRecord, write_record
 from lit_cfl.tune.study import Study
 
@@ -61,7 +61,7 @@ def test_a_trial_that_began_runs_only_while_a_process_works_on_its_study(tmp_pat
     write_record(path / "trials", began, "89abcdef")
     assert read_study(path).rows[-1]["status"] == "interrupted"
     assert "13 trials: 10 finished, 1 stopped early, 1 interrupted, 1 failed" in texts_of(path)
-    with locked(path):
+    with lock_directory(path):
         assert read_study(path).rows[-1]["status"] == "running"
 
 

@@ -44,7 +44,7 @@ def test_a_checkpoint_holds_what_was_carried_then():
     totals.memberships[10] = ids(1, 1)
     totals.best["mae"] = 0.25
     totals.count(after(moves(1)))
-    restored = RunTotals.restored(content | {"round": 7})
+    restored = RunTotals.restore(content | {"round": 7})
     assert list(restored.memberships) == [0]
     assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == ({"mae": 0.5}, 0.25, 3, 7)
     assert restored.shifted == [0, 0]

@@ -22,7 +22,7 @@ from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.lock import locked
+from lit_cfl.storage.lock import lock_directory
 from lit_cfl.storage.run_format import FORMAT
 
 
@@ -239,7 +239,7 @@ def test_used_directory_is_refused_and_left_alone(tmp_path: Path):
 def test_file_in_the_way_is_refused(below: str, tmp_path: Path):
     (tmp_path / "taken").write_text("a note")
     with pytest.raises(InputError, match=r"taken.* cannot be written \(.*\); choose another --run_dir"):
-        locked(tmp_path / "taken" / below).__enter__()
+        lock_directory(tmp_path / "taken" / below).__enter__()
     assert (tmp_path / "taken").read_text() == "a note"
 
 
@@ -248,7 +248,7 @@ def test_directory_that_cannot_be_cleared_away_hides_no_error(tmp_path: Path, mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(Path, "unlink", full)
-    with pytest.raises(InputError, match="the reason"), locked(tmp_path / "run"):
+    with pytest.raises(InputError, match="the reason"), lock_directory(tmp_path / "run"):
         raise InputError("the reason")
 
 

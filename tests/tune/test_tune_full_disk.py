@@ -112,7 +112,7 @@ def test_a_repeat_that_cannot_write_ends_the_study(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
     monkeypatch.setattr(ray, "get", get)
     with pytest.raises(SaveError, match=r"^rows.bin could not be written$"):
-        repeats._trained(prepared, {"default": {}}, [1, 2], tmp_path)
+        repeats._train_settings(prepared, {"default": {}}, [1, 2], tmp_path)
 
 
 def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

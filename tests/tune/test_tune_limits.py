@@ -15,18 +15,18 @@ from studies import study_file
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError
 from lit_cfl.tune.callbacks import StudyCallback
-from lit_cfl.tune.cluster import connected
+from lit_cfl.tune.cluster import connect_to_ray
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER, ROUNDS
 from lit_cfl.tune.study import Resources
-from lit_cfl.tune.trial import limited
+from lit_cfl.tune.trial import limit_time
 
 
 def in_a_process(path: Path, trial: Callable[[], object]) -> int | None:
     """Runs a trial that may take 0.6 seconds, in a fork of this process. Returns its exit code, or minus the signal."""
 
     def begin() -> None:
-        with limited(path, 0.01):
+        with limit_time(path, 0.01):
             trial()
 
     process = get_context("fork").Process(target=begin)
@@ -45,27 +45,27 @@ def test_a_trial_that_hangs_in_c_is_ended_and_not_begun_again(tmp_path: Path):
     assert re.search(r'test_tune_limits\.py", line \d+ in hang\n', (tmp_path / "too_long.txt").read_text())
     with (
         pytest.raises(InputError, match=r"took longer than limits.trial_minutes allows \(0.01\).*says where it was"),
-        limited(tmp_path, 0.01),
+        limit_time(tmp_path, 0.01),
     ):
         pytest.fail("begun again")
-    with limited(tmp_path, 0.02):
+    with limit_time(tmp_path, 0.02):
         pass  # more time is given
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trial_that_ends_in_time_leaves_no_file(tmp_path: Path):
-    with limited(tmp_path / "new", 10.0):
+    with limit_time(tmp_path / "new", 10.0):
         pass
-    with pytest.raises(ZeroDivisionError), limited(tmp_path / "new", 10.0):
+    with pytest.raises(ZeroDivisionError), limit_time(tmp_path / "new", 10.0):
         raise ZeroDivisionError
-    with limited(tmp_path / "new", None):
+    with limit_time(tmp_path / "new", None):
         pass
     assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_trial_whose_process_was_killed_before_its_time_was_up_is_begun_again(tmp_path: Path):
     assert in_a_process(tmp_path, lambda: os.kill(os.getpid(), SIGKILL)) == -SIGKILL
-    with limited(tmp_path, 10.0):
+    with limit_time(tmp_path, 10.0):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -89,7 +89,7 @@ def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(mo
     monkeypatch.setattr(ray_cluster, "disconnect", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("TUNE_PRINT_ALL_TRIAL_ERRORS", raising=False)  # a process that has run a study may have it
-    with connected(None, Resources()):
+    with connect_to_ray(None, Resources()):
         assert "TUNE_GLOBAL_CHECKPOINT_S" not in os.environ
         assert os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] == "0"
     assert "TUNE_PRINT_ALL_TRIAL_ERRORS" not in os.environ

@@ -7,7 +7,7 @@ import pytest
 
 from lit_cfl.errors import InputError
 from lit_cfl.scores import Score
-from lit_cfl.tune.cluster import connected, require_room
+from lit_cfl.tune.cluster import connect_to_ray, require_room
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.repeats import _gain, new_seeds
 from lit_cfl.tune.study import Resources
@@ -30,8 +30,8 @@ def test_only_validation_figures_judge(metric: str, message: str):
 def test_lower_is_better_for_losses_and_deviations_alone():
     modes = {name: Objective(f"val/{name}").mode for name in ("weighted_accuracy", "loss", "std_accuracy")}
     assert modes == {"weighted_accuracy": "max", "loss": "min", "std_accuracy": "min"}
-    assert Objective("val/loss").reached(0.3, 0.3)
-    assert not Objective().reached(0.3, 0.31)
+    assert Objective("val/loss").is_reached(0.3, 0.3)
+    assert not Objective().is_reached(0.3, 0.31)
 
 
 def test_a_score_is_judged_in_its_own_direction():
@@ -40,7 +40,7 @@ def test_a_score_is_judged_in_its_own_direction():
     assert (error.mode, gain.mode) == ("min", "max")
     rows = [{"id": k, error.metric: value, "traffic/mib": 1.0} for k, value in enumerate([-2.0, -5.0, 3.0])]
     assert (error.best(rows)["id"], gain.best(rows)["id"]) == (1, 2)
-    assert (error.reached(2.0, 2.5), gain.reached(2.0, 2.5)) == (True, False)
+    assert (error.is_reached(2.0, 2.5), gain.is_reached(2.0, 2.5)) == (True, False)
     with pytest.raises(InputError, match=r"metric is 'val/weighted_accuracy'.*one of val/weighted_figure, "):
         Objective.of("val/weighted_accuracy", error.scores)
 
@@ -100,7 +100,7 @@ def test_all_cores_are_there_for_trials_beside_a_gpu(monkeypatch: pytest.MonkeyP
     for module in ("lit_cfl.tune.cluster", "lit_cfl.engines.ray.cluster"):
         monkeypatch.setattr(f"{module}.count_cores", lambda: 7)
     monkeypatch.setattr("ray.init", init)
-    with pytest.raises(InputError, match="no Ray in this test"), connected(None, Resources(cpus=1, gpus=0.25)):
+    with pytest.raises(InputError, match="no Ray in this test"), connect_to_ray(None, Resources(cpus=1, gpus=0.25)):
         pass
     assert (asked["num_cpus"], asked["num_gpus"]) == (7, 2)
 

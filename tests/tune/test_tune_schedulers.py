@@ -14,7 +14,7 @@ from tune_trials import new_trials
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import prepare
-from lit_cfl.tune.cluster import connected
+from lit_cfl.tune.cluster import connect_to_ray
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER, ROUNDS
 from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler, stops_early
@@ -43,7 +43,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
     from ray import tune as ray_tune
 
     first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]
-    grid = study.searched.combinations() if study.searched.grid else []
+    grid = study.search_space.combinations() if study.search_space.grid else []
     first += [GivenSetting("search", values) for values in grid]
     trials = Trials(path / "trials", first, make_searcher(study), samples)
     learns = trials.searcher is not None and trials.searcher.learns
@@ -107,7 +107,7 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
 def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The Ray is one that a person has started for something else."""
     shared = study(GRID, resources=Resources(cpus=1, gpus=0.5))
-    with connected(None, shared.resources):
+    with connect_to_ray(None, shared.resources):
         assert fitted(shared, tmp_path, 4)[0].num_errors == 0
     asked = ["tune", "--config", str(study_file(tmp_path)), "--study_dir", str(tmp_path / "study")]
     for kind, most in (("cpus", 2), ("gpus", 1)):

@@ -11,7 +11,7 @@ from tune_trials import METRIC, Script, new_trials, run_all, told
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import write_config
-from lit_cfl.storage.lock import locked
+from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tune.trials import MOST_REPEATS, GivenSetting, Trials
 from lit_cfl.tune.wandb_run import complete
 
@@ -243,7 +243,7 @@ def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_
     for number in range(3):
         trials.next()
         (tmp_path / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
-    with locked(tmp_path / "0001"):
+    with lock_directory(tmp_path / "0001"):
         trials.end(1, told(0.5, rounds=1, finished=False))
         trials.seal_ended()
     assert trials.records[1].digests == {}  # its process may still write
@@ -267,7 +267,7 @@ def test_a_trial_that_goes_on_may_change_its_files(tmp_path: Path):
 def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lit_cfl.tune.trials._GRACE_SECONDS", 0.0)
     trials = unfinished(tmp_path)
-    with locked(tmp_path / "0001"):
+    with lock_directory(tmp_path / "0001"):
         trials.seal()
     assert [bool(record.digests) for record in trials.records.values()] == [True, False]
 

@@ -55,7 +55,7 @@ class ChainLoop(ClientLoop):
         super().__init__(module, layout, plan, local)
         self._module = module
         trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
-        self._optimizer = FunctionalOptimizer.configured(module, trained)
+        self._optimizer = FunctionalOptimizer.from_module(module, trained)
         self._fixed: dict[str, Tensor] = {}
         self._training: Training | None = None
         self._capture = None if plan.device == "cpu" else StepCapture(plan.device)
@@ -118,7 +118,7 @@ class ChainLoop(ClientLoop):
         return rows
 
     def scorer(self, seed: Callable[[int], None]) -> Scorer:
-        module = self.copied(self.plan.dtype).eval()
+        module = self.copy_module(self.plan.dtype).eval()
         return ChainScorer(self._module, module, self.layout, self.plan.dtype, seed)
 
     def _examples(self, training: Training, work: CohortFit) -> CohortExamples:

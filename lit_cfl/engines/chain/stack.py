@@ -67,7 +67,7 @@ class Stack:
             sizes = work.sizes[clients].to(device)
             self._dual = self._in_dual_form(in_dual, examples, starts, sizes, max(group.steps))
         self._first = self._dual or HeldLayer(examples)
-        self._all_steps = self._completed(lay_out(work, group, examples, starts, training.chain.draws_masks))
+        self._all_steps = self._add_dual_values(lay_out(work, group, examples, starts, training.chain.draws_masks))
         self._ends = torch.tensor(group.steps, device=device)
         self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
         parameters = tuple(self._trained[name] for name in training.names if name not in in_dual)
@@ -99,7 +99,7 @@ class Stack:
         weight = names[0]
         return DualLayer(rules[0], examples.read(own), self._starts[weight], centers.get(weight), steps, bias)
 
-    def _completed(self, steps: StackSteps) -> StackSteps:
+    def _add_dual_values(self, steps: StackSteps) -> StackSteps:
         """Adds to the mini-batches the values that dual form and optimizer read in each step."""
         if self._dual is not None:
             left, pulled = self._dual.shares()

@@ -99,13 +99,13 @@ class StackSteps:
 
     def part(self, span: slice, lanes: int) -> "StackSteps":
         """Selects a range of steps, for the first `lanes` clients."""
-        return self._selected(lanes, lambda part: part[span])
+        return self._select(lanes, lambda part: part[span])
 
     def at(self, number: Tensor, lanes: int) -> "StackSteps":
         """Selects one step, for the first `lanes` clients; its number is int64 `[1]` on the device."""
-        return self._selected(lanes, lambda part: part.index_select(0, number))
+        return self._select(lanes, lambda part: part.index_select(0, number))
 
-    def _selected(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "StackSteps":
+    def _select(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "StackSteps":
         def selected(part: Tensor | None) -> Tensor | None:
             return None if part is None else select(part)
 

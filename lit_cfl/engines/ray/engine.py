@@ -45,7 +45,7 @@ class RayEngine(Engine):
     """Works with `plan.workers` actors; `close` ends them."""
 
     _pool: WorkerPool | None = None
-    _stored: tuple[Examples, Ref] | None = None
+    _store_table: tuple[Examples, Ref] | None = None
     _close_pool: Callable[[], object] | None = None
 
     @property
@@ -54,7 +54,7 @@ class RayEngine(Engine):
         return "cpu"
 
     def close(self) -> None:
-        self._pool = self._stored = None
+        self._pool = self._store_table = None
         if self._close_pool is not None:
             self._close_pool()  # a second call does nothing
 
@@ -75,7 +75,7 @@ class RayEngine(Engine):
         models = torch.empty(len(start), self.layout.num_columns, dtype=self.plan.dtype)
         losses = torch.full((len(start),), float("nan"), dtype=torch.float64)
         trained, idle = torch.zeros(len(start), dtype=torch.bool), torch.ones(len(start), dtype=torch.bool)
-        pool = self._started()  # Ray must run before `put`
+        pool = self._start_pool()  # Ray must run before `put`
         rows, examples = _StoredRows(request, self.plan.dtype), self._examples_stored(data)
         shares = self._shares(request, part, data)
         tasks = [self._fit_task(request, share + part.start, rows, examples, round, data) for share in shares]
@@ -122,7 +122,7 @@ class RayEngine(Engine):
         compute = partial(work.compute_fit, mine, round, HeldClients.of(mine.clients, data))
         return ShareTask(share_of_clients(compute, "trains", mine.clients, round), examples, refs)
 
-    def _started(self) -> WorkerPool:
+    def _start_pool(self) -> WorkerPool:
         if self._pool is None:
             deterministic = torch.are_deterministic_algorithms_enabled()
             plan = replace(self.plan, workers=0)  # Ray shows an actor no other GPU, so its own is number 0
@@ -169,7 +169,7 @@ class RayEngine(Engine):
     ) -> Outcomes:
         """Lets actors score these parts of the examples `[n]`, and joins the outcomes."""
         found: list[Tensor] = []
-        for number, outcomes in self._done(shares, tables, data):
+        for number, outcomes in self._run_shares(shares, tables, data):
             arrays = [torch.from_numpy(np.array(values)) for values in outcomes]
             found = found or [array.new_empty(*array.shape[:-1], parts[-1].stop) for array in arrays]
             for rows, values in zip(found, arrays, strict=True):
@@ -183,7 +183,7 @@ class RayEngine(Engine):
         parts = self._parts(split_reads(len(index)))
         losses = torch.empty(len(models), len(index), dtype=torch.float64)
         shares = [share_of_examples(partial(work.compute_losses, index[part]), index[part]) for part in parts]
-        for number, found in self._done(shares, [models], data):
+        for number, found in self._run_shares(shares, [models], data):
             losses[:, parts[number]] = torch.from_numpy(np.array(found))
         return losses
 
@@ -202,7 +202,7 @@ class RayEngine(Engine):
             shares.append(share_of_clients(compute, "takes the gradients of", own, round))
         rows = torch.empty(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
         done = 0
-        for number, found in self._done(shares, [model[None]], data):
+        for number, found in self._run_shares(shares, [model[None]], data):
             rows[parts[number]] = torch.from_numpy(np.array(found))
             done += len(parts[number])
             report(done)
@@ -220,7 +220,7 @@ class RayEngine(Engine):
         row = torch.empty(1, 0) if model is None else model[None]
         found: list[Statistic | None] = [None] * len(clients)
         done = 0
-        for number, answers in self._done(shares, [row], data):
+        for number, answers in self._run_shares(shares, [row], data):
             found[runs[number]] = answers
             done += len(answers)
             self.report_statistics(round, done, len(clients))
@@ -240,7 +240,7 @@ class RayEngine(Engine):
         runs = split_evenly([unit.stop - unit.start for unit in units], self.plan.workers)
         return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
 
-    def _done(
+    def _run_shares(
         self, shares: Sequence[Share], tables: Sequence[Tensor], data: FederatedData
     ) -> Iterator[tuple[int, Any]]:
         """Runs shares on actors. Yields each share's number and result, in order of completion.
@@ -248,16 +248,16 @@ class RayEngine(Engine):
         Args:
             tables: Rows `[n, d]` that are sent along with each share; a single table is sent with all shares.
         """
-        pool, examples = self._started(), self._examples_stored(data)  # Ray must run before `put`
+        pool, examples = self._start_pool(), self._examples_stored(data)  # Ray must run before `put`
         refs = [ray.put(table.to(self.plan.dtype).cpu().numpy()) for table in tables]
         refs = refs * len(shares) if len(tables) == 1 else refs
         tasks = [ShareTask(share, examples, [ref]) for share, ref in zip(shares, refs, strict=True)]
         return pool.run(tasks, self.between_clients)
 
     def _examples_stored(self, data: FederatedData) -> Ref:
-        if self._stored is None or self._stored[0] is not data.examples:
-            self._stored = (data.examples, ray.put(to_arrays(data.examples)))
-        return self._stored[1]
+        if self._store_table is None or self._store_table[0] is not data.examples:
+            self._store_table = (data.examples, ray.put(to_arrays(data.examples)))
+        return self._store_table[1]
 
 
 class _StoredRows:
@@ -271,15 +271,15 @@ class _StoredRows:
         """Returns for each position the index of its start row and proximal row, and the distinct rows."""
         request = self._request
         used, start = request.start[numbers].unique(return_inverse=True)
-        refs = [self._stored(request.models, k) for k in used.tolist()]
+        refs = [self._store_table(request.models, k) for k in used.tolist()]
         if not request.prox:
             return start, start, refs
         if request.centers is None:
             raise TypeError("prox needs centers")
         drawn, center = request.center[numbers].unique(return_inverse=True)
-        return start, center + len(refs), refs + [self._stored(request.centers, k) for k in drawn.tolist()]
+        return start, center + len(refs), refs + [self._store_table(request.centers, k) for k in drawn.tolist()]
 
-    def _stored(self, table: Tensor, number: int) -> Ref:
+    def _store_table(self, table: Tensor, number: int) -> Ref:
         key = (id(table), number)  # models and centres may be one table
         if key not in self._refs:
             self._refs[key] = ray.put(table[number].to(self._dtype).cpu().numpy())

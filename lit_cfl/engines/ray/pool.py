@@ -112,7 +112,7 @@ class WorkerPool:
                     deaths[task] += 1
                     self._kill(number)
                     if deaths[task] > MAX_RETRIES:
-                        raise _lost(tasks[task].share, deaths[task], error) from error
+                        raise _lost_worker_error(tasks[task].share, deaths[task], error) from error
                     self._start(number)
                     waiting.append(task)
                 else:
@@ -166,7 +166,7 @@ def _result(ref: Ref) -> Any:
         raise error.cause from error
 
 
-def _lost(share: Share, deaths: int, error: RayError) -> WorkersLostError:
+def _lost_worker_error(share: Share, deaths: int, error: RayError) -> WorkersLostError:
     return WorkersLostError(
         f"{share.worker_in_words} died {deaths} times ({str(error).splitlines()[0]}); if it was short of memory, lower "
         "plan.workers, plan.lanes or plan.rows_mib"

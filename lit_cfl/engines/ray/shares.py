@@ -49,7 +49,7 @@ class HeldClients:
     def of(cls, clients: Tensor, data: FederatedData) -> "HeldClients":
         """Selects these clients of the data, with copies of their lists."""
         holders = clients.unique()
-        return cls(data.num_clients, holders, data.train.select(holders).packed())
+        return cls(data.num_clients, holders, data.train.select(holders).pack())
 
     @classmethod
     def nobody(cls) -> "HeldClients":

@@ -96,9 +96,9 @@ class _Living(TorchDispatchMode):
                 size = storage.nbytes() if made else 0
                 self._known.add(id(storage))
                 self._now += size
-                finalize(storage, self._freed, id(storage), size)
+                finalize(storage, self._record_free, id(storage), size)
         self.most = max(self.most, self._now)
 
-    def _freed(self, number: int, size: int) -> None:
+    def _record_free(self, number: int, size: int) -> None:
         self._known.discard(number)
         self._now -= size

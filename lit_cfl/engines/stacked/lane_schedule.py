@@ -122,12 +122,12 @@ class LaneTables:
     def begins(self, work: CohortFit, device: str) -> Changes:
         """Groups the clients by the step before which they are loaded: indices of lanes, models, and centres."""
         table = torch.stack([self._lane_of_each, work.start, work.center])
-        return _grouped([slot.start for slot in self.slots], table, device)
+        return _group_columns([slot.start for slot in self.slots], table, device)
 
     def ends(self, device: str) -> Changes:
         """Groups the clients by the step before which they are saved: indices of lanes and clients."""
         table = torch.stack([self._lane_of_each, torch.arange(len(self.slots))])
-        return _grouped([slot.stop for slot in self.slots], table, device)
+        return _group_columns([slot.stop for slot in self.slots], table, device)
 
     @cached_property
     def _lane_of_each(self) -> Tensor:
@@ -160,7 +160,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
     return LaneTables(slots, index, keys, at, owners, rows, lanes)
 
 
-def _grouped(steps: Sequence[int], table: Tensor, device: str) -> Changes:
+def _group_columns(steps: Sequence[int], table: Tensor, device: str) -> Changes:
     """Groups the columns of a table by step; all are copied to the device at once."""
     order = sorted(range(len(steps)), key=steps.__getitem__)
     table = send(table[:, order], device)

@@ -38,7 +38,7 @@ class StackLoop(ClientLoop):
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         super().__init__(module, layout, plan, local)
         self._optimizer, self._steps, self._rates = _steps_of(
-            self.copied(plan.compute_dtype), layout, local, plan.autocast, plan.device
+            self.copy_module(plan.compute_dtype), layout, local, plan.autocast, plan.device
         )
         self._captured = CapturedSteps(self._steps, plan.device) if plan.device != "cpu" else None
         self._num_trained = sum(not slot.is_buffer for slot in layout.slots)
@@ -216,7 +216,7 @@ def _steps_of(
         read each time; None if rates are the same in all rounds.
     """
     named, rates = dict(module.named_parameters()), None
-    update = FunctionalOptimizer.configured(module, [named[slot.name] for slot in layout.slots if not slot.is_buffer])
+    update = FunctionalOptimizer.from_module(module, [named[slot.name] for slot in layout.slots if not slot.is_buffer])
     if local.lr_schedule is not None:
         rates = torch.zeros(1 + max(update.groups), dtype=torch.float64, device=device)
         update = update.with_rates(rates.unbind())

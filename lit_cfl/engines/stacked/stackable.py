@@ -69,7 +69,7 @@ def _take_stacked_step(module: LightningModule, layout: ParameterLayout, batch: 
     """Computes the gradients of each lane's mean loss, and the buffers afterwards `[2, d]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
-    steps = Steps(replace_unstackable_layers(module), layout, FunctionalOptimizer.configured(module, trained))
+    steps = Steps(replace_unstackable_layers(module), layout, FunctionalOptimizer.from_module(module, trained))
     parameters, buffers = (tuple(_two_lanes(tensor.detach()) for tensor in part) for part in (trained, constant))
     gradients, _, after = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
     return torch.cat([tensor.reshape(2, -1) for tensor in (*gradients, *after)], dim=1)
