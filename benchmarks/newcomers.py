@@ -114,7 +114,7 @@ def cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
             models = work.fit(served.models, clients, index, purpose="adapt", budget=budget).rows
             which = torch.arange(len(clients))
         scores = score_clients(engine, models, which, clients, last.data, "test")
-        accuracy = scores.weighted()["accuracy"]
+        accuracy = scores.weighted_means()["accuracy"]
         yield known | {"steps": steps, "accuracy": accuracy, "seconds": round(perf_counter() - begun, 1)}
 
 
