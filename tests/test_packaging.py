@@ -55,6 +55,7 @@ def python(*words: str, cwd: Path, path: Path = ROOT) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", ["lit_cfl", *LINKED, "tests", "benchmarks"])
 def test_our_folders_are_imported_by_their_long_names_alone(folder: str):
     for file in sorted((ROOT / folder).rglob("*.py")):

@@ -51,6 +51,7 @@ def test_a_seed_that_one_of_them_lacks_is_left_out():
     assert paired_difference({0: None}, {0: 0.1}) == paired_difference({}, {0: 0.1}) == Interval()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", thinned([3, 5, 10]))
 def test_the_interval_holds_the_true_difference_in_95_of_100_comparisons(seeds: int):
     draws = np.random.default_rng(0).normal(size=(4000, seeds))

@@ -284,6 +284,8 @@ def _with_spread(found: Measured | None) -> str:
     if found.mean is not None and found.std:
         decimals = max(0, 1 - floor(log10(found.std)))
         words = f"{found.mean:.{decimals}f} ± {found.std:.{decimals}f}"
+    elif found.std == 0:
+        words += " ± 0"
     return f"{words} ({len(found.values)})".replace(" ", "\N{NO-BREAK SPACE}")
 
 

@@ -119,6 +119,7 @@ def test_clusters_go_on_by_themselves_after_the_split():
         assert_close(state.models[cluster, 2:], mean, atol=0.01, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [replace(ALWAYS, warmup_rounds=1), replace(ALWAYS, layers=["*"])], ids=repr)
 def test_options_keep_the_contract(algorithm: AdaCFL):
     check_algorithm(algorithm)
@@ -136,6 +137,7 @@ def test_layers_that_are_not_there_are_refused_with_those_that_are():
         ALWAYS.check(convolutions)
 
 
+@pytest.mark.long
 def test_every_table_says_that_its_rule_is_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     words = ["--config", "adacfl/digits", "--tiny", "--engine", "loop"]
     assert main(["run", *words, "--run_dir", str(tmp_path / "run")]) == 0

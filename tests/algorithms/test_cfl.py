@@ -290,6 +290,7 @@ def test_state_of_a_round_is_left_alone():
     assert all(torch.equal(getattr(state, name), value) for name, value in kept.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -21,6 +21,7 @@ from lit_cfl.testing import QuadraticWork, check_algorithm
 ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ALL)
 def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())

@@ -245,6 +245,7 @@ def test_newcomer_starts_from_the_clusters_that_have_members_and_warm_clients_ar
     assert (info.down, info.up) == (1, 1)
 
 
+@pytest.mark.long
 def test_traffic_of_the_papers_mnist_runs():  # check 27: 2KT
     work = quadratic_clients(1000)
     state, _ = FeSEM().init(work, rng())

@@ -260,6 +260,7 @@ def everything(algorithm: FlexCFL, clients: int, rounds: int, cohort: int, *, sw
     return total, migrated
 
 
+@pytest.mark.long
 def test_traffic_is_that_of_the_paper():  # check 27: x 1.26 of FedAvg's 12,000, and m T more with the mix
     assert everything(FlexCFL(), 1000, 300, 20) == (2 * 20 * 300 + 1000 * 3 + 2 * 20 * 3, 0)
     assert everything(FlexCFL(eta_g=0.1), 1000, 300, 20)[0] == 15_120 + 3 * 300
@@ -289,6 +290,7 @@ def test_placing_everyone_at_the_start_sends_as_much():
     assert a == b
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
     thinned(
@@ -340,6 +342,7 @@ def test_run_has_a_row_for_every_client_that_was_placed_anew(tmp_path: Path):
     assert len(migrations) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["total_variation", "loss", "features"])
 def test_resumed_run_migrates_as_the_whole_one(metric: str, tmp_path: Path):
     algorithm = FlexCFL(num_clusters=2, shift_metric=metric)

@@ -232,6 +232,7 @@ def test_every_round_costs_two_models_a_client():
     assert sum(info.down + info.up for _, info in found) == 2 * len(EVERYONE) * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
     thinned(
@@ -247,6 +248,7 @@ def test_options_keep_the_contract(algorithm: LayerCFL):
     check_algorithm(algorithm)
 
 
+@pytest.mark.long
 def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Path):
     run(digits(algorithm=replace(ALWAYS, layers="auto"), rounds=2), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "layers.csv")

@@ -108,6 +108,7 @@ def test_rate_one_without_momentum_is_the_plain_mean_to_the_bit(kind: type[Algor
         assert torch.equal(plain.models, served.models)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", thinned(AVERAGING))
 def test_algorithms_with_a_server_optimizer_keep_the_contract_and_it_changes_them(kind: type[Algorithm]):
     served = with_server(kind(), MOMENTUM)
@@ -229,6 +230,7 @@ def test_optimizers_that_cannot_take_a_step_from_gradients_are_refused(make: Cal
         with_server(FedAvg(), make)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [FedGroup(num_clusters=2, pretrain_scale=2), Ditto()])
 def test_run_with_a_server_optimizer_resumes_to_the_bit(algorithm: Algorithm, tmp_path: Path):
     options = {"algorithm": algorithm, "server": partial(Adam, lr=0.01)}

@@ -10,6 +10,7 @@ from lit_cfl.data.partition_file import load_partition, partition_hash
 from lit_cfl.datamodules import Digits
 
 
+@pytest.mark.long
 def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ("--data.num_clients", "9", "--data.newcomers", "0.3", "--seed", "5")
     assert main(["data", "--config", "quickstart", *options, "--out", str(tmp_path / "d")]) == 0
@@ -22,6 +23,7 @@ def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines["fingerprint"] == partition_hash(Digits(9, newcomers=0.3, validation=0.1).federated(5))
 
 
+@pytest.mark.long
 def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--config", "quickstart", "--out", str(tmp_path / "d")]) == 0
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [
@@ -48,6 +50,7 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
     assert "choose another --out" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_data_need_no_task_and_no_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--data", "Digits", "--data.num_clients", "3", "--out", str(tmp_path / "d")]) == 0
     assert "3 in training" in capsys.readouterr().out

@@ -55,6 +55,7 @@ def test_a_user_without_a_home_folder_has_no_cache_and_a_note_says_so(monkeypatc
         cache_folder()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_home")
 def test_a_run_needs_no_home_folder(tmp_path: Path):
     assert main(["run", "--config", "quickstart", "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
@@ -76,6 +77,7 @@ def test_home_is_put_in_behind_an_option(word: str, expected: str, monkeypatch: 
     assert _with_home(word) == expected
 
 
+@pytest.mark.long
 def test_files_go_into_the_home_folder_and_not_into_one_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -205,6 +207,7 @@ def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path)
     assert (tmp_path / "runs" / "pröbe-data" / "partition.npz").exists()
 
 
+@pytest.mark.long
 def test_each_text_file_is_opened_in_utf8():
     """`read_text()` would use the locale's encoding, another one on each machine."""
     wrong, seen = [], 0

@@ -98,6 +98,7 @@ def seen_by(monkeypatch: pytest.MonkeyPatch, *kinds: type[Algorithm]) -> dict[st
     return seen
 
 
+@pytest.mark.long
 def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkeypatch: pytest.MonkeyPatch):
     seen = seen_by(monkeypatch, FedAvg, IFCA)
     words = ("--algorithms", "FedAvg", "IFCA", "--seeds", "3", "5", "--selection", "uniform", "--compare_dir", "c")
@@ -114,6 +115,7 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert prints["FedAvg", 3] == prints["IFCA", 3] != prints["FedAvg", 5] == prints["IFCA", 5]
 
 
+@pytest.mark.long
 def test_data_shift_in_the_same_way_for_all_algorithms():
     words = ["compare", "--config", "flexcfl/digits", "--rounds", "4", "--local.epochs", "1", "--num_cpus", "1"]
     assert main([*words, "--algorithms", "FedAvg", "FlexCFL", "--seeds", "0", "1", "--compare_dir", "c"]) == 0
@@ -123,6 +125,7 @@ def test_data_shift_in_the_same_way_for_all_algorithms():
     assert moved["FedAvg"][0] != moved["FedAvg"][1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("figures")
 def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "2", "--seeds", "0", "1", "--target", "0.12")
@@ -165,6 +168,7 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # a whole run directory
 
 
+@pytest.mark.long
 def test_one_seed_has_no_interval_and_a_method_that_needs_all_is_marked(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "FLHC", "--FLHC.warmup_rounds", "1", "--FLHC.num_clusters", "2")
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
@@ -179,6 +183,7 @@ def test_one_seed_has_no_interval_and_a_method_that_needs_all_is_marked(capsys: 
     assert FLHC.needs_all(FLHC(warmup_rounds=1), 1)
 
 
+@pytest.mark.long
 def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     Path("own_failing.py").write_text(OWN)
     words = ("--algorithms", "FedAvg", "own_failing.Fails", "Ditto", "--seeds", "1", "--compare_dir", "c")
@@ -197,6 +202,7 @@ def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str
     assert table("c/results.csv")[1]["test_mean"] == table("c/results.csv")[0]["test_mean"]  # it is FedAvg otherwise
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
     assert finished[1] == f"{finished[0]}\n"
@@ -212,6 +218,7 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
 
 
+@pytest.mark.long
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     names, own = ("IFCA", "two", "l2", "FLUX"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
     given = read_arguments([*SMALL[1:], "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", "FLUX", *own])
@@ -225,6 +232,7 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     assert len({id(one.data) for one in plan.experiments.values()}) == 1  # loaded once
 
 
+@pytest.mark.long
 def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
     given = read_arguments(["--config", "fedavg/digits", "--algorithms", "FLUX"])
     plan, notices = plan_comparison(given)
@@ -232,6 +240,7 @@ def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
     assert not notices
 
 
+@pytest.mark.long
 def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--seeds", "[0,1,2]", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -240,6 +249,7 @@ def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     assert not Path("runs").exists()
 
 
+@pytest.mark.long
 def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
     words = [*SMALL, "--algorithms", "FedAvg", "--compare_dir", "c"]
     assert main(words) == 0
@@ -255,6 +265,7 @@ def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: py
     assert "compare.yaml does not end with its digest" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str]):
     saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
@@ -265,6 +276,7 @@ def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str
     assert "Warning: under seed 0 the runs do not share one partition: nothing is paired." in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(capsys: pytest.CaptureFixture[str]):
     saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
@@ -275,6 +287,7 @@ def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(
     assert "nothing is paired" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.CaptureFixture[str]):
     tables = [Path("c", name).read_bytes() for name in ("results.csv", "runs.csv")]
@@ -329,6 +342,7 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     assert processes(Plan(device="cuda:0"), None, 30) == 3
 
 
+@pytest.mark.long
 def test_a_tiny_comparison_says_that_it_is_not_paired():
     assert main([*SMALL, "--algorithms", "FedAvg", "--seeds", "4", "--compare_dir", "c", "--tiny"]) == 0
     (row,) = table("c/runs.csv")
@@ -336,6 +350,7 @@ def test_a_tiny_comparison_says_that_it_is_not_paired():
     assert "not paired" in Path("c/results.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("figures")
 def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -63,6 +63,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
     assert ditto.words == ("--algorithm.personal.length", "2")  # an option of Ditto itself
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     every_third(

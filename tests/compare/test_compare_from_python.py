@@ -21,6 +21,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_tables_are_those_of_the_command():
     found = lit_cfl.compare("quickstart", ["FedAvg", "Ditto"], [0, 1], WORDS, compare_dir="python")
     assert isinstance(found, ComparisonTables)
@@ -43,6 +44,7 @@ def test_tables_are_those_of_the_command():
     assert list(again.results["target"]) == [0.01, 0.01]
 
 
+@pytest.mark.long
 def test_content_of_a_configuration_takes_the_place_of_a_file():
     content = lit_cfl.load_experiment("quickstart", ["--seeds", "[3]"]).described()
     found = lit_cfl.compare(content, ["FedAvg", "two=IFCA"], words=[*WORDS, "--two.num_clusters", "2"])

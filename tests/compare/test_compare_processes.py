@@ -92,6 +92,7 @@ def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
     assert contents(Path("c")) == contents(whole)
 
 
+@pytest.mark.long
 def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytest.CaptureFixture[str]):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--rounds", "200"])
     wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
@@ -129,6 +130,7 @@ def test_a_worker_that_dies_is_a_failed_run():
     )
 
 
+@pytest.mark.long
 def test_what_a_worker_has_to_say_comes_with_its_outcome(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

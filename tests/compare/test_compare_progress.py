@@ -93,6 +93,7 @@ def test_a_terminal_shows_what_each_run_does():
         assert not live.running
 
 
+@pytest.mark.long
 def test_a_run_in_this_process_says_what_it_does_from_the_loading_of_its_data_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -218,6 +218,7 @@ def test_folder_of_the_users_named_datamodules_is_none_of_ours(tmp_path: Path):
     assert main((RUN + "--data datamodules.Mine --tiny --run_dir run").split()) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["trainer", "loop"])
 def test_error_of_a_users_module_names_the_client_and_the_round(engine: str):
     data, cohorts = Digits(validation=0.1).federated(0), Cohorts(10, "round_robin_first")

@@ -88,6 +88,7 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
         assert baseline.described()["algorithm"]["class_path"].endswith("FedAvg")
 
 
+@pytest.mark.long
 def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
     tiny = parse_run([*WORDS, "--tiny"]).experiment
     for changed in (tiny.for_seed(0), tiny.for_baseline(), tiny.changed(tracking={"notes": "x"})):

@@ -123,6 +123,7 @@ def test_configuration_named_after_the_class_comes_first(tmp_path: Path, monkeyp
     assert entry.config == "fedprox/digits"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["list"], ["--help"], ["run", "--config", "quikstart"]])
 def test_lists_help_and_a_misspelt_configuration_import_nothing_heavy(words: list[str]):
     program = (

@@ -38,6 +38,7 @@ def mnist_by_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("mnist_by_writer")
 @pytest.mark.parametrize("name", [*thinned(SHORT), *LONG])
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):

@@ -63,6 +63,7 @@ def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, caps
     assert last[f"test/weighted_{score}"] < 0.6 * baseline[f"test/weighted_{score}"]
 
 
+@pytest.mark.long
 def test_clusters_of_own_data_are_found():
     command, _ = unpack("own_data")
     assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
@@ -81,6 +82,7 @@ def test_own_algorithm_keeps_the_contract(empty_folder: Path, monkeypatch: pytes
     del sys.modules["nearest"]
 
 
+@pytest.mark.long
 def test_own_run_is_resumed_and_opened_again():
     from lit_cfl import load_run
 
@@ -103,6 +105,7 @@ def test_files_beside_the_yaml_are_found_from_another_folder(empty_folder: Path,
     assert main(["run", "--config", "project/sensors.yaml", "--tiny", "--run_dir", "run"]) == 0
 
 
+@pytest.mark.long
 def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The second command has neither the module nor its folder from the first."""
     folder, path = empty_folder / "elsewhere", list(sys.path)
@@ -176,6 +179,7 @@ def poisoned(run: Path, name: str) -> None:
     (run / "evil_code.py").write_text(EVIL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
 @pytest.mark.parametrize("here", [".", "runs/x"])
 def test_no_code_is_loaded_from_the_directory_that_is_opened(
@@ -248,6 +252,7 @@ def test_a_damaged_study_file_is_named(part: float, empty_folder: Path, capsys: 
     assert capsys.readouterr().err.startswith(f"lit-cfl: error: study/{STUDY} ")
 
 
+@pytest.mark.long
 def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):
     unpack("own_data")
     assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0

@@ -221,6 +221,7 @@ def test_second_time_nothing_is_loaded(column: str, folder: str, monkeypatch: py
     assert again.examples.vocabulary == first.examples.vocabulary
 
 
+@pytest.mark.long
 def test_each_option_that_changes_the_arrays_is_another_entry(folder: str):
     variants = [{}, {"num_labels": 9}, {"splits": ["train"]}, {"text": TextOptions(3)}, {"client_column": "user"}]
     pools = [HFDataset(folder, "text", "rank", **options).pool() for options in variants]

@@ -43,6 +43,7 @@ def test_numbers_outside_their_range_are_refused(make: Callable[[], object], exp
         make()
 
 
+@pytest.mark.long
 def test_options_from_the_command_line_are_refused_with_their_names():
     words = ["--data", "HFDataset", "--data.source", "any", "--data.input_column", "a", "--data.label_column", "b"]
     for option, value, expected in [
@@ -109,6 +110,7 @@ def test_round_on_made_numbers(tmp_path: Path):
     assert round_of_fedavg(HFDataset(str(folder), "x", "y", "who"), tmp_path / "run")["clients/evaluated"] == 4
 
 
+@pytest.mark.long
 def test_round_on_the_first_real_set_by_column_names(tmp_path: Path):
     if not (SHARED / "femnist").exists():
         pytest.skip(f"{SHARED / 'femnist'} holds no copy of this data set")

@@ -162,6 +162,7 @@ def test_round_on_letters(tmp_path: Path):
     round_of_fedavg(EMNISTLetters(str(folder), partition=FEW), tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "make"), every_third([("cifar10", CIFAR10), ("mnist", MNIST), ("fashion_mnist", FashionMNIST)])
 )

@@ -13,6 +13,7 @@ from lit_cfl.datamodules.partition.labels import cyclic_labels
 from lit_cfl.datamodules.partition.mnist1000 import draw_sizes, grant_in_order
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])
 def test_mnist_clients_have_the_digits_of_their_type(classes: int):
     pool = pool_of(balanced(6000), balanced(1000, 1))

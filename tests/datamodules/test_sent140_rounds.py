@@ -66,6 +66,7 @@ def made_tweets(folder: Path) -> str:
     return tweets(folder, [*rows, ("rare", "cat", 4)])
 
 
+@pytest.mark.long
 def test_round_with_word_vectors_learns_to_tell_two_words_apart(tmp_path: Path):
     source, vectors = made_tweets(tmp_path), glove(tmp_path)
     prepared, round = one_round(tmp_path, source, 16, f"embeddings: {vectors}", "word vectors", epochs=15)
@@ -79,6 +80,7 @@ def test_net_without_an_embedding_is_refused_with_those_that_have_one(tmp_path: 
         one_round(tmp_path, made_tweets(tmp_path), 16, "max_words: 4", "none")
 
 
+@pytest.mark.long
 def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Path):
     prepared, round = one_round(tmp_path, made_tweets(tmp_path), 16, "max_words: 4", "trained embedding")
     (slot,) = (slot for slot in prepared.engine.layout.slots if slot.layer == "net.embedding")

@@ -43,6 +43,7 @@ def test_missing_folder_of_litcfl_data_says_how_to_fetch_it(folder: Path, monkey
     assert "hf download --repo-type dataset ylecun/mnist --revision v1 --local-dir DIR/mnist" in str(error.value)
 
 
+@pytest.mark.long
 def test_command_that_the_errors_name_exists():
     """With its options, in the huggingface_hub that is installed."""
     hf = Path(sys.executable).with_name("hf")

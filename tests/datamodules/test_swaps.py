@@ -21,6 +21,7 @@ from lit_cfl.errors import InputError
 # Swap all
 
 
+@pytest.mark.long
 @few
 @given(st.integers(2, 15), st.floats(0, 1), st.integers(0, 1000))
 def test_whole_swaps_never_change_the_union(clients: int, probability: float, seed: int):
@@ -94,6 +95,7 @@ def test_partial_swap_takes_withheld_examples_along():
     assert moves.examples.tolist() == [3, 3]  # what is withheld is not counted
 
 
+@pytest.mark.long
 @few
 @given(st.integers(2, 15), st.integers(2, 8), st.integers(0, 1000), st.sampled_from(["pair", "round"]))
 def test_partial_swaps_never_change_the_union(clients: int, labels: int, seed: int, part_abort: str):
@@ -103,6 +105,7 @@ def test_partial_swaps_never_change_the_union(clients: int, labels: int, seed: i
         assert union(swapped, name) == union(data, name)
 
 
+@pytest.mark.long
 @few
 @given(st.integers(2, 15), st.integers(2, 8), st.integers(0, 1000))
 def test_partial_swap_leaves_all_other_labels(clients: int, labels: int, seed: int):

@@ -56,6 +56,7 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.count("loss") == 3
 
 
+@pytest.mark.long
 def test_a_table_of_ones_own_runs_by_the_file_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (header,) = re.findall(r"whose first line is `(.*?)`", README)

@@ -67,6 +67,7 @@ def docstrings(path: Path) -> Iterator[tuple[str, str]]:
             yield getattr(node, "name", path.stem), ast.get_docstring(node) or ""
 
 
+@pytest.mark.long
 def test_arguments_are_described_by_noun_phrases():
     seen, fragments = 0, []
     for path in SOURCES:
@@ -93,6 +94,7 @@ def test_only_the_first_line_of_an_argument_is_read(docstring: str, expected: li
     assert [text for _, text in described_arguments(docstring)] == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_pages_and_sources_use_the_usual_words(idiom: str):
     """The right column of the table says what to write."""
@@ -104,6 +106,7 @@ def test_pages_and_sources_use_the_usual_words(idiom: str):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 def test_arguments_of_the_package_begin_with_a_capital_letter():
     small = [
         f"{path.relative_to(ROOT)}: {name}: {argument}: {text}"

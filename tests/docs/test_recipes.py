@@ -35,6 +35,7 @@ def holds(whole: Any, part: Any) -> bool:
     return bool(whole == part or str(whole).endswith(f"/{part}"))  # a file by its whole path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", thinned(RECIPES, ids=map("-".join, RECIPES)))
 def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -169,6 +169,7 @@ def test_work_without_keys_is_a_fault_of_ours():
 PAIRS = [(net, plan) for net in NETS for plan in WAYS if (net, plan) != ("cnn", "chain")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pair", "augment"), thinned(PAIRS, [BOTH, brighter]))
 def test_every_way_trains_on_the_same_changed_examples(pair: tuple[str, str], augment: AugmentFunction):
     net, plan = pair
@@ -247,6 +248,7 @@ def numbers(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
 
 
+@pytest.mark.long
 def test_a_run_trains_otherwise_with_it_and_resumes_to_the_bit(tmp_path: Path):
     tuned = EvaluationPlan(fine_tune=Budget(1))
     whole = run(experiment(rounds=4, evaluation=tuned), tmp_path / "whole").path
@@ -267,6 +269,7 @@ def test_workers_change_no_bit(tmp_path: Path):
     assert numbers(shared) == numbers(alone)
 
 
+@pytest.mark.long
 def test_configuration_and_command_line_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["run", "--config", "quickstart", "--baseline", "null", "--tiny", "--quiet"]
     last = {}

@@ -41,6 +41,7 @@ class Residual(nn.Module):
         return self.fc2(relu(self.bn5(self.fc1(x.mean((2, 3))))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "lanes"), thinned([{}, {"affine": False, "momentum": 0.3}, {"track_running_stats": False}], [1, 4])
 )

@@ -107,6 +107,7 @@ def _with_rates(optimizer: Optimizer, *rates: float) -> Optimizer:
     return optimizer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", ["chain", "4 lanes"])
 def test_rates_change_from_round_to_round_in_one_engine(plan: str):
     how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
@@ -121,6 +122,7 @@ def test_rates_change_from_round_to_round_in_one_engine(plan: str):
         assert_close(rows_of(engine.at(round, data).fit(models, clients)), rows_of(expected), rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_plain_sgd_in_dual_form_has_the_rates_too():
     """Clients of few examples and many steps train their first layer in dual form."""
     local = LocalTraining(40, 2, lr_schedule=HALVED)
@@ -184,6 +186,7 @@ def test_what_has_no_rates_is_refused_in_one_line(schedule: Make, module: Callab
         RoundRates(schedule, module()).at(5)
 
 
+@pytest.mark.long
 def test_run_logs_its_rates_and_resumes_to_the_bit(tmp_path: Path):
     def experiment(rounds: int) -> lit_cfl.Experiment:
         return digits(rounds=rounds, local=LocalTraining(1, 20, lr_schedule=HALVED))

@@ -46,6 +46,7 @@ def images(side: int, sizes: tuple[int, ...]) -> FederatedData:
     return FederatedData(examples, train, none, none, torch.zeros(len(sizes), dtype=torch.int64))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", thinned(["FEMNISTCNN", "FashionCNN", "LeNet", "StoCFLCNN", "SattlerCNN"]))
 def test_every_convolutional_net_gives_one_result(name: str):
     data, make = images(28, (3, 0, 5)), task(partial(getattr(nets, name), [1, 28, 28], 10), SGD)
@@ -57,6 +58,7 @@ def test_every_convolutional_net_gives_one_result(name: str):
     assert (rows[0][0] - rows[0][1]).norm() > 1e-3  # the first has trained, the second has nothing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", thinned(ALL, ids=[kind.__name__ for kind in ALL]))
 def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
     data, algorithm, ends = ragged_data((8, 3, 17, 36, 9, 20)), SETTINGS.get(kind) or kind(), []

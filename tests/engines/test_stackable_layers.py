@@ -178,6 +178,7 @@ def text_data(tokens: bool) -> FederatedData:
     return FederatedData(examples, train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", thinned(NETS))
 def test_clients_of_the_papers_recurrent_nets_end_alike_in_every_engine(name: str):
     data = text_data(name.endswith("tokens"))

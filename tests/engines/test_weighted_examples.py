@@ -66,6 +66,7 @@ TASKS: dict[str, TaskFactory] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "name"), thinned([name for name in WAYS if name != "trainer"], TASKS))
 def test_every_way_gives_the_trainers_result(plan: str, name: str):
     if (plan, name) == ("chain", "cnn"):
@@ -77,6 +78,7 @@ def test_every_way_gives_the_trainers_result(plan: str, name: str):
         assert found.trained.tolist() == [True, False, True, True, True]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", WAYS)
 def test_weights_of_one_change_no_bit(plan: str):
     ones = torch.ones(int(DATA.num_examples[CLIENTS].sum()), dtype=torch.float64)

@@ -195,6 +195,7 @@ def json_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[lis
     return [json.loads(line, parse_constant=pytest.fail) for line in captured.out.splitlines()], captured.err
 
 
+@pytest.mark.long
 def test_json_is_the_rows_of_the_tables_and_nothing_else(capsys: pytest.CaptureFixture[str]):
     found, _ = json_lines(capsys, *FAST, "--json", "--run_dir", "here", "--seeds", "[2, 5]")
     rounds = [line for line in found if line["event"] == "round"]
@@ -213,6 +214,7 @@ def test_json_is_the_rows_of_the_tables_and_nothing_else(capsys: pytest.CaptureF
     ]
 
 
+@pytest.mark.long
 def test_json_of_a_resumed_run_has_the_new_rounds(capsys: pytest.CaptureFixture[str]):
     assert main([*FAST, "--run_dir", "here"]) == 0
     capsys.readouterr()
@@ -230,6 +232,7 @@ def test_notices_go_beside_the_json(capsys: pytest.CaptureFixture[str]):
     assert "algorithm is now FedProx" in aside
 
 
+@pytest.mark.long
 def test_quiet_prints_the_run_directory_alone(capsys: pytest.CaptureFixture[str]):
     assert main([*FAST, "--quiet", "--run_dir", "a[b]"]) == 0
     assert capsys.readouterr().out == "a[b]\n"

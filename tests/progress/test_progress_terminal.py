@@ -118,6 +118,7 @@ def test_an_error_while_the_data_are_loaded_leaves_the_cursor_where_it_was(monke
     assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # it was hidden, and is shown again
 
 
+@pytest.mark.long
 def test_a_comparison_shows_its_runs_and_then_its_table(monkeypatch: pytest.MonkeyPatch):
     words = ["compare", *TINY[1:], "--rounds", "2", "--num_cpus", "1", "--algorithms", "FedAvg", "Ditto"]
     with terminal(monkeypatch) as shown:

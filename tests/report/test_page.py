@@ -51,6 +51,7 @@ def read(html: bytes) -> Reader:
     return reader
 
 
+@pytest.mark.long
 def test_tables_captions_and_descriptions_are_in_the_html(tmp_path: Path):
     page = page_of(made_run(tmp_path / "run"))
     found = read(as_html(page))
@@ -67,6 +68,7 @@ def test_tables_captions_and_descriptions_are_in_the_html(tmp_path: Path):
         assert figure.alt in found.texts["span"]
 
 
+@pytest.mark.long
 def test_nothing_of_the_page_is_fetched(tmp_path: Path):
     html = as_html(page_of(made_run(tmp_path / "run")))
     found = read(html)
@@ -75,6 +77,7 @@ def test_nothing_of_the_page_is_fetched(tmp_path: Path):
     assert "default-src 'none'" in html.decode()
 
 
+@pytest.mark.long
 def test_names_with_html_are_text(tmp_path: Path):
     run = made_run(
         tmp_path / "a<b>&'",
@@ -100,6 +103,7 @@ def test_formulas_in_names_are_text(tmp_path: Path):
     assert ">$_$<" in as_svg(page.figures[0])
 
 
+@pytest.mark.long
 def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp_path: Path):
     path, name = tmp_path / "compare", "<img src=x onerror=hacked=1>"
     made_run(path / name / "seed-0")
@@ -110,6 +114,7 @@ def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp
     assert not [tag for tag, attributes in read(as_html(page)).attributes if "onerror" in attributes]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clients", thinned([2000, 5000]))
 def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
     run = made_run(tmp_path / "run", clients=clients, snapshots=0)
@@ -152,6 +157,7 @@ def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, s
     return folder, printed.getvalue()
 
 
+@pytest.mark.long
 def test_the_command_writes_the_page_of_a_real_run_and_names_it(made: tuple[Path, str], whole: Path):
     folder, printed = made
     assert printed.splitlines() == [f"Figures: {folder / 'f'}", f"Page: {folder / 'pages' / 'page.html'}"]
@@ -162,6 +168,7 @@ def test_the_command_writes_the_page_of_a_real_run_and_names_it(made: tuple[Path
     assert not [text for text in found.texts.get("li", []) if "left out" in text]
 
 
+@pytest.mark.long
 def test_figures_for_a_paper_are_png_and_pdf_of_a_columns_width(made: tuple[Path, str]):
     from PIL import Image
 

@@ -65,6 +65,7 @@ def test_second_process_on_a_run_is_refused(tmp_path: Path, capsys):
     assert f"{path} is in use by process 4711" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, capsys):
     path, tried = tmp_path / "run", tmp_path / "tried"
     add_row = RunDirectory.add_row
@@ -85,6 +86,7 @@ def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, ca
     assert wait(child) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
@@ -171,6 +173,7 @@ def on_another_machine(path: Path) -> None:
     edit_config_in_checkpoint(path, "plan", device="cuda:31")
 
 
+@pytest.mark.long
 def test_plan_for_another_machine_is_taken_only_if_asked_for(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -183,6 +186,7 @@ def test_plan_for_another_machine_is_taken_only_if_asked_for(whole: Path, tmp_pa
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_half_written_directory_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     path.mkdir()
@@ -206,6 +210,7 @@ def place_of(path: Path, content: bytes) -> int:
     return at
 
 
+@pytest.mark.long
 def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -216,6 +221,7 @@ def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(whole: Path, tmp_pa
         assert f"{path}/checkpoint.pt cannot be read: it is truncated, damaged" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -225,6 +231,7 @@ def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsy
         assert f"{path}/checkpoint.pt is of run " in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "damage"),
     thinned(
@@ -248,6 +255,7 @@ def test_damaged_files_of_a_run_that_is_over_are_made_again(
     assert find_changed(path) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["flip", "delete"])
 def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(
     damage: str, half: Path, whole: Path, tmp_path: Path
@@ -262,6 +270,7 @@ def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "damage"),
     [("metrics.csv", "flip"), ("clusters.csv", "delete"), ("snapshots/1.npz", "flip"), ("snapshots/1.npz", "delete")],
@@ -276,6 +285,7 @@ def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: P
     assert "remove checkpoint.pt to start again at round 1" in message
 
 
+@pytest.mark.long
 def test_configuration_of_another_run_is_named(half: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(half, path)
@@ -284,6 +294,7 @@ def test_configuration_of_another_run_is_named(half: Path, tmp_path: Path, capsy
     assert f"{path}/config.yaml of run 0a1b2c3d" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_removing_the_checkpoint_starts_again(half: Path, whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(half, path)
@@ -293,6 +304,7 @@ def test_removing_the_checkpoint_starts_again(half: Path, whole: Path, tmp_path:
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -302,6 +314,7 @@ def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
     assert find_changed(path) == []
 
 
+@pytest.mark.long
 def test_digests_of_another_run_are_not_believed(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -311,6 +324,7 @@ def test_digests_of_another_run_are_not_believed(whole: Path, tmp_path: Path):
     assert read_digests(path) is None
 
 
+@pytest.mark.long
 def test_digests_are_those_of_sha256sum(whole: Path):
     checked = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=whole, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
@@ -319,6 +333,7 @@ def test_digests_are_those_of_sha256sum(whole: Path):
     assert names == {name for name in written if not name.startswith(("baseline", ".lock", SUMS))}
 
 
+@pytest.mark.long
 def test_every_flipped_bit_of_a_configuration_is_named(half: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(half, path)
@@ -332,6 +347,7 @@ def test_every_flipped_bit_of_a_configuration_is_named(half: Path, tmp_path: Pat
         assert message.count("\n") == 1
 
 
+@pytest.mark.long
 def test_edited_copy_of_a_configuration_begins_a_new_run(whole: Path, tmp_path: Path):
     edited = tmp_path / "edited.yaml"
     edited.write_text((whole / "config.yaml").read_text().replace("rounds: 8", "rounds: 1"))
@@ -408,6 +424,7 @@ def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path:
     assert {"clusters.csv", "environment.json", "metrics.csv", "partition.npz"} <= set(seen[0])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("pictures")
 def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
@@ -432,6 +449,7 @@ def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, 
     assert find_changed(path) == []
 
 
+@pytest.mark.long
 def test_recorded_code_is_the_same_after_a_resume(half: Path, tmp_path: Path, monkeypatch):
     path = tmp_path / "run"
     shutil.copytree(half, path)

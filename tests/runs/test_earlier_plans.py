@@ -50,6 +50,7 @@ def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_earlier_run_is_loaded_evaluated_reported_and_assigns(
     earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -61,6 +62,7 @@ def test_earlier_run_is_loaded_evaluated_reported_and_assigns(
         assert main([command, str(earlier), *options]) == 0
 
 
+@pytest.mark.long
 def test_earlier_run_is_resumed_under_a_new_plan_alone(earlier: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--resume", str(earlier), "--rounds", "3"]) == 2
     said = capsys.readouterr().err

@@ -13,6 +13,7 @@ from lit_cfl.errors import Notice
 from lit_cfl.runs import environment as module
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "key", "now"),
     [("describe_steps", "chains", "compiled elsewhere"), ("processor_name", "processor", "another processor")],

@@ -51,6 +51,7 @@ def kept(**changes: Any) -> Experiment:
 GROUPS = FedGroup(num_clusters=3, pretrain_scale=2, pretrain=Budget(5))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [FedAvg(), GROUPS], ids=lambda algorithm: type(algorithm).__name__)
 def test_clients_are_scored_and_fine_tuned_with_their_own_layers(algorithm: Algorithm, tmp_path: Path):
     experiment = kept(algorithm=algorithm)
@@ -113,6 +114,7 @@ def without_clocks(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if "time/" not in k} for row in read_table(path / "metrics.csv")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
     thinned([IFCA(2), GROUPS, FlexCFL(2, pretrain_scale=3), StoCFL()], ids=["IFCA", "FedGroup", "FlexCFL", "StoCFL"]),
@@ -204,6 +206,7 @@ def end_of(plan: Plan, algorithm: Algorithm) -> Any:
     return last.state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "algorithm"),
     thinned([name for name in PLANS if name != "trainer"], [GROUPS, IFCA(2), StoCFL(psi="gradient")]),

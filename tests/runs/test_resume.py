@@ -52,6 +52,7 @@ def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, t
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
@@ -63,6 +64,7 @@ def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_pa
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_run_killed_during_a_save_goes_on_from_the_save_before(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
 
@@ -92,6 +94,7 @@ def test_run_killed_during_a_save_goes_on_from_the_save_before(whole: Path, tmp_
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_path: Path):
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
@@ -100,6 +103,7 @@ def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_pa
     assert same_but_saves(contents(tmp_path / "run"), contents(whole))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", thinned([signal.SIGTERM, signal.SIGINT]))
 def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Path, tmp_path: Path, output: Path):
     path = tmp_path / "run"
@@ -116,6 +120,7 @@ def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Pat
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp_path: Path, output: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "0"))
@@ -138,6 +143,7 @@ def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, capsys):
     path, saves, sync = tmp_path / "run", [], os.fsync
 
@@ -157,6 +163,7 @@ def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, ca
     assert saved["round"] == 2
 
 
+@pytest.mark.long
 def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -183,6 +190,7 @@ def test_run_recorded_before_an_option_was_there_agrees_with_its_default(tmp_pat
         require_agreement(tmp_path, stored, joined, new_plan=False)
 
 
+@pytest.mark.long
 def test_finished_run_prints_its_table_and_changes_nothing(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -192,6 +200,7 @@ def test_finished_run_prints_its_table_and_changes_nothing(whole: Path, tmp_path
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.long
 def test_finished_run_goes_on_with_more_rounds(whole: Path, tmp_path: Path):
     assert main(start(tmp_path / "run", rounds=5)) == 0
     assert main(resume(tmp_path / "run", "--rounds", str(ROUNDS))) == 0
@@ -200,6 +209,7 @@ def test_finished_run_goes_on_with_more_rounds(whole: Path, tmp_path: Path):
         assert mine[key] == other[key], key
 
 
+@pytest.mark.long
 def test_extension_that_is_killed_has_no_files_of_the_earlier_end(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
@@ -212,6 +222,7 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(whole: Path, t
         _ = load_run(path).clients
 
 
+@pytest.mark.long
 def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(whole: Path, tmp_path: Path):
     """As where it ran out of memory, and took another plan by itself; `config.yaml` is written first."""
     path = tmp_path / "run"
@@ -227,6 +238,7 @@ def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(
     assert now["plan"] == config["plan"]
 
 
+@pytest.mark.long
 def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
     assert main(["run", "--resume", str(whole), "--plan", "null"]) == 2
     assert "--plan null with --resume: a resumed run keeps its plan; leave it out" in capsys.readouterr().err
@@ -235,6 +247,7 @@ def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole
     assert message == "lit-cfl: error: argument --resume: expected one argument; see lit-cfl run --help"
 
 
+@pytest.mark.long
 def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Path, tmp_path: Path, capsys):
     assert main(resume(tmp_path / "none")) == 2
     assert "holds no run to resume; give its directory, or --config to start one there" in capsys.readouterr().err
@@ -243,6 +256,7 @@ def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Pat
     assert same_but_saves(contents(path), contents(whole))
 
 
+@pytest.mark.long
 def test_all_seeds_and_baselines_are_resumed(tmp_path: Path):
     options = ["--seeds", "[0, 1]", "--checkpoint.every_seconds", "1000"]
     assert main(start(tmp_path / "whole", *options, rounds=3)) == 0

@@ -110,6 +110,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("command", "left"), thinned(COMMANDS, ["everything", "config.yaml and tables"]))
 def test_run_of_the_old_format_is_refused_with_the_version_that_reads_it(
     command: str, left: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -128,6 +129,7 @@ def test_run_of_the_old_format_is_refused_with_the_version_that_reads_it(
     assert {file: file.read_bytes() for file in before} == before
 
 
+@pytest.mark.long
 def test_checkpoint_of_the_old_format_is_refused_beside_a_new_configuration(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole / "FedAvg" / "seed-0", path)
@@ -138,6 +140,7 @@ def test_checkpoint_of_the_old_format_is_refused_beside_a_new_configuration(whol
     assert "checkpoint.pt is of a run of Lit-CFL 0.1.0" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("old", [True, False])
 def test_recorded_configuration_of_either_format_begins_a_new_run(old: bool, whole: Path, tmp_path: Path):
     path = tmp_path / "run"

@@ -37,6 +37,7 @@ def without_clocks(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
 
 
+@pytest.mark.long
 def test_same_seed_gives_the_same_metrics(finished: Path, tmp_path: Path):
     run(digits(baseline=FedAvg()), tmp_path / "again")
     assert without_clocks(tmp_path / "again") == without_clocks(finished)
@@ -146,6 +147,7 @@ def test_evaluation_every_other_round_still_has_the_last(tmp_path: Path):
     assert rows[-1]["test/weighted_accuracy"] == whole["test/weighted_accuracy"]
 
 
+@pytest.mark.long
 def test_several_seeds_are_whole_runs_and_their_means(tmp_path: Path):
     result = run(digits(seeds=[3, 4], baseline=FedAvg()), tmp_path / "two")
     parts = [json.loads((tmp_path / "two" / f"seed-{s}" / "summary.json").read_text()) for s in (3, 4)]
@@ -303,6 +305,7 @@ def test_unknown_true_clusters_leave_agreement_blank(tmp_path: Path):
     assert summary["clusters/silhouette"] is not None
 
 
+@pytest.mark.long
 def test_any_lightning_logger_gets_the_rows(tmp_path: Path):
     loggers = [partial(CSVLogger, tmp_path / "csv"), partial(TensorBoardLogger, tmp_path / "tb")]
     run(digits(tracking=Tracking(loggers=loggers), baseline=FedAvg()), tmp_path / "run")

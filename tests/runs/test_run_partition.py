@@ -78,6 +78,7 @@ def used(path: Path) -> str:
     return partition_hash(load_run(path).data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", ["first", "first/partition.npz"])
 def test_partition_is_taken_from_a_run_directory_or_its_file(first: Path, given: str):
     again = run("again", "--data.partition_file", given, "--seed", "5", "--data.num_clients", "2")
@@ -94,6 +95,7 @@ def test_folder_that_is_no_run_names_the_file_that_is_missing(capsys: pytest.Cap
     assert "empty/partition.npz; a run saves its own" in said
 
 
+@pytest.mark.long
 def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.CaptureFixture[str]):
     first = run("first", data={"class_path": "Digits", "init_args": {"num_clients": 5, "newcomers": 0.2}})
     whole = run("whole", "--data.partition_file", "first")
@@ -108,6 +110,7 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     assert load_run(half).data.num_clients == 5  # not the six of the configuration
 
 
+@pytest.mark.long
 def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers(first: Path):
     other = run("other", "--data.partition_seed", "9")
     whole, half = (run(name, "--data.partition_file", "first") for name in ("whole", "half"))
@@ -117,6 +120,7 @@ def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_cop
     assert rows(half) == rows(whole)
 
 
+@pytest.mark.long
 def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, monkeypatch: pytest.MonkeyPatch):
     again = run("again", "--data.partition_file", "first")
     seen: list[int] = []
@@ -135,6 +139,7 @@ def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, mo
     assert seen == [9, 4, 6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("data", thinned([MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}]))
 def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_images(Path("pictures"), 60, 30)
@@ -149,6 +154,7 @@ def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, mon
     assert rows(Path("again")) == rows(whole)
 
 
+@pytest.mark.long
 def test_run_goes_on_in_its_own_folder_with_the_file_that_it_began_with():
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
@@ -158,6 +164,7 @@ def test_run_goes_on_in_its_own_folder_with_the_file_that_it_began_with():
     assert len(rows(half)) == 2
 
 
+@pytest.mark.long
 def test_baseline_and_run_have_one_partition_whose_file_is_gone():
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
@@ -169,6 +176,7 @@ def test_baseline_and_run_have_one_partition_whose_file_is_gone():
     assert used(begun / "baseline") == used(begun)
 
 
+@pytest.mark.long
 def test_paths_of_a_configuration_are_recorded_whole(tmp_path: Path):
     write_images(Path("pictures"), 60, 30)
     run("first", data=MNIST)
@@ -205,6 +213,7 @@ def test_a_configuration_for_workers_has_absolute_paths_of_loggers_too(tmp_path:
     assert valid_anywhere({"name": "a"}) == {"name": "a"}
 
 
+@pytest.mark.long
 def test_run_directory_of_several_seeds_is_no_partition(capsys: pytest.CaptureFixture[str]):
     run("first", "--seeds", "[0, 1]", "--rounds", "1")
     with pytest.raises(InputError, match="give one of its seeds: seed-0, seed-1"):

@@ -107,6 +107,7 @@ def by_client(r: Round, before: FederatedData) -> dict[int, int]:
     return found
 
 
+@pytest.mark.long
 def test_log_says_what_really_moved(tmp_path: Path):
     experiment = shifting((SwapAll(probability=0.5),))
     run(experiment, tmp_path / "run")
@@ -144,6 +145,7 @@ def without_clocks(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shift", [ALL, PART, (SwapAll(0.6, participants="warm"),)], ids=["all", "part", "warm"])
 def test_resumed_run_is_the_whole_one(shift: tuple[Shift, ...], tmp_path: Path):
     data = few_labels(shift)

@@ -173,9 +173,9 @@ def test_run_that_was_begun_without_the_columns_of_local_work_keeps_its_header(t
     earlier.metrics.columns = tuple(column for column in METRICS if not column.startswith("local/"))
     earlier.create({})
     earlier.add_row({"round": 1, "local/steps": 5})
-    saved = {"tables": earlier.marks(), "digests": {}, "environment": {"run_id": earlier.run_id}}
+    saved = {"tables": earlier.marks(), "digests": {}, "environment": {"run_id": earlier.run_id}, "round": 1}
     again = RunDirectory(tmp_path)
-    again.reopen({}, data, saved)
+    again.reopen({"plan": {}}, data, saved)
     again.add_row({"round": 2, "train/loss": 0.5, "local/steps": 9})
     assert [(row["round"], row["train/loss"]) for row in read_table(tmp_path / "metrics.csv")] == [(1, None), (2, 0.5)]
     assert "local" not in (tmp_path / "metrics.csv").read_text()

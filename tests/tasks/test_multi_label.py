@@ -159,6 +159,7 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**(settings | changes))
 
 
+@pytest.mark.long
 def test_a_run_has_the_scores_in_its_tables_in_every_engine(tmp_path: Path):
     last = {}
     for engine in ("chain", "loop", "trainer"):
@@ -203,6 +204,7 @@ def test_classes_are_no_labels_of_this_task():
         experiment(data=data, algorithm=FedAvg(), cohort_size=2).prepare(0)
 
 
+@pytest.mark.long
 def test_a_configuration_runs_and_a_report_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     content = f"""
 rounds: 2

@@ -96,6 +96,7 @@ def test_tensorboard_gets_every_figure_of_metrics_csv(tmp_path: Path):
         assert {name: found[row["round"]].get(name) for name in own} == pytest.approx(own, rel=1e-6)
 
 
+@pytest.mark.long
 def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)

@@ -19,6 +19,7 @@ def typed(config: Path, *words: str) -> int:
     return code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "words", "message"),
     [

@@ -81,6 +81,7 @@ def test_what_the_command_cannot_write_ends_the_study(
         assert f"resume with: lit-cfl tune --resume {tmp_path}" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", thinned(ERRORS, ids=map(repr, ERRORS)))
 def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +101,7 @@ def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     assert not (tmp_path / "trials" / "0000" / "error.txt").exists()
 
 
+@pytest.mark.long
 def test_a_repeat_that_cannot_write_ends_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     prepared = prepare(parse_study(["--config", str(study_file(tmp_path))]).study, tmp_path)
     cause = SaveError("rows.bin could not be written")

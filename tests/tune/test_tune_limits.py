@@ -40,6 +40,7 @@ def hang() -> None:
     re.match("(a+)+$", "a" * 64 + "b")
 
 
+@pytest.mark.long
 def test_a_trial_that_hangs_in_c_is_ended_and_not_begun_again(tmp_path: Path):
     assert in_a_process(tmp_path, hang) == 1
     assert re.search(r'test_tune_limits\.py", line \d+ in hang\n', (tmp_path / "too_long.txt").read_text())

@@ -104,6 +104,7 @@ def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
     assert importance(same, parse_space({"algorithm.num_clusters": {"choice": [3]}}), Objective()) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "rows", "drawn"),
     [
@@ -124,6 +125,7 @@ def test_pictures_are_drawn_of_what_there_is(space: Space, rows: list[dict[str, 
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", thinned(["history", "slices", "importance", "pareto"]))
 def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fails(*_: object) -> None:
@@ -146,6 +148,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path):
     assert said[0].startswith("pictures cannot be drawn and is left out (FileExistsError")
 
 
+@pytest.mark.long
 def test_a_picture_of_before_does_not_stay(tmp_path: Path):
     for count in (12, 3):
         rows = plain_rows(count)

@@ -52,6 +52,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
     return prepare(parse_study(["--config", str(study_file(path, num_repeats=3))]).study, path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("concurrent", "most"), [(None, 6), (2, 2), (9, 6)])
 def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
     prepared: PreparedStudy, concurrent: int | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

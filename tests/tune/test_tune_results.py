@@ -50,7 +50,7 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
     for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0], 1):
         report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
     assert sent == expected
-    report.failed(RuntimeError("gone"))
+    report.report_error(RuntimeError("gone"))
     assert sent[-1] == 5  # the last round counts, told or not
 
 
@@ -73,6 +73,7 @@ def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
     assert experiment.described()["plan"]["device"] == device
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("gpus", "expected"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
 def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     gpus: float, expected: list[float], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

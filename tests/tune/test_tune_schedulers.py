@@ -250,6 +250,7 @@ def test_a_trial_whose_last_round_was_not_yet_judged_is_stopped_when_it_reports_
     assert resumed.reports(resumed.add(4, "FedAvg"), 5, 0.9) == "STOP"
 
 
+@pytest.mark.long
 def test_what_a_scheduler_was_told_is_read_from_the_files_of_a_study(tmp_path: Path):
     asked = parse_study(["--config", str(study_file(tmp_path, seeds=[3, 4], limits={"trials": 3}))]).study
     prepared = prepare(asked, tmp_path)

@@ -165,6 +165,7 @@ def test_stale_runs_count_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert part.verdict == "not run"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FACTS.exists(), reason="the papers' numbers as they were transcribed are not at hand")
 def test_claims_and_what_the_papers_cells_give_are_those_that_were_transcribed(nothing: RecordedResults):
     facts = yaml.safe_load(FACTS.read_text())["claims"]

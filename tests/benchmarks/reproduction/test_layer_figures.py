@@ -251,6 +251,7 @@ def test_statement_is_about_its_own_images():
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rotation", "labels"])
 def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest.MonkeyPatch):
     what: dict[str, Any] = CONTENT["measured"][name] | {"clients": 4, "rounds": 2}
@@ -275,6 +276,7 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
         assert rows[1][f"{layer} {distance}"] == pytest.approx(gap, abs=1e-5)
 
 
+@pytest.mark.long
 def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     first, second = (GapMeasurement("rotation", "lenet", "cifar10", 500, seed) for seed in (0, 1))
     for measurement in (first, second):

@@ -61,6 +61,7 @@ def test_numbers_of_the_readme_follow_the_tables(tmp_path: Path):
     assert line.split("|")[1:7] == before.split("|")[1:7]
 
 
+@pytest.mark.long
 def test_summary_counts_verdicts_by_table(tmp_path: Path):
     cell = f"flexcfl-t3-mnist-mclr-{{}}-{SCORE}"
     runs = {cell.format("fedavg"): [{SCORE: 89.0}] * 3, cell.format("ifca"): [{SCORE: 80.0}]}
@@ -71,6 +72,7 @@ def test_summary_counts_verdicts_by_table(tmp_path: Path):
     assert (tmp_path / "figures" / "summary.png").exists()
 
 
+@pytest.mark.long
 def test_command_writes_the_summary_of_what_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -196,6 +196,7 @@ def test_new_data_sets_run_first_and_oracle_only_where_there_are_true_clusters()
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("data", thinned(FIRST_DATA))
 def test_committed_runs_are_those_of_todays_configurations(data: str):
     """Runs are found by their commands alone, for to build each experiment would take minutes."""
@@ -217,6 +218,7 @@ def test_committed_page_and_results_follow_from_the_committed_runs(tmp_path: Pat
     assert out.with_suffix(".md").read_text() == COMMITTED.with_suffix(".md").read_text()
 
 
+@pytest.mark.long
 def test_what_the_page_says_of_choosing_anew_is_that_of_its_runs():
     found = {(e.data, e.system, e.variant): e for e in entries(PROTOCOL, Ledger.read(COMMITTED))}
     means = [found["Shifting MNIST", "IFCA", variant] for variant in ("choose anew", "best")]
