@@ -52,7 +52,7 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
         "mean": lambda group: _last(group, f"test/mean_{name}", 3),
         "worst tenth": lambda group: _last(group, f"test/worst10_{name}", 3),
         f"validation {title}": lambda group: _last(group, f"val/weighted_{name}", 3),
-        f"{title}, best round": lambda group: _of_summary(group, score.best_column),
+        "at best": lambda group: _of_summary(group, score.best_column),
         "loss": lambda group: _last(group, "test/loss", 3),
         "newcomers": lambda group: _of_summary(group, f"test/newcomers_{name}"),
         "clusters": lambda group: _last(group, "clusters/count", 1, plain=True),

@@ -440,7 +440,7 @@ def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_me
         "mean": "0.300 ± 0.071",
         "worst tenth": "0.125 ± 0.035",
         "validation accuracy": "0.700 ± 0.141",
-        "accuracy, best round": "0.925 ± 0.035",
+        "at best": "0.925 ± 0.035",
         "loss": "1.750 ± 0.354",
         "newcomers": "0.375 ± 0.106",
         "clusters": "4.0 ± 1.4",
