@@ -284,7 +284,7 @@ def without_ray() -> None:
         if not trials.over:
             raise InputError("a trial would be trained")
 
-    search.connect_to_ray = lambda address, resources: contextlib.nullcontext()  # type: ignore[assignment,misc]
+    search.connect_to_ray = lambda address, resources: contextlib.nullcontext()  # type: ignore[assignment,misc]  # in this process only
     search.require_shared_folder = lambda path: None
     search.share = lambda experiment: None  # type: ignore[assignment,return-value]
     search._search = trains_nothing  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Prints the rows of a benchmark as they are measured, and runs its cases in fresh processes."""
+"""Prints each row of a benchmark once it is measured, and runs its cases in fresh processes."""
 
 import json
 import os

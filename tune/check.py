@@ -1,4 +1,7 @@
-"""Checks a whole study before it starts: an invalid corner would otherwise appear after hours."""
+"""Checks a whole study before it starts, and lists the settings that it tries first.
+
+An invalid corner of the space would otherwise appear after hours.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

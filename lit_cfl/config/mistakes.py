@@ -25,7 +25,7 @@ from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
-# arguments of nets that take their values from the data, as they are written
+# declarations of the arguments that a net takes from the data
 _FROM_DATA = {
     "input_shape": "input_shape: list[int] | None = None",
     "num_labels": "num_labels: int | None = None",

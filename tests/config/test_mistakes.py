@@ -39,11 +39,11 @@ class Changed(Kept):  # no dataclass itself
 
 
 class Untyped:
-    def __init__(self, x): ...  # type: ignore[no-untyped-def]
+    def __init__(self, x): ...  # type: ignore[no-untyped-def]  # no types: the mistake
 
 
 class UntypedNet(Net):
-    def __init__(self, input_shape, num_labels): ...  # type: ignore[no-untyped-def]
+    def __init__(self, input_shape, num_labels): ...  # type: ignore[no-untyped-def]  # no types: the mistake
 
 
 class SizedNet(Net):

@@ -370,7 +370,7 @@ def test_what_a_net_returns_or_raises_is_named_in_one_line(form: Callable, messa
 
 def test_a_net_whose_forward_takes_no_inputs_is_refused_in_one_line():
     class Bare(nn.Linear):
-        def forward(self) -> None: ...  # type: ignore[override]
+        def forward(self) -> None: ...  # type: ignore[override]  # no inputs: the mistake
 
     engine = build_engine(task(lambda: Bare(64, 10)), PLANS["plain loop"], 0, LocalTraining())
     with pytest.raises(InputError, match=r"the net cannot take the data: .* \(TypeError: .*forward\(\) takes 1 pos"):

@@ -335,4 +335,4 @@ def test_a_mean_over_seeds_needs_each_of_them():
 
 def test_a_file_in_place_of_an_experiment_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"^run needs an Experiment, not 'own.yaml'; lit_cfl.load_experiment\(FILE\)"):
-        run("own.yaml")  # type: ignore[arg-type]
+        run("own.yaml")  # type: ignore[arg-type]  # a file in place of an experiment: the mistake

@@ -45,7 +45,7 @@ class RayEngine(Engine):
     """Works with `plan.workers` actors; `close` ends them."""
 
     _pool: WorkerPool | None = None
-    _store_table: tuple[Examples, Ref] | None = None
+    _stored_examples: tuple[Examples, Ref] | None = None
     _close_pool: Callable[[], object] | None = None
 
     @property
@@ -54,7 +54,7 @@ class RayEngine(Engine):
         return "cpu"
 
     def close(self) -> None:
-        self._pool = self._store_table = None
+        self._pool = self._stored_examples = None
         if self._close_pool is not None:
             self._close_pool()  # a second call does nothing
 
@@ -255,9 +255,9 @@ class RayEngine(Engine):
         return pool.run(tasks, self.between_clients)
 
     def _examples_stored(self, data: FederatedData) -> Ref:
-        if self._store_table is None or self._store_table[0] is not data.examples:
-            self._store_table = (data.examples, ray.put(to_arrays(data.examples)))
-        return self._store_table[1]
+        if self._stored_examples is None or self._stored_examples[0] is not data.examples:
+            self._stored_examples = (data.examples, ray.put(to_arrays(data.examples)))
+        return self._stored_examples[1]
 
 
 class _StoredRows:

@@ -96,7 +96,7 @@ class Worker:
                     f"a Ray worker on {platform.node()} would train small nets otherwise ({describe_steps()}) than the "
                     f"machine that started the run ({spec.steps}), so sums would round differently. Install Lit-CFL "
                     "with a C++ compiler on every machine, and set ATEN_CPU_CAPABILITY=avx2 on all if some have no "
-                    "AVX-512; or use --engine loop --plan.workers"
+                    "AVX-512; or use --engine loop with --plan.workers N"
                 )
         return self._engine
 

@@ -1,4 +1,4 @@
-"""The papers' tables next to ours: cells, keys of runs, the ledger, and a table that is killed and goes on."""
+"""The papers' tables next to ours: cells, keys of runs, the ledger, and a table that resumes after a kill."""
 
 import os
 import shlex
