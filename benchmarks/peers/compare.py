@@ -1,7 +1,7 @@
 """Compares the speed of Lit-CFL with other frameworks: the same rounds, in turns, so that a busy minute affects all.
 
     python benchmarks/peers/compare.py --python fedjax=ENV/bin/python pfl=ENV/bin/python fedlab=... flower=...
-                                       [--models linear mlp cnn] [--turns 3] [--out FILE.json]
+                                       [--models linear mlp cnn] [--turns 3] [--one-core] [--out FILE.json]
 
 Each framework runs in its own environment, described in the docstring of its script; frameworks not given are left out.
 The data are 100 clients of 60 images; a round has 20 of them, batches of 10, 10 epochs. Every turn runs each framework
@@ -11,7 +11,7 @@ the median of the ratio to ours within a turn.
 
 Each has its fastest setting on two cores: pfl-research two processes of one thread, FedLab its loader of tensors in
 memory, Flower two processes without its waits, FedJAX its default, which uses both cores. Ours has the rule's plan: one
-thread for the linear model and the MLP, two for the CNN.
+thread for the linear model and the MLP, two for the CNN. With `--one-core` each has one process of one thread on core 0.
 """
 
 import argparse
@@ -30,14 +30,16 @@ from engines import processor  # noqa: E402  # a script in the parent folder
 STEPS = 1200  # client-steps per round
 NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "conv5"}
 OPTIONS = {"pfl": ["--threads", "1"], "fedlab": ["--threads", "2", "--loader", "fast"], "flower": ["--tune"]}
+ONE_CORE = ["taskset", "-c", "0"]
 LAUNCHERS = {"pfl": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]}
 
 
-def milliseconds(name: str, python: str, model: str, rounds: int) -> float:
+def milliseconds(name: str, python: str, model: str, rounds: int, one_core: bool) -> float:
     """Returns a framework's milliseconds per client-step."""
     command = [
+        *(ONE_CORE if one_core else []),
         python,
-        *LAUNCHERS.get(name, []),
+        *([] if one_core else LAUNCHERS.get(name, [])),
         str(HERE / f"bench_{name}.py"),
         "--preset",
         "flexcfl-mnist",
@@ -50,6 +52,7 @@ def milliseconds(name: str, python: str, model: str, rounds: int) -> float:
         "--eval-every",
         "0",
         *OPTIONS.get(name, []),
+        *(["--threads", "1"] if one_core else []),
     ]
     text = output(command)
     if found := re.search(r"([0-9.]+) ms per client-step", text):
@@ -67,11 +70,11 @@ def output(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def one_turn(pythons: Mapping[str, str], model: str, rounds: int) -> dict[str, float]:
+def one_turn(pythons: Mapping[str, str], model: str, rounds: int, one_core: bool) -> dict[str, float]:
     """Returns each framework's milliseconds per client-step; prints each at once, since a turn of the CNN is long."""
     turn = {}
     for name, python in pythons.items():
-        turn[name] = milliseconds(name, python, model, rounds)
+        turn[name] = milliseconds(name, python, model, rounds, one_core)
         print(f"{model}, {name}: {turn[name]:.3g} ms", file=sys.stderr, flush=True)
     return turn
 
@@ -81,6 +84,7 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", required=True, metavar="NAME=PATH")
     parser.add_argument("--models", nargs="+", default=["linear", "mlp"], choices=list(NAMES))
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--one-core", action="store_true", help="one process of one thread for each framework")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     peers = dict(pair.split("=", 1) for pair in options.python)
@@ -89,7 +93,7 @@ def main() -> None:
     found = {}
     for model in options.models:
         rounds = 4 if model == "cnn" else 30
-        turns = [one_turn(pythons, model, rounds) for _ in range(options.turns)]
+        turns = [one_turn(pythons, model, rounds, options.one_core) for _ in range(options.turns)]
         found[model] = turns
         cells = [f"{median(turn['ours'] for turn in turns):.3g}"]
         for name in peers:
