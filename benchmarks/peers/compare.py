@@ -11,7 +11,7 @@ the median of the ratio to ours within a turn.
 
 Each has its fastest setting on two cores: pfl-research two processes of one thread, FedLab its loader of tensors in
 memory, Flower two processes without its waits, FedJAX its default, which uses both cores. Ours has the rule's plan: one
-thread for the linear model and the MLP, two for the CNN. With `--one-core` each has one process of one thread on core 0.
+thread for the linear model and the MLP, two for the CNN. With `--one-core` each has one process of one thread.
 """
 
 import argparse
