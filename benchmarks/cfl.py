@@ -27,7 +27,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.algorithms import CFL
 from lit_cfl.datamodules import IID, MNIST, LabelShifts
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row

@@ -31,7 +31,7 @@ from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition.base import shuffle_lists
 from lit_cfl.datamodules.shift.drift import draw_drifting
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.local_work import LocalWork
 from lit_cfl.metric_names import Row

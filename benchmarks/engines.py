@@ -109,8 +109,8 @@ def data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
 def serve(case: str, way: str, threads: int) -> None:
     """Trains rounds for each line of standard input; answers with µs per client-step."""
     from lit_cfl.engines.factory import build_engine
-    from lit_cfl.engines.local_training import LocalTraining
     from lit_cfl.engines.plan import keep_freed_memory
+    from lit_cfl.engines.training_options import LocalTraining
     from lit_cfl.rounds import Cohorts
     from lit_cfl.tasks import Classification
 

@@ -21,9 +21,9 @@ from tables import print_rows
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.cohort_fit import ClientLoop
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.cohort_fit import TrainingWay
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import WAYS
 from lit_cfl.evaluation import score_clients
 from lit_cfl.metric_names import Row
@@ -57,7 +57,7 @@ def rows(clients: int, models: list[int], repeats: int) -> Iterator[Row]:
     rng, total = torch.Generator().manual_seed(0), clients * IMAGES
     images = torch.randint(0, 255, (total, 1, 28, 28), generator=rng, dtype=torch.uint8)
     examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
-    ways = [way for way in WAYS if way.name == "loop" or way.scorer is not ClientLoop.scorer]
+    ways = [way for way in WAYS if way.name == "loop" or way.scorer is not TrainingWay.scorer]
     for net, way in product(("linear", "mlp"), ways):
         engine = Engine(lambda net=net: Classification(NETS[net]()), Plan(way.name), 0, LocalTraining())
         union = scored(engine, 1, divided(1, examples))

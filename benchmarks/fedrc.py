@@ -37,7 +37,7 @@ from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.fedem import FedEM, FedEMState, mean_shares, responsibilities
 from lit_cfl.datamodules import MNIST, LabelShifts, LabelSwaps
 from lit_cfl.datamodules.partition import Dirichlet
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
 from lit_cfl.local_work import LocalWork

@@ -33,17 +33,17 @@ from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.chain.stack import Stack
 from lit_cfl.engines.cohort_fit import CohortFit, Ended
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.mini_batches import draw_batches
-from lit_cfl.engines.plain_loop import PlainLoop
+from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan, keep_freed_memory
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.tasks import Classification
 
 SIZE, MANY = 60, 1_000
 
 
-class NoTraining(PlainLoop):
+class NoTraining(LoopWay):
     """Way of training that returns the same rows at every call."""
 
     reads_bytes = True

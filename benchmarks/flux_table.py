@@ -64,7 +64,7 @@ from lit_cfl.data import Division
 from lit_cfl.datamodules import MNIST, ArrayData
 from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.datamodules.partition.natural import by_owner
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row

@@ -42,9 +42,9 @@ from torch.nn.functional import cross_entropy
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.fit_request import FitRequest
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, set_up_torch
-from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
@@ -205,7 +205,7 @@ class Bench:
         self, name: str, case: Case, way: str, precision: str = "32-true", clients: int = 0, captured: bool = True
     ) -> Row:
         engine, clients = case.engine(way, self.device, precision), clients or case.clients
-        if not captured and isinstance(engine.way, StackLoop):
+        if not captured and isinstance(engine.way, StackWay):
             engine.way._captured = None
         seconds = self.seconds(self.fit(case, engine, clients))
         what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients, {case.epochs} epoch(s)"
@@ -226,7 +226,7 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
             self.fit(case, engine, case.clients)()
             each = (torch.cuda.max_memory_allocated() - before) / case.clients
-            estimate = StackLoop.client_bytes(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH)
+            estimate = StackWay.client_bytes(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH)
             note = f"{each / estimate:.2f} times the estimate"
             yield row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
 

@@ -30,11 +30,11 @@ from torch import Tensor
 from lit_cfl.data import Examples
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.choose_plan import choose_plan
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
 from lit_cfl.engines.ray.engine import RayEngine
 from lit_cfl.engines.ray.pool import ShareTask
 from lit_cfl.engines.ray.shares import Share
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import measure_workload
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MNISTCNN

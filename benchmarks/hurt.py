@@ -89,11 +89,11 @@ class Hurt:
         return Path(path).is_relative_to(folder) and not (self.apart and Path(path).is_relative_to(self.apart))
 
     def _usage(self, usage: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def told(path: Any) -> Any:
+        def reported(path: Any) -> Any:
             found = usage(path)
             return found._replace(free=0) if self._is_full() and self._lies_in(self.disk, str(path)) else found
 
-        return told
+        return reported
 
     def _recorded(self) -> bool:
         return self.record is not None and self.record.exists() and self.record.stat().st_size > 0

@@ -39,7 +39,7 @@ from lit_cfl.datamodules import MNIST, Digits
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition import MNIST1000, LabelGroups
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR

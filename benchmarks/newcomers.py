@@ -46,7 +46,7 @@ from lit_cfl.algorithms import (
     StoCFL,
 )
 from lit_cfl.datamodules import FEMNIST, IID, MNIST, Rotations
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import place_for_scoring, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.local_work import Budget

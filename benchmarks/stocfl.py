@@ -37,7 +37,7 @@ from lit_cfl.datamodules import (
     LabelShifts,
     Rotations,
 )
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate, place_for_scoring
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.metric_names import Row

@@ -23,7 +23,7 @@ from lit_cfl.algorithms.stocfl import StoCFL
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState
 from lit_cfl.clustering import cosine_similarity, merge_by_threshold
 from lit_cfl.config.variants import base_config, build
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import Row
 from lit_cfl.storage.csv_log import write_rows

@@ -34,7 +34,7 @@ from lit_cfl.algorithms.stocfl import StoCFL
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState
 from lit_cfl.clustering import cosine_similarity
 from lit_cfl.datamodules import MNIST, ArrayData, FashionMNIST, FederatedDataModule, LabelGroups, Rotations
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.storage.csv_log import write_rows

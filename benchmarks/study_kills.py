@@ -156,7 +156,7 @@ class HurtStudies:
         found = content(path / name)
         if name.endswith("trial.json"):
             found = {key: value for key, value in found.items() if key not in _OF_RECORDS}
-            found["told"] = {key: value for key, value in found["told"].items() if key != "seconds"}
+            found["last_result"] = {key: value for key, value in found["last_result"].items() if key != "seconds"}
         return found
 
 

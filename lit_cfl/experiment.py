@@ -26,11 +26,11 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
 from lit_cfl.engines.token_inputs import mark_tokens
+from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError, name_clients
 from lit_cfl.evaluation import EvaluationPlan
@@ -248,7 +248,7 @@ class Experiment:
         warn_of_slowness(self.engine, plan, work)
         return plan
 
-    def changed(self, **options: Any) -> "Experiment":
+    def with_options(self, **options: Any) -> "Experiment":
         """Returns the same experiment with some options changed.
 
         Args:
@@ -265,17 +265,17 @@ class Experiment:
         """Returns the same experiment with the baseline as its algorithm."""
         if self.baseline is None:
             raise InputError("this experiment has no baseline")
-        return self.changed(name=f"{self.name}-baseline", algorithm=self._described_baseline(), baseline=None)
+        return self.with_options(name=f"{self.name}-baseline", algorithm=self._baseline_options(), baseline=None)
 
-    def _described_baseline(self) -> Any:
-        """Returns the baseline in the form that `changed` takes."""
+    def _baseline_options(self) -> Any:
+        """Returns the baseline in the form that `with_options` takes."""
         return self.baseline
 
     def for_seed(self, seed: int) -> "Experiment":
         """Returns the same experiment for one of its seeds."""
-        return self.changed(name=self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}", seeds=[seed])
+        return self.with_options(name=self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}", seeds=[seed])
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns the options as plain values for `config.yaml`; data and task by their classes only."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)} | {"made_in_python": True}
 
@@ -317,7 +317,7 @@ class PreparedRun:
         """Returns the configuration with the plan, and with the commit of data from the Hub."""
         commit = self.experiment.data.commit
         loaded = {} if commit is None else {"data_commit": commit}
-        return self.experiment.described() | loaded | {"plan": asdict(self.engine.plan)}
+        return self.experiment.to_dict() | loaded | {"plan": asdict(self.engine.plan)}
 
 
 def _require_training_data(data: FederatedData) -> None:

@@ -42,7 +42,7 @@ def test_a_run_on_a_gpu_is_tried_out_on_the_cpu(options: dict[str, str], engine:
     assert tried == ["cpu"]
     assert (plan.device, plan.engine, plan.precision) == ("cuda:0", engine, precision)
     assert prepared.engine.plan.device == "cpu"
-    assert prepared.experiment.described() == asked.described()
+    assert prepared.experiment.to_dict() == asked.to_dict()
 
 
 def test_a_module_that_the_cpu_refuses_is_tried_on_the_gpu(tried: list[str], monkeypatch: pytest.MonkeyPatch):

@@ -45,12 +45,12 @@ def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
     every, once = "every round", "round 3"
     for algorithm, when in ((CFL(warmup_rounds=0), every), (FLHC(warmup_rounds=2), once)):
         name = type(algorithm).__name__
-        told = f"dropout is 0.3, but {name} asks all clients in {when}, where dropout does not apply"
-        assert notes(algorithm, 5, dropout=0.3) == [told]
+        expected = f"dropout is 0.3, but {name} asks all clients in {when}, where dropout does not apply"
+        assert notes(algorithm, 5, dropout=0.3) == [expected]
 
 
 def test_it_is_said_of_the_baseline_too_when_an_experiment_is_prepared():
-    with pytest.warns(Notice) as told:
+    with pytest.warns(Notice) as caught:
         digits(algorithm=FLHC(warmup_rounds=10), baseline=CFL(), dropout=0.1).prepare(0)
-    names = [str(one.message).split()[0] for one in told if "round" in str(one.message)]
+    names = [str(one.message).split()[0] for one in caught if "round" in str(one.message)]
     assert names == ["FLHC", "CFL", "dropout"]

@@ -115,7 +115,7 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Corner
 
 
 def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
-    asked, bases = experiment.described(), base.experiment.described()
+    asked, bases = experiment.to_dict(), base.experiment.to_dict()
     if asked | {"algorithm": bases["algorithm"]} == bases:
         experiment.algorithm.check(base.engine.at(0, base.data))
         return
@@ -194,30 +194,30 @@ def default_setting(study: Study, default: Experiment) -> GivenSetting:
 
     They do if a trial with these values would be exactly the base's experiment.
     """
-    space, described = study.search_space, default.described()
-    chosen = {"algorithm": _name(space, described)} if space.algorithms else {}
+    space, options = study.search_space, default.to_dict()
+    chosen = {"algorithm": _name(space, options)} if space.algorithms else {}
     values = dict(chosen)
     for p in space.of(str(chosen.get("algorithm", ""))):
         with suppress(LookupError):
-            values[p.key] = _value(described, p.option)
+            values[p.key] = _value(options, p.option)
     with suppress(InputError):
         point = parse_point(space.values_of(values), space)
-        if build(study.whole_base, space.words(point)).described() == described:
+        if build(study.whole_base, space.words(point)).to_dict() == options:
             return GivenSetting(DEFAULT, point)
     own = space.values_of(values)
     return GivenSetting(DEFAULT, {key: as_plain(value) for key, value in own.items()}, inside=False)
 
 
-def _name(space: Space, described: Mapping[str, Any]) -> str:
+def _name(space: Space, options: Mapping[str, Any]) -> str:
     """Names the base's algorithm as in the space, else by its class."""
-    path = str(described["algorithm"]["class_path"])
+    path = str(options["algorithm"]["class_path"])
     short = path.rpartition(".")[2]
     return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)
 
 
-def _value(described: Mapping[str, Any], option: str) -> Any:
+def _value(options: Mapping[str, Any], option: str) -> Any:
     """Reads an option's value in a configuration. Raises LookupError if it has none."""
-    node: Any = described
+    node: Any = options
     for word in option.split("."):
         if not isinstance(node, Mapping):
             raise LookupError(option)

@@ -83,7 +83,7 @@ def _experiment(words: Sequence[str]) -> tuple[str, dict[str, Any], list[str]]:
     request = parse_run(words, prog="lit-cfl launch")
     for name in _HERE_ONLY:
         _refuse(name, request.options[name])
-    return request.experiment.name, request.experiment.described(), list(request.notices)
+    return request.experiment.name, request.experiment.to_dict(), list(request.notices)
 
 
 def _study(words: Sequence[str]) -> tuple[str, dict[str, Any], list[str]]:

@@ -21,7 +21,7 @@ RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished",
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # origin of a setting
 RECORD, TOO_LONG = "trial.json", "too_long.txt"  # files in a trial's directory
 NUMBER = "trial"  # key of a trial's number in its Ray Tune configuration
-# Names of the figures that a trial reports, the keys of `told`:
+# Names of the figures that a trial reports, the keys of `TrialRecord.last_result`:
 ROUNDS = "rounds"  # completed rounds, which schedulers count
 FINISHED = "finished"  # True if the trial ran to its end
 ERROR = "error"  # reason why the trial did not finish
@@ -65,7 +65,7 @@ class TrialRecord:
         values: Values of the setting by `Parameter.key`.
         repeats: Number of the earlier trial with the same setting, whose result it has; None = it was trained.
         status: Status of the trial; `running` also if a limit ended the study: such a trial continues on resume.
-        told: Last figures that it reported to Ray Tune.
+        last_result: Figures that it reported to Ray Tune last.
         digests: SHA-256 of the files with its results, by path below its directory; empty while its process may write
             them.
     """
@@ -75,7 +75,7 @@ class TrialRecord:
     values: dict[str, Any]
     repeats: int | None = None
     status: str = RUNNING
-    told: dict[str, Any] = field(default_factory=dict)
+    last_result: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -127,6 +127,8 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
         intact, theirs = seal == _hash_record(content), content.pop("study")
+        if "told" in content:  # its name up to 0.2
+            content["last_result"] = content.pop("told")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(path / RECORD, path) from error

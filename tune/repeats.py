@@ -65,7 +65,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     if not seeds:
         return None
     say(f"training the best and the default setting on {len(seeds)} new seeds")
-    configs = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).described()}
+    configs = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).to_dict()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
     # the current folder of a worker differs

@@ -93,7 +93,7 @@ def describe_progress(trials: Trials, rounds: int) -> str:
         rounds: Rounds of a whole trial.
     """
     live = dict(trials.live)  # another thread may change it
-    at = {number: int(told.get(ROUNDS, 0)) for number, told in sorted(live.items())}
+    at = {number: int(last_result.get(ROUNDS, 0)) for number, last_result in sorted(live.items())}
     running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
     waiting = f"; {len(at) - len(running)} before round 1" if len(running) < len(at) else ""
     shown = f"{', '.join(running) or 'none yet'}{waiting}"

@@ -90,10 +90,10 @@ class Searcher:
         """
         over = result.status == FINISHED_STATUS
         state = TrialState.COMPLETE if over else TrialState.PRUNED
-        figures = [float(result.told[metric]) for metric in self._objective.metrics] if over else None
+        figures = [float(result.last_result[metric]) for metric in self._objective.metrics] if over else None
         metric, steps = self._objective.metric, {}
-        if result.status == STOPPED_STATUS and metric in result.told and self._objective.second is None:
-            steps = {int(result.told[ROUNDS]): float(result.told[metric])}
+        if result.status == STOPPED_STATUS and metric in result.last_result and self._objective.second is None:
+            steps = {int(result.last_result[ROUNDS]): float(result.last_result[metric])}
         asked = None if number is None else self._asked.pop(number, None)
         if asked is None:
             known = self._space.of_setting(values)

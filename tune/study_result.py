@@ -47,14 +47,14 @@ def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
 
 def _row(trials: Trials, record: TrialRecord, job: TrialJob) -> Row:
     result = trials.result_of(record)
-    told, metric = trials.last_figures(result), job.objective.metric
+    last_result, metric = trials.last_figures(result), job.objective.metric
     status = STOPPED_STATUS if result.status == RUNNING else result.status
-    row: Row = {"trial_id": record.trial_id, "status": status, "rounds": int(told.get(ROUNDS, 0))}
+    row: Row = {"trial_id": record.trial_id, "status": status, "rounds": int(last_result.get(ROUNDS, 0))}
     row |= {"origin": record.origin, "repeats": "" if record.repeats is None else result.trial_id}
-    row |= {"seeds": len(job.seeds), "seconds": told.get(SECONDS), TRAFFIC: told.get(TRAFFIC)}
+    row |= {"seeds": len(job.seeds), "seconds": last_result.get(SECONDS), TRAFFIC: last_result.get(TRAFFIC)}
     row |= record.values
-    row |= {f"seed {seed}": told.get(f"seed {seed}") for seed in job.seeds}
-    return row | {metric: None if status == FAILED_STATUS else told.get(metric), ERROR: told.get(ERROR)}
+    row |= {f"seed {seed}": last_result.get(f"seed {seed}") for seed in job.seeds}
+    return row | {metric: None if status == FAILED_STATUS else last_result.get(metric), ERROR: last_result.get(ERROR)}
 
 
 def columns(job: TrialJob) -> list[str]:

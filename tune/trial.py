@@ -50,7 +50,7 @@ class SharedData:
 
     def give_to(self, experiment: Experiment) -> None:
         """Gives the experiment's module these data as if loaded, without a copy, if it describes the same data."""
-        if experiment.described()["data"] == self.config:
+        if experiment.to_dict()["data"] == self.config:
             vars(experiment.data).update(vars(ray.get(self.module)))  # the task asks the same module for examples
 
 
@@ -62,7 +62,7 @@ def share(experiment: Experiment) -> SharedData | None:
     """
     register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
     try:
-        return SharedData(experiment.described()["data"], ray.put(experiment.data))
+        return SharedData(experiment.to_dict()["data"], ray.put(experiment.data))
     except Exception as error:  # Ray, pickle or the module may raise anything
         warnings.warn(f"the data cannot be shared, so each trial loads them itself: {error}", stacklevel=2)
         return None
@@ -114,8 +114,8 @@ class TrialJob:
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
         """Builds the experiment at a point of the space; trackers show it under the study and this name."""
         experiment = build(self.study.whole_base, self.study.search_space.words(values))
-        told = ", ".join(f"{key} = {value}" for key, value in values.items())
-        return self.of_trial(experiment.changed(tracking={"notes": told}), name)
+        notes = ", ".join(f"{key} = {value}" for key, value in values.items())
+        return self.of_trial(experiment.with_options(tracking={"notes": notes}), name)
 
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
         """Gives an experiment the seeds and threads of a trial, and the study's data."""
@@ -123,7 +123,7 @@ class TrialJob:
             self.data.give_to(experiment)
         plan = experiment.plan or PlanOptions()
         device = plan.device or self._device(experiment, plan)
-        return experiment.changed(
+        return experiment.with_options(
             name=f"{self.study.name}-{name}",
             seeds=list(self.seeds),
             plan={"threads": plan.threads or self.study.resources.threads, "device": device},
@@ -155,10 +155,10 @@ def limit_time(path: Path, minutes: float | None) -> Iterator[None]:
             f"it took longer than limits.trial_minutes allows ({minutes:g}), and {file} says where it was; a larger "
             "limit lets it continue"
         )
-    with file.open("w", encoding="utf-8") as told:
-        told.write(f"{minutes:g} minutes have passed:\n")
-        told.flush()
-        faulthandler.dump_traceback_later(60 * minutes, exit=True, file=told)
+    with file.open("w", encoding="utf-8") as output:
+        output.write(f"{minutes:g} minutes have passed:\n")
+        output.flush()
+        faulthandler.dump_traceback_later(60 * minutes, exit=True, file=output)
         try:
             yield
         finally:

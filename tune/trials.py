@@ -84,8 +84,8 @@ class Trials:
             if record.repeats is not None and not self._is_repeat(record):
                 del self.records[record.number]  # the trial that it repeats was deleted
             elif record.status == FAILED_STATUS and self._has_more_time(record, minutes):
-                told = {name: figure for name, figure in record.told.items() if name != ERROR}
-                self._store(replace(record, status=RUNNING, told=told, digests={}))
+                last_result = {name: figure for name, figure in record.last_result.items() if name != ERROR}
+                self._store(replace(record, status=RUNNING, last_result=last_result, digests={}))
         self._known = len(self.records)
         if self.trained > self.limit:
             raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were started; give more")
@@ -135,7 +135,7 @@ class Trials:
         while record is None and not self.over:
             record = self._start_new()
         if record is not None:
-            self.live[record.number] = dict(record.told)
+            self.live[record.number] = dict(record.last_result)
             if record.digests:  # the files change from here on
                 record = replace(record, digests={})
                 self._store(record)
@@ -181,35 +181,35 @@ class Trials:
                 f"{self.trained} trials; try a larger space or another search_seed"
             )
 
-    def report(self, number: int, told: Mapping[str, Any]) -> None:
+    def report(self, number: int, last_result: Mapping[str, Any]) -> None:
         """Receives the report of a running trial."""
-        self.live[number] = dict(told)
+        self.live[number] = dict(last_result)
 
-    def end(self, number: int, told: Mapping[str, Any], died: bool = False) -> None:
+    def end(self, number: int, last_result: Mapping[str, Any], died: bool = False) -> None:
         """Records that a trial has ended.
 
         Args:
             number: Number of the trial.
-            told: Last figures of the trial.
+            last_result: Last figures of the trial.
             died: True if the worker died too often.
         """
-        last = {**self.live.pop(number, {}), **told}
+        last = {**self.live.pop(number, {}), **last_result}
         if died and not last.get(ERROR):
             last[ERROR] = "its worker died"
         status = FAILED_STATUS if last.get(ERROR) else FINISHED_STATUS if last.get(FINISHED) else STOPPED_STATUS
         digests = digests_of(self.folder / self.records[number].trial_id) if status == FINISHED_STATUS else {}
-        self._store(replace(self.records[number], status=status, told=last, digests=digests))
+        self._store(replace(self.records[number], status=status, last_result=last, digests=digests))
         for record in list(self.records.values()):
             if number in (record.number, record.repeats):
                 self._report_to_searcher(record)
 
     def close(self) -> None:
         """Records the final state of trials ended by a limit; some had just reported their result."""
-        for number, told in list(self.live.items()):
-            if told.get(FINISHED) or told.get(ERROR):
-                self.end(number, told)
+        for number, last_result in list(self.live.items()):
+            if last_result.get(FINISHED) or last_result.get(ERROR):
+                self.end(number, last_result)
             else:
-                self._store(replace(self.records[number], told=told))
+                self._store(replace(self.records[number], last_result=last_result))
         self.live.clear()
         self.seal_ended(_GRACE_SECONDS)
 
@@ -239,8 +239,8 @@ class Trials:
 
     def last_figures(self, record: TrialRecord) -> Mapping[str, Any]:
         """Returns the last metrics of a trial, which may be running."""
-        told: Mapping[str, Any] = self.live.get(record.number, record.told)
-        return told
+        last_result: Mapping[str, Any] = self.live.get(record.number, record.last_result)
+        return last_result
 
     def _report_to_searcher(self, record: TrialRecord) -> None:
         """Reports the end of a trial to the searcher, unless its setting lies outside the space."""

@@ -58,7 +58,7 @@ class TrialSource(Searcher):
             self._trials.end(number, figures, died=error)
         if error or ROUNDS in figures:  # otherwise the study ended before the trial started
             record, count = self._trials.records[number], f"{self._trials.num_over}/{self._trials.limit}"
-            how = describe_end(record.told, self._judged_by)
+            how = describe_end(record.last_result, self._judged_by)
             self._say(f"{count} {record.trial_id} {how} ({format_values(record.values)})")
 
     def save(self, checkpoint_path: str) -> None:
@@ -68,18 +68,18 @@ class TrialSource(Searcher):
         pass
 
 
-def describe_end(told: Mapping[str, Any], metric: str) -> str:
+def describe_end(last_result: Mapping[str, Any], metric: str) -> str:
     """Describes how a trial ended.
 
     Args:
-        told: Last figures of the trial.
+        last_result: Last figures of the trial.
         metric: Metric by which it is judged.
     """
-    rounds = count_noun(told.get(ROUNDS, 0), "round")
-    if told.get(ERROR):
-        return f"failed after {rounds}: {str(told[ERROR]).splitlines()[0]}"
-    how = "finished" if told.get(FINISHED) else f"stopped after {rounds}"
-    return f"{how}: {metric} {told[metric]:.4f}"
+    rounds = count_noun(last_result.get(ROUNDS, 0), "round")
+    if last_result.get(ERROR):
+        return f"failed after {rounds}: {str(last_result[ERROR]).splitlines()[0]}"
+    how = "finished" if last_result.get(FINISHED) else f"stopped after {rounds}"
+    return f"{how}: {metric} {last_result[metric]:.4f}"
 
 
 def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,19 +103,18 @@ def earlier_trials(prepared: PreparedStudy, trials: Trials) -> list[EarlierTrial
 
 
 def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[dict[str, Any]]:
-    job, told, metric = prepared.job, dict(record.told), prepared.job.objective.metric
+    job, last, metric = prepared.job, record.last_result, prepared.job.objective.metric
     file = (path if len(job.seeds) == 1 else path / f"seed-{job.seeds[0]}") / "metrics.csv"
     # the last row may be incomplete after a kill
     rows = read_table(file, file.read_bytes().rfind(b"\n") + 1) if file.exists() else []
-    end = (
-        prepared.default.rounds if record.status == RUNNING else told.get(ROUNDS, 0)
-    )  # the record holds the last result
+    is_running = record.status == RUNNING
+    end = prepared.default.rounds if is_running else last.get(ROUNDS, 0)  # the record holds the last result
     results = [
         {ROUNDS: row["round"], metric: row[metric]}
         for row in rows
         if row["round"] < end and row.get(metric) is not None
     ]
-    return results if record.status == RUNNING or not {ROUNDS, metric} <= told.keys() else [*results, told]
+    return results if is_running or not {ROUNDS, metric} <= last.keys() else [*results, dict(last)]
 
 
 _WORKER_DEATHS = 3  # worker deaths that one trial survives
@@ -142,7 +141,7 @@ def new_tuner(
     """
     study, limits, objective = prepared.study, prepared.study.limits, prepared.job.objective
     reached = [r for r in trials.records.values() if r.status == FINISHED_STATUS]
-    end = EndOfStudy(objective, limits.target, [r.told[objective.metric] for r in reached])
+    end = EndOfStudy(objective, limits.target, [r.last_result[objective.metric] for r in reached])
     return ray_tune.Tuner(
         trainable,
         tune_config=ray_tune.TuneConfig(

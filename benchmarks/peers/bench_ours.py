@@ -16,8 +16,8 @@ import torch
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import PlanOptions
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification

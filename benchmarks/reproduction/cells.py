@@ -86,7 +86,7 @@ class Setting:
         """Returns the configuration under each seed; parses the words only once, which takes a tenth of a second."""
         if not seeds:
             return {}
-        first = self.build(seeds[0]).described()
+        first = self.build(seeds[0]).to_dict()
         return {seed: self._under(first, seed) for seed in seeds}
 
     def _under(self, config: Mapping[str, Any], seed: int) -> Mapping[str, Any]:

@@ -258,8 +258,8 @@ _HEADINGS = (
 
 def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
     verdicts = [worst(parts) for parts in judged.values()]
-    told = ", ".join(f"`{name}` {verdicts.count(name)}" for name in reversed(_WORST_FIRST) if name in verdicts)
-    lines = [text("claims").format(count=len(judged), told=told), ""]
+    counts = ", ".join(f"`{name}` {verdicts.count(name)}" for name in reversed(_WORST_FIRST) if name in verdicts)
+    lines = [text("claims").format(count=len(judged), counts=counts), ""]
     for paper in dict.fromkeys(claim.paper for claim in judged):
         rows = [_cells(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
         lines += [f"## {paper}", "", *markdown_table(_HEADINGS, rows)]

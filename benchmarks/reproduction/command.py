@@ -271,5 +271,5 @@ def _show_missing(what: str, seconds: Mapping[str, float | None]) -> None:
 
 
 def _counted(what: str, verdicts: Sequence[str], page: Path) -> str:
-    told = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-    return f"{len(verdicts)} {what}: {told}\nTable: {page}"
+    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
+    return f"{len(verdicts)} {what}: {counts}\nTable: {page}"

@@ -20,7 +20,7 @@ def edc_madc_figure(folder: Path) -> MeasuredFigure:
     by_data = {
         data: [row for row in rows if row["data"] == data] for data in dict.fromkeys(row["data"] for row in rows)
     }
-    told = [f"{data} {np.corrcoef(*_measures(own))[0, 1]:.3f}" for data, own in by_data.items()]
+    listed = [f"{data} {np.corrcoef(*_measures(own))[0, 1]:.3f}" for data, own in by_data.items()]
     seeds = ", ".join(dict.fromkeys(str(row["seed"]) for row in rows))
     return MeasuredFigure(
         "FedGroup",
@@ -28,7 +28,7 @@ def edc_madc_figure(folder: Path) -> MeasuredFigure:
         "Figure 5: EDC against MADC",
         "with alpha = 20, EDC is approximately a linear function of MADC.",
         [[_panel(data, own) for data, own in by_data.items()]] if rows else [],
-        f"Each point is a pair of clients of the group cold start, seed {seeds}. Correlations: {', '.join(told)}.",
+        f"Each point is a pair of clients of the group cold start, seed {seeds}. Correlations: {', '.join(listed)}.",
         _STYLES,
         FILE,
         "python benchmarks/edc_madc.py",

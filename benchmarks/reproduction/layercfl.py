@@ -293,12 +293,12 @@ def _largest(gaps: Gaps, kind: str) -> Finding:
     def mean(layer: str) -> float:
         return fmean(max(gap, 0.0) for gap in gaps.last(layer, "delta_cos"))
 
-    def told(layer: str) -> str:
+    def describe(layer: str) -> str:
         found = gaps.last(layer, "delta_cos")
         return f"{layer} {mean(layer):.3f} (Gap > 0 under {sum(gap > 0 for gap in found)} of {len(found)} seeds)"
 
     (own, mine), (other, its) = _greatest(gaps, kind, mean)
-    return _above(mine, its), f"mean Gaps: {told(own)}, {told(other)}"
+    return _above(mine, its), f"mean Gaps: {describe(own)}, {describe(other)}"
 
 
 def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[tuple[str, float], tuple[str, float]]:
@@ -629,9 +629,9 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Counts the verdicts on the paper's figures, and the statements that were written after the measurements."""
     papers = {one["id"]: one.get("later", False) for one in content["statements"] if one["figure"].isdecimal()}
     found = Counter(row["verdict"] for row in rows if row["id"] in papers)
-    told = ", ".join(f"`{verdict}` {number}" for verdict, number in found.most_common())
+    listed = ", ".join(f"`{verdict}` {number}" for verdict, number in found.most_common())
     return [
-        f"{found.total()} verdicts on the paper's figures: {told}. They judge {len(papers)} statements, of which",
+        f"{found.total()} verdicts on the paper's figures: {listed}. They judge {len(papers)} statements, of which",
         f"{sum(papers.values())} were written, or rewritten, after the measurements.",
         "",
     ]
@@ -650,10 +650,10 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
         if one.net == content["nets"][net]:
             figures = content["measured"][one.measured]["figures"]
             hours[figures] = hours.get(figures, 0.0) + core_hours(content, one)
-    told = [f"{number:.0f} for {figures.replace(', ', ' and ')}" for figures, number in hours.items()]
+    listed = [f"{number:.0f} for {figures.replace(', ', ' and ')}" for figures, number in hours.items()]
     return [
         f"Not run: {net} in the paper's width, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
-        f"(figures: {', '.join(told)}).",
+        f"(figures: {', '.join(listed)}).",
         f"`python -m benchmarks.reproduction layercfl --only '*-{content['nets'][net]}-*' --device cuda` measures it.",
         "",
     ]

@@ -162,13 +162,13 @@ def _shown_option(judged: Judged) -> str | None:
 
 def _explanation(table: PaperTable, judged: Judged) -> str:
     """Formats every variant that ran, with its mean and number of seeds."""
-    told = [
+    listed = [
         f"{name}{f' ({table.why(judged.cell)})' if name == PUBLISHED else ''}: {_number(found.mean)} "
         f"({len(found.values)} seeds)"
         for name, found in judged.found.items()
         if name != DEFAULT
     ]
-    return "; ".join(told)
+    return "; ".join(listed)
 
 
 def _number(value: float | None) -> str:
@@ -179,11 +179,11 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
     counts: dict[str, int] = {}
     for judged in cells:
         counts[judged.verdict] = counts.get(judged.verdict, 0) + 1
-    told = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+    found = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
     lines = [
         f"# {table.paper}, Table {table.number}",
         "",
-        f"{len(cells)} cells: {told}. Written by `python -m benchmarks.reproduction {table.name}`; every figure is in "
+        f"{len(cells)} cells: {found}. Written by `python -m benchmarks.reproduction {table.name}`; every figure is in "
         f"[{table.name}.csv]({table.name}.csv).",
         "",
     ]
@@ -247,10 +247,10 @@ def _not_run(cells: Sequence[Judged]) -> list[str]:
         if judged.reason not in ("", NOT_YET):
             methods.setdefault(judged.reason, []).append(judged.cell.method)
     if len(methods) < 2:
-        told = list(methods)
+        listed = list(methods)
     else:
-        told = [f"{reason} ({', '.join(dict.fromkeys(names))})" for reason, names in methods.items()]
-    return [f"Not run: {'; '.join(told)}.", ""] if told else []
+        listed = [f"{reason} ({', '.join(dict.fromkeys(names))})" for reason, names in methods.items()]
+    return [f"Not run: {'; '.join(listed)}.", ""] if listed else []
 
 
 def _table_row(table: PaperTable, judged: Judged) -> list[str]:
@@ -311,8 +311,8 @@ def _order(cells: Sequence[Judged]) -> list[str]:
             for one, other in pairs
             if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) < 0
         ]
-        told = f"{len(turned)} of {len(pairs)} pairs reversed" if turned else "kept"
+        order = f"{len(turned)} of {len(pairs)} pairs reversed" if turned else "kept"
         if 0 < len(turned) <= _LISTED_PAIRS:
-            told += f": {', '.join(turned)}"
-        lines.append(f"The paper's order of the methods, under {title}: {told}.")
+            order += f": {', '.join(turned)}"
+        lines.append(f"The paper's order of the methods, under {title}: {order}.")
     return [*lines, ""] if lines else []

@@ -101,8 +101,8 @@ def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
     kinds: dict[str, list[float]] = {}
     for row in own:
         kinds.setdefault(_kind(panel, row["i"], row["j"]), []).append(row["cosine"])
-    told = [f"{kind} {min(values):.2f} to {max(values):.2f}" for kind, values in sorted(kinds.items())]
-    return f"{panel}: {', '.join(told)}"
+    listed = [f"{kind} {min(values):.2f} to {max(values):.2f}" for kind, values in sorted(kinds.items())]
+    return f"{panel}: {', '.join(listed)}"
 
 
 def _kind(panel: str, i: int, j: int) -> str:

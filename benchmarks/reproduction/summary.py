@@ -78,8 +78,8 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     yield from markdown_table(["table", "cells", *names], [*rows, ["all", *_counts(everything, names)]])
     one = sum(cell.verdict in _STYLES and len(cell.found[DEFAULT].values) == 1 for cell in everything)
     yield f"Of the cells that ran, {one} ran with one seed only under our defaults.\n"
-    told = ", ".join(f"`{name}` {claims.count(name)}" for name in get_args(Found) if name in claims)
-    yield f"[Claims](claims.md): {told}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
+    counts = ", ".join(f"`{name}` {claims.count(name)}" for name in get_args(Found) if name in claims)
+    yield f"[Claims](claims.md): {counts}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
 
 
 def _counts(cells: Sequence[Judged], names: Sequence[Verdict]) -> list[str]:

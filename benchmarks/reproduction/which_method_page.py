@@ -126,9 +126,9 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
     for data, group in groups.items():
         best, base = _best(group), _base(group)
         equal = [e.system for e in group if e is not best and e.system != BOUND and not _apart(e.minus(best))]
-        told = f"{best.system} ({best.accuracy:.1f} %)"
+        winners = f"{best.system} ({best.accuracy:.1f} %)"
         if equal:
-            told += f", not told apart from {_listed(equal)}"
+            winners += f", not told apart from {_listed(equal)}"
         if best is base:
             gain = "no system is above FedAvg"
         elif base.system in equal:
@@ -138,7 +138,7 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
         of_data = {system for name, system in protocol.cells() if name == data}
         missing = len(of_data - {entry.system for entry in group})
         left = f" {missing} {'system has' if missing == 1 else 'systems have'} not run." if missing else ""
-        yield f"* **{data}**: {told}; {gain}.{left}"
+        yield f"* **{data}**: {winners}; {gain}.{left}"
 
 
 def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Entry]) -> Iterator[str]:
@@ -194,8 +194,8 @@ def _clusters(entry: Entry) -> str:
     if not entry.clusters:
         return ""
     low, high = min(entry.clusters), max(entry.clusters)
-    told = str(low) if low == high else f"{low} to {high}"
-    return told + (f" (**one in {entry.num_degenerate}**)" if entry.num_degenerate else "")
+    number = str(low) if low == high else f"{low} to {high}"
+    return number + (f" (**one in {entry.num_degenerate}**)" if entry.num_degenerate else "")
 
 
 def _across(out: Path, found: Ranking) -> Iterator[str]:

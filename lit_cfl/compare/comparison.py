@@ -116,7 +116,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
-    seeds = list(plain.described()["seeds"])
+    seeds = list(plain.to_dict()["seeds"])
     return _check_and_plan(Comparison(plain.name, built, seeds, given.target)), notices
 
 
@@ -146,9 +146,9 @@ def _experiment(
     except InputError as error:
         raise InputError(_about(entry.name, str(error))) from error
     own = {"name": f"{experiment.name}-{entry.name}"}
-    content = valid_anywhere(experiment.described()) | own
+    content = valid_anywhere(experiment.to_dict()) | own
     like = experiment if content.get("tiny") else plain  # tiny data depend on the number of clusters
-    return with_threads(like.changed(**content))
+    return with_threads(like.with_options(**content))
 
 
 def _about(name: str, message: str) -> str:
@@ -188,13 +188,13 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             with prefix_errors(f"{name}, seed {seed}"):
-                if experiment.described().get("tiny"):  # its data depend on the number of clusters
+                if experiment.to_dict().get("tiny"):  # its data depend on the number of clusters
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
         prepared.engine.close()
         del prepared
         release_gpu_memory()  # the runs train in other processes
-    return replace(comparison, experiments={k: e.changed(plan=plan) for k, e in comparison.experiments.items()})
+    return replace(comparison, experiments={k: e.with_options(plan=plan) for k, e in comparison.experiments.items()})
 
 
 def require_target(target: float | None, score: Score) -> None:

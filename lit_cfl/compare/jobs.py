@@ -59,7 +59,7 @@ def write_experiment(folder: Path, experiment: Experiment) -> None:
     """Writes the configuration of an experiment into the folder of its runs."""
     with name_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_config(folder, experiment.described())
+    write_config(folder, experiment.to_dict())
 
 
 def read_experiment(folder: Path) -> Experiment:

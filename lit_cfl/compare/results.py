@@ -228,7 +228,7 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
 
 def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
     """Warns of runs of one seed whose recorded clients or initial weights differ."""
-    if comparison.first.described().get("tiny"):
+    if comparison.first.to_dict().get("tiny"):
         return ["Tiny runs: good for seeing whether they run, and not paired."]
     notes = []
     for seed in comparison.seeds:

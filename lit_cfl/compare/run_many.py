@@ -57,7 +57,7 @@ def run_many(
 def with_threads(experiment: Experiment) -> Experiment:
     """Sets one thread in an experiment's plan unless it sets another number."""
     plan = experiment.plan or PlanOptions()
-    return experiment.changed(plan={"threads": plan.threads or 1})
+    return experiment.with_options(plan={"threads": plan.threads or 1})
 
 
 def plan_of(experiment: Experiment) -> Plan:

@@ -34,7 +34,7 @@ class ConfiguredExperiment(Experiment):
 
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    def changed(self, **options: Any) -> "ConfiguredExperiment":
+    def with_options(self, **options: Any) -> "ConfiguredExperiment":
         """Changes the configuration and builds the experiment again, reusing its unchanged parts.
 
         Args:
@@ -44,11 +44,11 @@ class ConfiguredExperiment(Experiment):
         merged = {name: {**(self.config[name] or {}), **given} for name, given in groups.items()}
         return _build({**self.config, **options, **merged}, self)
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns a copy of the configuration, for `config.yaml`."""
         return dict(self.config)
 
-    def _described_baseline(self) -> Any:
+    def _baseline_options(self) -> Any:
         return self.config["baseline"]
 
 

@@ -20,7 +20,7 @@ def load_experiment(config: str | Config, words: Sequence[str] = ()) -> Configur
     """Builds the experiment of `lit-cfl run --config CONFIG WORDS`, without a baseline.
 
     Args:
-        config: A file, the name of a packaged configuration, or its content, such as `Experiment.described()`.
+        config: A file, the name of a packaged configuration, or its content, such as `Experiment.to_dict()`.
         words: Further options, such as `["--rounds", "5"]`.
 
     Raises:
@@ -63,4 +63,4 @@ def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
             experiment = parse_run(["--config", str(file), *words]).experiment
         finally:  # the parser has added the file's folder
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
-    return experiment.changed(code=list(config.get("code") or []))
+    return experiment.with_options(code=list(config.get("code") or []))

@@ -19,17 +19,17 @@ from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate, note_client
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
+from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.fit_request import CHECK, FitDescriber, FitRequest, split_clients
 from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
 from lit_cfl.engines.initial_models import InitialModels, build_module
-from lit_cfl.engines.local_training import LocalTraining, Rates, TaskFactory
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import PositionedRows, RoundWork
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
+from lit_cfl.engines.training_options import LocalTraining, Rates, TaskFactory
 from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import DivergedError, InputError, Notice, note_on_error
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
@@ -72,7 +72,7 @@ class Engine:
         self.layout = ParameterLayout.of(self.template)
         way = get_way(plan.engine)
         self.describer = FitDescriber(seed, local, bool(key_names(self.template)), way.seeds_global_generators)
-        self._way: ClientLoop | None = None
+        self._way: TrainingWay | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # True if the net cannot train on one example; None = unknown
         self._was_short = False  # True once memory ran out
@@ -132,7 +132,7 @@ class Engine:
         return module
 
     @property
-    def way(self) -> ClientLoop:
+    def way(self) -> TrainingWay:
         """The plan's way of training clients, built when it is first needed."""
         if self._way is None:
             here = replace(self.plan, device=self.device, workers=0)

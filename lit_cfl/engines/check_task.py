@@ -16,10 +16,10 @@ from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.fit_request import CHECK
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.module_state import copy_state, module_state, same_value
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import DivergedError, InputError, Notice, error_place, short_error
 from lit_cfl.local_work import Budget, per_client
 

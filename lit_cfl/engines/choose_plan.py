@@ -25,7 +25,7 @@ from math import ceil
 from lit_cfl.cores import count_cores
 from lit_cfl.devices import gib_of_gpu
 from lit_cfl.engines.choose_device import device_of_ray, resolve_device
-from lit_cfl.engines.cohort_fit import ClientLoop
+from lit_cfl.engines.cohort_fit import TrainingWay
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.engines.ways import WAYS, get_way
 from lit_cfl.engines.workload import RayRoom, Workload
@@ -88,7 +88,7 @@ def _require_no_contradiction(engine: EngineOption, device: str, precision: str,
         raise InputError(f"precision is {precision!r}, but plan.precision says {options.precision!r}; set both alike")
 
 
-def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[ClientLoop]:
+def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[TrainingWay]:
     task = workload.task
     if asked not in ("auto", "ray"):
         reason = task and get_way(asked).reason_against(task, device, precision, workload.local)
@@ -101,7 +101,7 @@ def _way(asked: str, device: str, precision: Precision, workload: Workload) -> t
 
 
 def _lanes(
-    way: type[ClientLoop], device: str, precision: Precision, workload: Workload, workers: int, gpus: int
+    way: type[TrainingWay], device: str, precision: Precision, workload: Workload, workers: int, gpus: int
 ) -> int:
     if not way.is_collective or workload.task is None:
         return 1

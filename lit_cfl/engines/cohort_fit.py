@@ -15,11 +15,11 @@ from torch import Tensor
 from lit_cfl.data.examples import Decoding
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
-from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.mini_batches import MiniBatches
 from lit_cfl.engines.plan import Plan, Precision, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
+from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
@@ -30,7 +30,7 @@ Ended = Callable[[int], None]  # called with the number of finished clients; may
 class CohortFit:
     """Local training of n clients, each with at least one example and one step.
 
-    `ClientLoop.gradients` also receives one, without models, centres and mini-batches, with one key per client.
+    `TrainingWay.gradients` also receives one, without models, centres and mini-batches, with one key per client.
 
     Args:
         clients: Ids, int64 `[n]`, on the CPU.
@@ -47,12 +47,12 @@ class CohortFit:
         batches: Mini-batches of all clients, one per step.
         keys: Keys of the dropout masks, int64 `[sum of steps]`, on the CPU; None if the module has no dropout.
         seeds: Seed of the global generators for each client, for modules that draw random numbers; None if the way
-            trains no such modules (`ClientLoop.seeds_global_generators`).
+            trains no such modules (`TrainingWay.seeds_global_generators`).
         rates: Learning rates of the optimizer's parameter groups; None = the optimizer's own.
         weights: Factor of each example's loss (`LocalWork.fit`) `[N]`, in the plan's dtype, on the device; None = 1.
         augment_keys: Keys of the changes of each mini-batch's examples, int64 `[sum of steps]`, on the CPU; None if the
             examples are not augmented, or were augmented already.
-        decode: Converts inputs from bytes to floats; None = inputs are not bytes (`ClientLoop.reads_bytes`).
+        decode: Converts inputs from bytes to floats; None = inputs are not bytes (`TrainingWay.reads_bytes`).
     """
 
     clients: Tensor
@@ -78,7 +78,7 @@ class CohortFit:
         return len(self.clients)
 
     def select(self, clients: Tensor) -> "CohortFit":
-        """Returns the work of `ClientLoop.gradients` for some of the clients, given by their positions."""
+        """Returns the work of `TrainingWay.gradients` for some of the clients, given by their positions."""
         starts = self.sizes.cumsum(0) - self.sizes
         sizes = self.sizes[clients]
         first = (starts[clients] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
@@ -111,7 +111,7 @@ class CohortFit:
         return counts[ends] - counts[ends - self.steps]
 
 
-class ClientLoop(ABC):
+class TrainingWay(ABC):
     """A way to train clients locally.
 
     Args:

@@ -5,8 +5,8 @@ import warnings
 from lightning import LightningModule
 
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
+from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import Notice
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.dropout import keys_of_steps
-from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.mini_batches import (
     BatchSize,
     MiniBatches,
@@ -18,6 +17,7 @@ from lit_cfl.engines.mini_batches import (
     draw_batches,
     steps_of_epoch,
 )
+from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive_each
 

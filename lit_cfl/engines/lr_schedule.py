@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from lit_cfl.engines.check_module import schedulers_in
-from lit_cfl.engines.local_training import Rates
+from lit_cfl.engines.training_options import Rates
 from lit_cfl.errors import InputError, short_error
 
 __all__ = ["ChainedSchedule", "SequentialSchedule"]

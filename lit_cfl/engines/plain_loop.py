@@ -8,21 +8,21 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from lit_cfl.engines.batch_norm import has_batch_norm
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
+from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names, set_key
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.stacked.lane_steps import add_pull, clip_gradients
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
-from lit_cfl.engines.stacked.steps import add_pull, clip_gradients
 from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
 _PART = 1_024  # maximum number of examples
 
 
-class PlainLoop(ClientLoop):
+class LoopWay(TrainingWay):
     """Trains one client after the other in a single module, whose parameters change in place.
 
     On a CPU the gradients of a batch of more than 1,024 examples are sums over parts, whose activations take less

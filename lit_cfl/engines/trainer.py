@@ -19,20 +19,20 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
+from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
-from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.needs_trainer import reasons_for_trainer
 from lit_cfl.engines.plan import Precision
 from lit_cfl.engines.task_protocol import weighted_losses_of
+from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 
 _CHECKED = 8  # examples that a module is checked with
 
 
-class TrainerLoop(ClientLoop):
+class TrainerWay(TrainingWay):
     """Trains one client after the other with `lightning.Trainer`, each in a new module."""
 
     name, seeds_global_generators, reports_every_loss = "trainer", True, False

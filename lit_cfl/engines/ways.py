@@ -1,14 +1,14 @@
 """Lists the ways to train clients locally. Only `plan.py` names them, too: the names that an option may have."""
 
-from lit_cfl.engines.chain.loop import ChainLoop
-from lit_cfl.engines.cohort_fit import ClientLoop
-from lit_cfl.engines.plain_loop import PlainLoop
-from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.trainer import TrainerLoop
+from lit_cfl.engines.chain.way import ChainWay
+from lit_cfl.engines.cohort_fit import TrainingWay
+from lit_cfl.engines.plain_loop import LoopWay
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.trainer import TrainerWay
 
-WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLoop)  # the rule tries them in order
+WAYS: tuple[type[TrainingWay], ...] = (ChainWay, StackWay, LoopWay, TrainerWay)  # the rule tries them in order
 
 
-def get_way(name: str) -> type[ClientLoop]:
+def get_way(name: str) -> type[TrainingWay]:
     """Returns the way of training with this name."""
     return next(way for way in WAYS if way.name == name)

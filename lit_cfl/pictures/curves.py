@@ -102,14 +102,14 @@ def _lines(
 ) -> Figure:
     """Draws means over the rounds with their bands; the caption explains the bands."""
     rounds = sorted({number for one in groups.values() for number in one.rounds})
-    told = "; ".join(f"{name} {short(one.mean[0])} to {short(one.mean[-1])}" for name, one in groups.items())
+    listed = "; ".join(f"{name} {short(one.mean[0])} to {short(one.mean[-1])}" for name, one in groups.items())
     banded = any(one.deviation for one in groups.values())
     return Figure(
         "curve",
         title,
         [[Panel("", "round", axis, [_curve(name, one, limits, digits) for name, one in groups.items()])]],
         " Lines are means over the seeds, bands one standard deviation." if banded else "",
-        f"Line chart. {title}, from round {rounds[0]} to {rounds[-1]}: {told}." if rounds else "No round was scored.",
+        f"Line chart. {title}, from round {rounds[0]} to {rounds[-1]}: {listed}." if rounds else "No round was scored.",
         styles,
         total=len(rounds),
     )

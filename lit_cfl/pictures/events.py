@@ -44,7 +44,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
         note = {"cluster": cluster, "split from": parents.get(cluster), "first round": first, "last round": last}
         note |= {"clients at first": own[first], "clients at last": own[last]}
         points.append(Points(name, [last], [y], [f"{own[last]}{'' if last == end else ' (ended)'}"], [note]))
-    told = "; ".join(
+    listed = "; ".join(
         f"cluster {cluster} from cluster {parents[cluster]} in round {min(sizes[cluster])}"
         for cluster in sorted(parents)
     )
@@ -54,7 +54,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
         "Splits of the clusters",
         [[Panel("", "round", "cluster", curves, points, y_ticks=ticks)]],
         "A line is a cluster, from the round in which it was split off; the number at its end counts its clients.",
-        f"Tree of {len(sizes)} clusters over the rounds: {told}.",
+        f"Tree of {len(sizes)} clusters over the rounds: {listed}.",
         cluster_styles(sizes, match),
         height=max(HEIGHT, 0.6 + _BRANCH * len(sizes)),
     )
@@ -100,14 +100,14 @@ def layers(rows: Sequence[Row]) -> Figure | None:
         panels.append([Panel("", "layer", score, curves, points, x_ticks=ticks)])
     fewer = f" {len(shown)} of {len(compared)} comparisons." if len(shown) < len(compared) else ""
     picked = Counter(str(row["layer"]) for row in rows if row["chosen"])
-    told = ", ".join(f"{layer} {count} times" for layer, count in picked.most_common(5)) or "none"
+    listed = ", ".join(f"{layer} {count} times" for layer, count in picked.most_common(5)) or "none"
     lines = ("-", (0, (4, 2)))
     return Figure(
         "layers",
         "How well each layer separates the clients",
         panels,
         f"A line is a comparison of a cluster's clients; dots mark the layers that were chosen.{fewer}",
-        f"Line charts of silhouette and gap of {len(names)} layers in {len(compared)} comparisons; chosen: {told}.",
+        f"Line charts of silhouette and gap of {len(names)} layers in {len(compared)} comparisons; chosen: {listed}.",
         {name: Style(LINE_COLOURS[k % 7], lines[k // 7 % 2], size=5) for k, name in enumerate(shown)},
         height=1.7,
     )
@@ -140,7 +140,7 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
         left = [number + (step - 1) / 2 - 0.4 * step + k * width for number in sorted(bins)]
         bars.append(Bars(label, left, width, [bins[number] for number in sorted(bins)]))
     panels: list[list[Panel | None]] = [[Panel("", "round", "clients", bars=bars)]]
-    told, caption = ", ".join(f"{label} {sum(by_round.values())}" for label, by_round in counts.items()), ""
+    listed, caption = ", ".join(f"{label} {sum(by_round.values())}" for label, by_round in counts.items()), ""
     if moved and found:
         panel, caption = _delays(moved, found)
         panels.append([panel])
@@ -150,7 +150,7 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
         panels,
         "Clients whose data shifted, whose drift was detected, and which then changed their cluster."
         f"{f' A bar counts {step} rounds.' if step > 1 else ''}{caption}",
-        f"Bars over rounds 1 to {last}, clients: {told}.{caption}",
+        f"Bars over rounds 1 to {last}, clients: {listed}.{caption}",
         {"data shifted": Style(SKY), "drift detected": Style(ORANGE), "cluster changed": Style(BLUE),
          "shifts": Style(GREEN, named=False)},
     )  # fmt: skip

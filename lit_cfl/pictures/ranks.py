@@ -27,7 +27,7 @@ def rank_diagram(ranking: Ranking) -> Figure:
         for k, (span, group) in enumerate(zip(spans, ranking.groups, strict=True))
     ]
     length = Curve(_CRITICAL, [ranks[0], ranks[0] + ranking.critical_difference], [1.0, 1.0])
-    told = "; ".join(f"{name} {short(rank)}" for name, rank in ranking.mean_ranks.items())
+    listed = "; ".join(f"{name} {short(rank)}" for name, rank in ranking.mean_ranks.items())
     return Figure(
         "ranks",
         f"Mean ranks over {ranking.data_sets} data sets",
@@ -45,7 +45,7 @@ def rank_diagram(ranking: Ranking) -> Figure:
         ],
         f"Friedman's test that all are alike: p = {ranking.p_value:.2g}. Nemenyi's test at 5 % cannot tell apart the "
         f"methods under one line, whose mean ranks differ by {ranking.critical_difference:.2f} or less.",
-        f"Diagram of mean ranks: {told}.",
+        f"Diagram of mean ranks: {listed}.",
         _STYLES,
         Table("Mean ranks", ["method", "mean rank"], [[name, round(ranking.mean_ranks[name], 3)] for name in names]),
         height=0.6 + 0.2 * (len(names) + len(lines) + 1),

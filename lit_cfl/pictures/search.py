@@ -65,8 +65,8 @@ class Search:
 
     def _note(self, row: Row) -> dict[str, str | None]:
         columns = ("status", "origin", "rounds", self.traffic, self.metric, *self.parameters, "error")
-        told = {key: None if row.get(key) is None else short(row[key]) for key in columns}
-        return {"trial": str(row["trial_id"])} | told
+        shown = {key: None if row.get(key) is None else short(row[key]) for key in columns}
+        return {"trial": str(row["trial_id"])} | shown
 
 
 def history(search: Search) -> Figure | None:
@@ -105,7 +105,7 @@ def importance(shares: Mapping[str, float], method: str) -> Figure | None:
     if not shares:
         return None
     order = sorted(shares, key=shares.__getitem__)
-    told = ", ".join(f"{key} {shares[key]:.2f}" for key in reversed(order))
+    listed = ", ".join(f"{key} {shares[key]:.2f}" for key in reversed(order))
     lines = [Curve("importance", [0.0, shares[key]], [k, k]) for k, key in enumerate(order)]
     notes = [{"parameter": key, "share": f"{shares[key]:.3f}"} for key in order]
     dots = Points("importance", [shares[key] for key in order], range(len(order)), notes=notes)
@@ -115,7 +115,7 @@ def importance(shares: Mapping[str, float], method: str) -> Figure | None:
         "Importance of the parameters",
         [[Panel("", f"share ({method})", "", lines, [dots], y_ticks=ticks)]],
         "Each parameter's share in what makes the best quarter of the finished trials the best; rough with few trials.",
-        f"Dot plot of importance: {told}.",
+        f"Dot plot of importance: {listed}.",
         {"importance": Style(BLUE, size=4)},
         height=max(HEIGHT, 0.6 + _BAR * len(order)),
     )

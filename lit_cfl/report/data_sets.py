@@ -53,8 +53,8 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
 
 
 def _headline(ranking: Ranking) -> str:
-    told = ", ".join(f"{method} {rank:.2f}" for method, rank in ranking.mean_ranks.items())
-    return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {told}."
+    listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranking.mean_ranks.items())
+    return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {listed}."
 
 
 def _common_score(sources: Sequence[ReportSource]) -> Score:

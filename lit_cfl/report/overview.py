@@ -100,11 +100,11 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
     if means:
         over = all(run.over for group in groups for run in group.counted)
         order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if over else list(means)
-        told = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
+        listed = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
         more = f" and {len(order) - 5} more" if len(order) > 5 else ""
         when = "after the last round" if over else "so far"
         sorting = ", best first" if over and len(order) > 1 else ""
-        lines.append(f"Test {score.title} {when}{sorting}: {told}{more}.")
+        lines.append(f"Test {score.title} {when}{sorting}: {listed}{more}.")
     best = order[0] if means else groups[0].name if groups else None
     shown = next((group for group in groups if group.name == best), None)
     first, several = shown and shown.first, shown is not None and len(shown.runs) > 1

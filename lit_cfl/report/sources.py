@@ -157,14 +157,14 @@ def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
     """Lists the groups of all sources; equal names are followed by their directories."""
     all_groups = [(source, group) for source in sources for group in source.groups]
     names = [group.name for _, group in all_groups]
-    told = [
+    distinct = [
         replace(group, name=f"{group.name} ({source.path.name})") if names.count(group.name) > 1 else group
         for source, group in all_groups
     ]
-    again = [group.name for group in told]
+    again = [group.name for group in distinct]
     return [
         replace(group, name=f"{group.name} {again[:k].count(group.name) + 1}") if again.count(group.name) > 1 else group
-        for k, group in enumerate(told)
+        for k, group in enumerate(distinct)
     ]
 
 

@@ -95,8 +95,8 @@ def _row(problems: list[str], trial: Path, study_id: str | None, running: str) -
         return None
     status = running if record.status == RUNNING else record.status
     row: Row = {"trial_id": record.trial_id, "status": status, "origin": record.origin}
-    row |= {"repeats": record.repeats, "values": record.values, "error": record.told.get("error")}
-    numbers = {key: number for key, value in record.told.items() if (number := finite_number(value)) is not None}
+    row |= {"repeats": record.repeats, "values": record.values, "error": record.last_result.get("error")}
+    numbers = {key: number for key, value in record.last_result.items() if (number := finite_number(value)) is not None}
     return row | record.values | numbers
 
 
@@ -156,12 +156,14 @@ def headline(study: SavedStudy) -> str:
 
 def _summary(study: SavedStudy) -> list[Block]:
     counts = {status: sum(row["status"] == status for row in study.trained) for status in TRIAL_STYLES}
-    told = ", ".join(f"{count} {_IN_WORDS.get(status, status)}" for status, count in counts.items() if count)
+    ended = ", ".join(f"{count} {_IN_WORDS.get(status, status)}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
     more = f"; {count_noun(again, 'setting')} had been tried before" if again else ""
     failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]
     return [
-        Text(f"{count_noun(len(study.trained), 'trial')}: {told or 'none'}{more}. Judged by {study.objective.metric}."),
+        Text(
+            f"{count_noun(len(study.trained), 'trial')}: {ended or 'none'}{more}. Judged by {study.objective.metric}."
+        ),
         *([Text(f"Failed: {'; '.join(failed)}.")] if failed else []),
     ]
 

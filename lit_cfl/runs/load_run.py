@@ -258,7 +258,7 @@ def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experime
     """Returns a given experiment under the seed of a run. Raises InputError if the run is of another experiment."""
     seed = config["seeds"][0]
     experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
-    now = experiment.described()
+    now = experiment.to_dict()
     if config.get("made_in_python") != now.get("made_in_python"):
         return experiment  # an experiment from a file describes its classes differently
     found = disagreements(config, now, {"name", "rounds"}, new_plan=True)
@@ -305,7 +305,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     try:
         experiment = with_stored_plan(experiment, path, config)
     except InputError:  # this machine or version cannot train under that plan, but any plan can predict
-        experiment = experiment.changed(plan=None, device="auto")
+        experiment = experiment.with_options(plan=None, device="auto")
     require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])
     saved = SavedRun(

@@ -86,7 +86,7 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
 
 def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
     """Replaces the folders of the user's own classes by the recorded ones."""
-    return experiment.changed(code=stored["code"]) if "code" in stored else experiment
+    return experiment.with_options(code=stored["code"]) if "code" in stored else experiment
 
 
 def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
@@ -103,7 +103,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
         return experiment
     refuse_earlier_run(path, stored)
     try:
-        recorded = experiment.changed(plan=stored["plan"])
+        recorded = experiment.with_options(plan=stored["plan"])
         recorded.choose_own_plan()
     except (InputError, TypeError) as error:
         raise InputError(

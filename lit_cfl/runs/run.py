@@ -125,10 +125,10 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
         if stored is None:
             require_unused(path)
         else:
-            require_agreement(path, stored, experiment.described(), mode == "new_plan")
+            require_agreement(path, stored, experiment.to_dict(), mode == "new_plan")
             experiment = with_stored_code(experiment, stored)
         try:
-            write_config(path, experiment.described())
+            write_config(path, experiment.to_dict())
             parts = [
                 _run_seed(experiment.for_seed(seed), path / f"seed-{seed}", callbacks, mode)
                 for seed in experiment.seeds
@@ -178,7 +178,7 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
             return _start(experiment, path, callbacks)
-        require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, mode == "new_plan")
+        require_agreement(path, stored, experiment.to_dict() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         summary = read_undamaged_summary(path, experiment.rounds)
         return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)

@@ -43,11 +43,11 @@ def test_all_layers_and_cosines_of_updates_are_cfl():  # check 23
     start = begun(BY_HAND, work_of(), 2, 0)
     ours, cfl = (list(rounds(algorithm, work_of(), start)) for algorithm in (layered_form, BY_HAND))
     assert len(cfl[-1][0].models) == 4
-    for (a, told), (b, expected) in zip(ours, cfl, strict=True):
+    for (a, informed), (b, expected) in zip(ours, cfl, strict=True):
         for f in fields(a):
             x, y = getattr(a, f.name), getattr(b, f.name)
             assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
-        assert torch.equal(told.clusters["u"].nan_to_num(-1), expected.clusters["u"].nan_to_num(-1))
+        assert torch.equal(informed.clusters["u"].nan_to_num(-1), expected.clusters["u"].nan_to_num(-1))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -147,9 +147,9 @@ def test_auto_goes_by_updates_alone():
     """It cannot see true clusters, and label counts, of which they might be guessed, change nothing."""
     counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # as fc1 would divide them
     plain = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}))
-    told = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}, label_counts=counts))
-    assert plain[1].tables == told[1].tables
-    assert told[0].index.tolist() == PAIRS["conv2"]
+    informed = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}, label_counts=counts))
+    assert plain[1].tables == informed[1].tables
+    assert informed[0].index.tolist() == PAIRS["conv2"]
 
 
 @pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])

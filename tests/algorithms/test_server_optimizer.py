@@ -249,12 +249,12 @@ def test_run_with_a_server_optimizer_resumes_to_the_bit(algorithm: Algorithm, tm
 def test_configuration_has_a_server_optimizer_and_can_do_without():
     words = ["--server", "torch.optim.SGD", "--server.lr", "1.0", "--server.momentum", "0.9"]
     experiment = load_experiment("fedavg/digits", words)
-    assert experiment.described()["server"]["init_args"]["momentum"] == 0.9
-    assert digits(algorithm=FedAvg(), server=MOMENTUM).described()["algorithm"] == {
+    assert experiment.to_dict()["server"]["init_args"]["momentum"] == 0.9
+    assert digits(algorithm=FedAvg(), server=MOMENTUM).to_dict()["algorithm"] == {
         "class_path": "lit_cfl.algorithms.fedavg.FedAvg",
         "init_args": {"weights": "examples"},
     }
-    without = load_experiment(experiment.described(), ["--server", "null"])
+    without = load_experiment(experiment.to_dict(), ["--server", "null"])
     assert type(without.algorithm) is FedAvg
     for wrong in ("torch.optim.SGDD", "3"):
         with pytest.raises(

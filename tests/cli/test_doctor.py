@@ -27,7 +27,7 @@ PARTS = [
 ]
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     assert main(["doctor"]) == 0
     return {line[:12].strip(): line[12:] for line in capsys.readouterr().out.splitlines()}
 
@@ -42,7 +42,7 @@ def test_doctor_names_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "new" / "cache"))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    found = told(capsys)
+    found = printed(capsys)
     assert list(found) == PARTS
     assert found["python"].startswith(platform.python_version())
     assert found["torch"].startswith(torch.__version__)
@@ -61,7 +61,7 @@ def test_part_that_fails_says_why_and_the_others_are_shown(
 
     monkeypatch.setattr(doctor, "_device", broken)
     monkeypatch.setenv("LITCFL_CACHE", "/proc/version/cache")
-    found = told(capsys)
+    found = printed(capsys)
     assert list(found) == PARTS
     assert found["device"] == "fails: OSError: no such driver"
     assert "NOT writable" in found["cache"]

@@ -98,7 +98,7 @@ def test_home_is_put_into_the_folders_of_loggers(monkeypatch: pytest.MonkeyPatch
         "[{class_path: CSVLogger, init_args: ",
     ]
     experiment = parse_run([*words[:-1], words[-1] + "{save_dir: ~/logs, name: a~b}}]"]).experiment
-    (logger,) = experiment.described()["tracking"]["loggers"]
+    (logger,) = experiment.to_dict()["tracking"]["loggers"]
     assert logger["init_args"]["save_dir"] == "/home/me/logs"
     assert logger["init_args"]["name"] == "a~b"
 

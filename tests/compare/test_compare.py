@@ -225,7 +225,7 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     plan, notices = plan_comparison(given)
     for name, given in zip(names, (True, False, True, True), strict=True):  # another option of its own changes nothing
         assert (f"{name} runs with num_clusters 4, as the file's algorithm" in notices) is given
-    configs = [plan.experiments[name].described() for name in names]
+    configs = [plan.experiments[name].to_dict() for name in names]
     assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4, 4]
     assert [config["name"] for config in configs] == [f"quickstart-{name}" for name in names]
     assert {config["plan"]["threads"] for config in configs} == {1}

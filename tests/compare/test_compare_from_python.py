@@ -46,7 +46,7 @@ def test_tables_are_those_of_the_command():
 
 @pytest.mark.long
 def test_content_of_a_configuration_takes_the_place_of_a_file():
-    content = lit_cfl.load_experiment("quickstart", ["--seeds", "[3]"]).described()
+    content = lit_cfl.load_experiment("quickstart", ["--seeds", "[3]"]).to_dict()
     found = lit_cfl.compare(content, ["FedAvg", "two=IFCA"], words=[*WORDS, "--two.num_clusters", "2"])
     assert list(found.results["algorithm"]) == ["FedAvg", "two"]
     assert list(found.runs["seed"]) == [3, 3]

@@ -18,7 +18,7 @@ def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     good = load_experiment("quickstart", [*SMALL, "--seed", "3"])
-    two = load_experiment(good.described(), ["--seeds", "[3, 4]", "--task.optimizer.lr", "0.2"])
+    two = load_experiment(good.to_dict(), ["--seeds", "[3, 4]", "--task.optimizer.lr", "0.2"])
     bad = load_experiment("quickstart", [*SMALL, "--seed", "3", "--cohort_size", "99"])
     runs = {tmp_path / "slow": good, tmp_path / "fast": two, tmp_path / "wild": bad}
     ended: list[Path] = []
@@ -35,7 +35,7 @@ def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
     assert two.rounds == 2  # of the base, whose other options stay
     losses = [read_table(directory / "metrics.csv")[-1]["train/loss"] for directory in ended]
     assert len(set(losses)) == 3
-    assert load_experiment(str(tmp_path / "slow" / "config.yaml")).described()["plan"]["threads"] == 1
+    assert load_experiment(str(tmp_path / "slow" / "config.yaml")).to_dict()["plan"]["threads"] == 1
 
     written = {directory: (directory / "summary.json").stat().st_mtime_ns for directory in ended}
     del runs[tmp_path / "wild"]

@@ -27,11 +27,11 @@ def objects(experiment: Experiment) -> dict[str, object]:
 
 
 def test_the_same_configuration_gives_the_same_experiment(configured: ConfiguredExperiment):
-    again = build_experiment(configured.described())
-    assert again.described() == configured.described() == build(configured.described()).described()
+    again = build_experiment(configured.to_dict())
+    assert again.to_dict() == configured.to_dict() == build(configured.to_dict()).to_dict()
     alike = [name for name in OPTIONS if name not in ("data", "task")]  # which have no equality
     assert [repr(getattr(again, name)) for name in alike] == [repr(getattr(configured, name)) for name in alike]
-    assert {name for name in configured.described() if name in OPTIONS} == set(OPTIONS)
+    assert {name for name in configured.to_dict() if name in OPTIONS} == set(OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -47,30 +47,30 @@ def test_the_same_configuration_gives_the_same_experiment(configured: Configured
 def test_a_change_is_in_the_configuration_and_in_the_object(
     configured: ConfiguredExperiment, changes: dict[str, object], expected: dict[str, object]
 ):
-    changed = configured.changed(**changes)
+    changed = configured.with_options(**changes)
     before, after = objects(configured), objects(changed)
     assert {name: after[name] for name in after if after[name] != before[name]} == expected
-    whole = build_experiment(changed.described())
-    assert whole.described() == changed.described()
+    whole = build_experiment(changed.to_dict())
+    assert whole.to_dict() == changed.to_dict()
     assert {name: getattr(whole, name) for name in expected} == expected
     assert changed.data is configured.data  # with the examples that it has loaded
     assert changed.task is configured.task
 
 
 def test_of_a_group_only_what_is_given_changes(configured: ConfiguredExperiment):
-    once = configured.changed(tracking={"notes": "a"}, plan={"lanes": 3})
-    twice = once.changed(tracking={"group": "g"}, plan={"threads": 2})
+    once = configured.with_options(tracking={"notes": "a"}, plan={"lanes": 3})
+    twice = once.with_options(tracking={"group": "g"}, plan={"threads": 2})
     assert (twice.tracking.notes, twice.tracking.group) == ("a", "g")
     assert twice.plan == PlanOptions(lanes=3, threads=2)
-    assert twice.described()["plan"] == vars(twice.plan)
+    assert twice.to_dict()["plan"] == vars(twice.plan)
 
 
 def test_other_data_go_with_a_task_that_asks_them_for_their_shape(configured: ConfiguredExperiment):
-    changed = configured.changed(data={"class_path": "Digits", "init_args": {"num_clients": 4}})
+    changed = configured.with_options(data={"class_path": "Digits", "init_args": {"num_clients": 4}})
     assert changed.data.federated(0).num_clients == 4
     assert changed.task is not configured.task
     with pytest.raises(InputError, match="rounds is 0"):
-        configured.changed(rounds=0)
+        configured.with_options(rounds=0)
 
 
 def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python_are_named_alike(
@@ -78,24 +78,24 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
 ):
     made = Experiment(Digits(6), configured.task, configured.algorithm, name="quickstart", baseline=configured.baseline)
     for experiment in (configured, made):
-        several = experiment.changed(seeds=[3, 4], plan={"threads": 1})
+        several = experiment.with_options(seeds=[3, 4], plan={"threads": 1})
         assert [several.for_seed(seed).name for seed in (3, 4)] == ["quickstart-seed-3", "quickstart-seed-4"]
         assert several.for_seed(4).seeds == [4]
         assert several.plan == PlanOptions(threads=1)
         baseline = several.for_baseline()
         assert (type(baseline.algorithm).__name__, baseline.baseline) == ("FedAvg", None)
-        assert baseline.described()["name"] == baseline.name == "quickstart-baseline"
-        assert baseline.described()["algorithm"]["class_path"].endswith("FedAvg")
+        assert baseline.to_dict()["name"] == baseline.name == "quickstart-baseline"
+        assert baseline.to_dict()["algorithm"]["class_path"].endswith("FedAvg")
 
 
 @pytest.mark.long
 def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
     tiny = parse_run([*WORDS, "--tiny"]).experiment
-    for changed in (tiny.for_seed(0), tiny.for_baseline(), tiny.changed(tracking={"notes": "x"})):
+    for changed in (tiny.for_seed(0), tiny.for_baseline(), tiny.with_options(tracking={"notes": "x"})):
         assert changed.prepare(0).data.num_clients == 4
         assert changed.rounds == 1
         assert changed.tracking.wandb == "disabled"
-        assert changed.described()["rounds"] == 20  # the whole experiment, and that it was shrunk
+        assert changed.to_dict()["rounds"] == 20  # the whole experiment, and that it was shrunk
 
 
 def test_a_configured_experiment_has_no_other_field_than_its_configuration():

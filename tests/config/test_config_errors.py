@@ -128,7 +128,7 @@ def test_options_count_wherever_the_file_stands(words: tuple[str, ...]):
 @pytest.mark.parametrize("name", thinned(["1e-3", "1.5e3", "7", "null", "a-1e-3"]))
 def test_a_text_that_looks_like_a_number_is_a_text_again(name: str):
     experiment = parse_run(["--config", "quickstart", "--name", name]).experiment
-    assert build(experiment.described()).name == name
+    assert build(experiment.to_dict()).name == name
     assert yaml.safe_load(as_yaml({"a": name, "b": [1e-5, 2.0, 3, 1e22, None]})) == {
         "a": name,
         "b": [1e-5, 2.0, 3, 1e22, None],
@@ -172,9 +172,9 @@ def test_schedule_that_cannot_be_read_is_refused_with_its_remedy(words: tuple[st
 def test_options_of_a_schedule_can_be_given_one_by_one_and_schedules_can_follow_each_other():
     words = ["--config", "fedavg/digits", "--local.lr_schedule", "ExponentialLR", "--local.lr_schedule.gamma", "0.9"]
     request = parse_run(words)
-    described = request.experiment.described()["local"]["lr_schedule"]
-    assert described["class_path"] == "torch.optim.lr_scheduler.ExponentialLR"
-    assert described["init_args"]["gamma"] == 0.9
+    schedule = request.experiment.to_dict()["local"]["lr_schedule"]
+    assert schedule["class_path"] == "torch.optim.lr_scheduler.ExponentialLR"
+    assert schedule["init_args"]["gamma"] == 0.9
     parts = "{class_path: LinearLR, init_args: {total_iters: 2}}, {class_path: ExponentialLR, init_args: {gamma: 0.5}}"
     both = f"{{class_path: SequentialSchedule, init_args: {{milestones: [2], schedulers: [{parts}]}}}}"
     engine = parse_run([*words[:3], both]).experiment.prepare(0).engine

@@ -166,7 +166,7 @@ def test_the_command_takes_lists_and_negative_numbers(tmp_path: Path, monkeypatc
         parse_run(words)
     experiment = parse_run([*words[:-2], "--seeds", "3", "1"]).experiment
     assert experiment.seeds == [3, 1]
-    assert experiment.described()["data"]["init_args"]["rotations"] == [0, 180]
+    assert experiment.to_dict()["data"]["init_args"]["rotations"] == [0, 180]
 
 
 EARLY = [

@@ -235,9 +235,9 @@ def test_opening_a_study_names_the_code_that_it_loads(empty_folder: Path):
     unpack("own_algorithm")
     (own,) = (path.stem for path in empty_folder.glob("*.py"))
     recorded_study(f"{own}.Own", empty_folder / "study")
-    with pytest.warns(Notice, match="opening study loads code") as told:
+    with pytest.warns(Notice, match="opening study loads code") as caught:
         parse_study(["--resume", "study"])
-    notices = [str(one.message) for one in told if one.category is Notice]
+    notices = [str(one.message) for one in caught if one.category is Notice]
     assert notices == [f"opening study loads code that is not Lit-CFL's: {own}.Own from {empty_folder}"]
 
 
@@ -256,9 +256,9 @@ def test_a_damaged_study_file_is_named(part: float, empty_folder: Path, capsys: 
 def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):
     unpack("own_data")
     assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0
-    with pytest.warns(Notice, match="opening run loads code") as told:
+    with pytest.warns(Notice, match="opening run loads code") as caught:
         load_run("run")
-    notices = [str(one.message) for one in told if one.category is Notice and "opening" in str(one.message)]
+    notices = [str(one.message) for one in caught if one.category is Notice and "opening" in str(one.message)]
     assert notices == [f"opening run loads code that is not Lit-CFL's: sensors.Sensors from {empty_folder}"]
 
 
@@ -307,4 +307,4 @@ def test_an_option_without_a_type_is_read_as_in_a_file(
     words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.norm", value]
     experiment = parse_run([*words, "--task.net.name", "3"]).experiment
     assert experiment.task().net.got == [read, 64, "3"]  # a text stays one
-    assert experiment.described()["task"]["init_args"]["net"]["init_args"]["norm"] == read
+    assert experiment.to_dict()["task"]["init_args"]["net"]["init_args"]["norm"] == read

@@ -44,17 +44,17 @@ def test_loaders_before_setup_say_so(loader: str):
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         ([1, 2, 3], "example 2 has label 3, but num_labels is 3: classes are 0 to 2"),
         ([0, -1, 2], "example 1 has label -1"),
     ],
 )
 def test_labels_of_an_own_module_that_are_none_of_its_space_are_refused(
-    labels: list[int], told: str, monkeypatch: pytest.MonkeyPatch
+    labels: list[int], message: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(Digits, "load", lambda self: Examples(torch.zeros(3, 2), torch.tensor(labels), 3))
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         _ = Digits().examples
 
 

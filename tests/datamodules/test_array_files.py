@@ -43,8 +43,8 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
 def test_labels_of_one_file_that_are_numbers_are_refused(tmp_path: Path):
     saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
     saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array([0.0, 1.0]))
-    told = "b.npz holds y of float64, the first file of the folder int64; make them alike"
-    assert told in error_of(ArrayData(source=tmp_path))
+    expected = "b.npz holds y of float64, the first file of the folder int64; make them alike"
+    assert expected in error_of(ArrayData(source=tmp_path))
 
 
 def test_files_need_no_labels(tmp_path: Path):
@@ -76,10 +76,12 @@ def test_source_that_is_not_there_is_refused(tmp_path: Path):
 )
 def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint: str):
     path = saved(tmp_path / "own.npz", **given(), **{name: np.arange(12)})
-    told = f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster are read; rename it, or leave it out"
-    told += "; save it with np.savez"
-    assert error_of(ArrayData(source=path)) == told
-    assert error_of(ArrayData(source=tmp_path)) == told
+    expected = (
+        f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster are read; rename it, or leave it out"
+    )
+    expected += "; save it with np.savez"
+    assert error_of(ArrayData(source=path)) == expected
+    assert error_of(ArrayData(source=tmp_path)) == expected
 
 
 def test_missing_array_is_named_with_those_there_are(tmp_path: Path):

@@ -138,7 +138,7 @@ def test_lists_of_numbers_and_scalar_columns_become_float32(folder: str):
 
 
 @pytest.mark.parametrize(
-    ("column", "told", "held"),
+    ("column", "kind", "held"),
     [
         ("kind", "numbers", "texts; make it 'text', or null"),
         ("kind", "image", "texts"),
@@ -149,15 +149,15 @@ def test_lists_of_numbers_and_scalar_columns_become_float32(folder: str):
         ("age", "sound", "numbers"),
     ],
 )
-def test_kind_that_the_column_is_not_is_refused(column: str, told: Any, held: str, folder: str):
-    with pytest.raises(InputError, match=f"data.kind is '{told}', but column '{column}' holds {held}"):
-        HFDataset(folder, column, "rank", kind=told).pool()
+def test_kind_that_the_column_is_not_is_refused(column: str, kind: Any, held: str, folder: str):
+    with pytest.raises(InputError, match=f"data.kind is '{kind}', but column '{column}' holds {held}"):
+        HFDataset(folder, column, "rank", kind=kind).pool()
 
 
 def test_kind_that_the_column_is_may_be_told(folder: str):
     for column, kind in {"kind": "text", "photo": "image", "reading": "numbers"}.items():
-        told, untold = HFDataset(folder, column, "rank", kind=kind), HFDataset(folder, column, "rank")
-        assert torch.equal(told.pool().examples.inputs, untold.pool().examples.inputs)
+        named, unnamed = HFDataset(folder, column, "rank", kind=kind), HFDataset(folder, column, "rank")
+        assert torch.equal(named.pool().examples.inputs, unnamed.pool().examples.inputs)
 
 
 def test_bytes_are_images(tmp_path: Path):

@@ -28,7 +28,7 @@ def page(name: str) -> str:
     return (FOLDER / f"{name.lower()}.md").read_text()
 
 
-def told(name: str, heading: str) -> str:
+def section_of(name: str, heading: str) -> str:
     """The page, and those of other algorithms that this section of it points to."""
     section = page(name).partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return "\n".join([page(name), *((FOLDER / link).read_text() for link in re.findall(r"\((\w+\.md)\)", section))])
@@ -41,7 +41,7 @@ def test_page_has_the_headings_in_their_order(name: str):
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_option_is_named(name: str):
-    text = told(name, "What to set")
+    text = section_of(name, "What to set")
     for option in dataclasses.fields(ALL[name]):
         assert re.search(rf"`{option.name}\b", text), option.name
 
@@ -58,7 +58,7 @@ def test_configuration_of_the_page_exists_and_is_of_this_algorithm(name: str):
 @pytest.mark.parametrize("name", ALL)
 def test_scores_and_tables_of_its_own_are_named(name: str):
     kind: type[Algorithm] = ALL[name]
-    text = told(name, "Metrics")
+    text = section_of(name, "Metrics")
     tables = [(f"{table}.csv", *columns) for table, columns in kind.tables.items()]
     for word in (*kind.score_columns, *(word for table in tables for word in table)):
         assert f"`{word}`" in text, word

@@ -96,7 +96,7 @@ def test_each_part_that_may_import_a_package_does(found: dict[str, set[str]]):
         ("lit_cfl.nets.base", "lit_cfl.nets.cnn", "imported in a circle"),
         ("lit_cfl.new_file", "lit_cfl.errors", "new_file is in no layer"),
         ("lit_cfl.clustering.merging", "lightning.pytorch", "lit_cfl.clustering.merging imports lightning"),
-        ("lit_cfl.engines.stacked.stack", "ray", "lit_cfl.engines.stacked.stack imports ray"),
+        ("lit_cfl.engines.stacked.way", "ray", "lit_cfl.engines.stacked.way imports ray"),
         ("lit_cfl.runs.run", "wandb", "lit_cfl.runs.run imports wandb"),
         ("lit_cfl.data.npz", "datasets", "lit_cfl.data.npz imports datasets"),
         ("lit_cfl.experiment", "jsonargparse", "lit_cfl.experiment imports jsonargparse"),

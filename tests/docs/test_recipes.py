@@ -63,7 +63,7 @@ def test_options_of_schedules_server_optimizers_and_personal_layers_can_be_searc
         if name == "task":
             base[name]["init_args"]["optimizer"] = base_config("quickstart")["task"]["init_args"]["optimizer"]
     values = {"local.lr_schedule.gamma": 0.9, "server.lr": 0.5, "personal": ["linear[-1]"]}
-    described = load_experiment(base, parse_space(STUDY["space"]).words(values)).described()
-    assert described["local"]["lr_schedule"]["init_args"]["gamma"] == 0.9
-    assert described["personal"] == ["linear[-1]"]
-    assert described["server"]["init_args"] | {"lr": 0.5, "momentum": 0.9} == described["server"]["init_args"]
+    options = load_experiment(base, parse_space(STUDY["space"]).words(values)).to_dict()
+    assert options["local"]["lr_schedule"]["init_args"]["gamma"] == 0.9
+    assert options["personal"] == ["linear[-1]"]
+    assert options["server"]["init_args"] | {"lr": 0.5, "momentum": 0.9} == options["server"]["init_args"]

@@ -26,8 +26,8 @@ from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.keyed_random import draw_keyed_uniform

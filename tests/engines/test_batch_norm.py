@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from lit_cfl.engines.batch_norm import require_no_single_batch
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 
@@ -126,8 +126,8 @@ def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
     engine._fit_chunk = None  # not called
     client = 0 if budget is not None and budget.batch_size == 1 else 1
     size = budget.batch_size if budget is not None else 4
-    told = rf"client {client} .* batch size {size}, one of its {sizes[client]} example.* or take GroupNorm"
-    with pytest.raises(InputError, match=told):
+    message = rf"client {client} .* batch size {size}, one of its {sizes[client]} example.* or take GroupNorm"
+    with pytest.raises(InputError, match=message):
         engine.at(0, data).fit(engine.initial(0)[None], torch.arange(3), budget=budget)
 
 

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.chain import loop as chain_loop
+from lit_cfl.engines.chain import way as chain_way
 from lit_cfl.engines.chain.groups import pad
 from lit_cfl.engines.chain.inputs import dual_pays
-from lit_cfl.engines.chain.loop import ChainLoop
 from lit_cfl.engines.chain.parts import Activation, ChainLayer
 from lit_cfl.engines.chain.passes import Arithmetic, run_forward
 from lit_cfl.engines.chain.scorer import ChainScorer
+from lit_cfl.engines.chain.way import ChainWay
 from lit_cfl.engines.cohort_fit import CohortFit
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import Scorer
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification, Regression
@@ -90,7 +90,7 @@ def fit(
     name: str, work: CohortFit, local: LocalTraining = LOCAL, plan: Plan = Plan(precision="64-true")
 ) -> tuple[Tensor, Tensor]:
     module, layout = made(TASKS[name])
-    return ChainLoop(module, layout, plan, local).fit(work, nobody)
+    return ChainWay(module, layout, plan, local).fit(work, nobody)
 
 
 def work_of(name: str, sizes: tuple[int, ...] = SIZES, local: LocalTraining = LOCAL, **options: object) -> CohortFit:
@@ -111,7 +111,7 @@ def require_same_as_plain(name: str, work: CohortFit, local: LocalTraining = LOC
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All clients that can, or none, have the first layer in dual form."""
     chosen_form = FORMS[request.param]
-    monkeypatch.setattr(chain_loop, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
+    monkeypatch.setattr(chain_way, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
 
 
 @pytest.mark.parametrize(("name", "prox"), thinned(TASKS, [0.0, 0.3]))
@@ -153,7 +153,7 @@ def test_a_single_output_has_the_same_bits_alone():
     """A product with one row takes another way where it is alone: seen from about 400 multiply-adds on."""
     module, layout = made(lambda: Regression(MCLR([1, 28, 28], 1), SGD))
     work = cohort(layout, (60, 20, 33), labels=LABELS["regression"], shape=(1, 28, 28))
-    loop = ChainLoop(module, layout, Plan(precision="64-true"), LOCAL)
+    loop = ChainWay(module, layout, Plan(precision="64-true"), LOCAL)
     rows, _ = loop.fit(work, nobody)
     for client in range(3):
         assert torch.equal(loop.fit(chosen(work, [client]), nobody)[0][0], rows[client])
@@ -163,7 +163,7 @@ def test_one_step_of_a_linear_client_is_the_closed_form():
     """Squared error, full batch: w - lr 2/n X^T (X w + b - y)."""
     module, layout = made(TASKS["linear regression"])
     work = cohort(layout, (5, 40), labels=LABELS["regression"], budget=Budget(1, "steps", "full"))
-    rows, losses = ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work, nobody)
+    rows, losses = ChainWay(module, layout, Plan(precision="64-true"), LOCAL).fit(work, nobody)
     for k, own in enumerate((slice(0, 5), slice(5, 45))):
         x, y, start = work.inputs[own].flatten(1), work.labels[own], work.models[work.start[k]]
         errors = x @ start[:16] + start[16] - y
@@ -215,7 +215,7 @@ def test_bytes_train_as_the_floats_they_stand_for():
 def test_clients_are_counted_as_they_end():
     module, layout = made(TASKS["mlp"])
     ended: list[int] = []
-    ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work_of("mlp"), ended.append)
+    ChainWay(module, layout, Plan(precision="64-true"), LOCAL).fit(work_of("mlp"), ended.append)
     assert ended == sorted(ended)
     assert ended[-1] == len(SIZES)
 
@@ -227,8 +227,8 @@ def test_gradients_are_those_of_autograd_in_any_company(name: str):
     keys = torch.arange(6)  # one a client
     keyed = replace(work, keys=keys)
     plan = Plan(precision="64-true")
-    expected = super(ChainLoop, ChainLoop(module, layout, plan, LOCAL)).gradients(work.models[0], keyed, nobody)
-    loop = ChainLoop(module, layout, plan, LOCAL)
+    expected = super(ChainWay, ChainWay(module, layout, plan, LOCAL)).gradients(work.models[0], keyed, nobody)
+    loop = ChainWay(module, layout, plan, LOCAL)
     found = loop.gradients(work.models[0], keyed, nobody)
     assert_close(found, expected, rtol=0, atol=1e-13)
     assert (found.norm(dim=1) > 0).all()
@@ -297,7 +297,7 @@ def test_every_optimizer_trains_as_pytorchs(optimizer: str, clip: float | None):
     work = cohort(layout, SIZES, local, prox=0.3)
     expected, losses = plain_fit(module, layout, work, clip)
     module, _ = made(make)
-    loop = ChainLoop(module, layout, Plan(precision="64-true"), local)
+    loop = ChainWay(module, layout, Plan(precision="64-true"), local)
     found, mine = loop.fit(work, nobody)
     assert_close(found, expected, rtol=0, atol=1e-12)
     assert_close(mine, losses, rtol=0, atol=1e-12)
@@ -321,7 +321,7 @@ def test_threads_change_no_bit():
     torch.set_num_threads(2)
     try:
         ended: list[int] = []
-        two, _ = ChainLoop(module, layout, Plan(precision="64-true", threads=2), LOCAL).fit(work, ended.append)
+        two, _ = ChainWay(module, layout, Plan(precision="64-true", threads=2), LOCAL).fit(work, ended.append)
         assert torch.get_num_threads() == 2
         assert ended[-1] == 3
     finally:

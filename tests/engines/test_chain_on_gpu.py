@@ -10,8 +10,8 @@ from torch import nn
 
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.chain.groups import ClientGroup
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import MCLR, MLP
 

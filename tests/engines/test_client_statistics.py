@@ -13,8 +13,8 @@ from torch import Tensor
 from lit_cfl.cli.main import main
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.storage.csv_log import read_table
 

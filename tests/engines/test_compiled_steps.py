@@ -20,12 +20,12 @@ import hatch_build
 from lit_cfl.data import Examples
 from lit_cfl.engines import permutations
 from lit_cfl.engines.chain import compiled
-from lit_cfl.engines.chain import loop as chain_loop
-from lit_cfl.engines.chain.loop import ChainLoop
+from lit_cfl.engines.chain import way as chain_way
+from lit_cfl.engines.chain.way import ChainWay
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.library import FOLDER, SOURCE, describe_steps, load_library
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
@@ -95,7 +95,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def fit(name: str, work: CohortFit, plan: Plan = Plan()) -> tuple[Tensor, Tensor]:
     module, layout = made(TASKS[name])
-    return ChainLoop(module, layout, plan, LOCAL).fit(work, lambda ended: None)
+    return ChainWay(module, layout, plan, LOCAL).fit(work, lambda ended: None)
 
 
 def work_of(name: str, sizes: tuple[int, ...] = SIZES, **options: Any) -> CohortFit:
@@ -183,7 +183,7 @@ def test_clients_of_compiled_steps_are_counted_and_their_models_stay():
     module, layout = made(TASKS["linear"])
     work, ended = work_of("linear", prox=0.3), list[int]()
     models, centers = work.models.clone(), work.centers.clone() if work.centers is not None else None
-    ChainLoop(module, layout, Plan(threads=3), LOCAL).fit(work, ended.append)
+    ChainWay(module, layout, Plan(threads=3), LOCAL).fit(work, ended.append)
     assert len(ended) > 1
     assert ended == sorted(ended)
     assert ended[-1] == len(SIZES)
@@ -263,25 +263,25 @@ OTHERS: dict[str, tuple[Callable[[], LightningModule], Plan, LocalTraining]] = {
 def test_pytorch_trains_what_the_compiled_steps_do_not(name: str, monkeypatch: pytest.MonkeyPatch):
     make, plan, local = OTHERS[name]
     module, layout = made(make)
-    monkeypatch.setattr(chain_loop, "CompiledSteps", used)
+    monkeypatch.setattr(chain_way, "CompiledSteps", used)
     dtype = torch.float64 if plan.precision == "64-true" else torch.float32
     labels = (lambda classes: classes.to(dtype)) if name == "another loss" else None
     work = cohort(layout, (3,), local, shape=SHAPE, dtype=dtype, labels=labels, budget=Budget(1, "steps"))
-    ChainLoop(module, layout, plan, local).fit(work, lambda ended: None)
+    ChainWay(module, layout, plan, local).fit(work, lambda ended: None)
 
 
 @has_compiler
 @pytest.mark.usefixtures("built")
 def test_weighted_examples_train_in_pytorch(monkeypatch: pytest.MonkeyPatch):
     work = work_of("linear", (3,))
-    monkeypatch.setattr(chain_loop, "CompiledSteps", used)
+    monkeypatch.setattr(chain_way, "CompiledSteps", used)
     with pytest.raises(UsedError):
         fit("linear", work)
     fit("linear", replace(work, weights=torch.ones(3)))
 
 
 def test_without_compiled_steps_pytorch_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chain_loop, "CompiledSteps", used)
+    monkeypatch.setattr(chain_way, "CompiledSteps", used)
     with steps_of(tmp_path):
         assert describe_steps() == "PyTorch alone"
         assert "no C++ compiler" in load_library()[1]

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
-from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.stacked.steps import Steps
+from lit_cfl.engines.stacked.lane_steps import Steps
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 
@@ -43,13 +43,13 @@ def mlp() -> nn.Module:
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks on the CPU are captured as on the GPU `cuda:1`."""
-    make = StackLoop.__init__
+    make = StackWay.__init__
 
-    def made(loop: StackLoop, *given: object) -> None:
+    def made(loop: StackWay, *given: object) -> None:
         make(loop, *given)
         loop._captured = CapturedSteps(loop._steps, "cuda:1")
 
-    monkeypatch.setattr(StackLoop, "__init__", made)
+    monkeypatch.setattr(StackWay, "__init__", made)
 
 
 def engine_of(plan: Plan, captured: bool = True) -> Engine:
@@ -161,15 +161,15 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
     """Stacks of this many lanes or more run out of memory. Returns the lanes of the stacks that are tried."""
-    whole, tried = StackLoop._fit, []
+    whole, tried = StackWay._fit, []
 
-    def fit(loop: StackLoop, *given: object) -> object:
+    def fit(loop: StackWay, *given: object) -> object:
         tried.append(loop.plan.lanes)
         if tried[-1] >= lanes:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(loop, *given)
 
-    monkeypatch.setattr(StackLoop, "_fit", fit)
+    monkeypatch.setattr(StackWay, "_fit", fit)
     return tried
 
 

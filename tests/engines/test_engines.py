@@ -17,9 +17,9 @@ from lit_cfl.data import Examples
 from lit_cfl.engines import scorer
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.factory import build_engine, warn_of_slowness
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import gradients, stack
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import measure_workload
 from lit_cfl.errors import DivergedError, InputError, Notice

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.training_options import LocalTraining
 
 WIDTH, RANK = 12, 4
 
@@ -68,7 +68,7 @@ def test_adapters_train_in_a_stack_as_with_a_trainer(plan: str):
 def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_frozen():
     _, engine = fitted(task(ViT), Plan("stack", lanes=4), local=LocalTraining(1, 10))
     stack = engine.way
-    assert isinstance(stack, StackLoop)
+    assert isinstance(stack, StackWay)
     adapters = 2 * RANK * WIDTH * ((1 + 3) + (1 + 1) + (1 + 2) + (2 + 1))  # of two blocks
     assert engine.layout.num_columns == adapters + (WIDTH + 1) * 10  # and the head
     assert sum(tensor.numel() for tensor in stack._lanes.tensors) == 4 * engine.layout.num_columns

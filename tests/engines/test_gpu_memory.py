@@ -19,8 +19,8 @@ from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import stack
-from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.stacked.steps import Steps
+from lit_cfl.engines.stacked.lane_steps import Steps
+from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 
@@ -41,9 +41,9 @@ def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: Pretende
     monkeypatch.setattr(Engine, "_examples_at_once", lambda *_: 40.0)  # three groups
     monkeypatch.setattr(base, "fits_on", lambda *_: False)
     expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
-    wanted, run, batch = [0, 1, 2], StackLoop.fit, Examples.batch  # while the first group trains, the second one comes
+    wanted, run, batch = [0, 1, 2], StackWay.fit, Examples.batch  # while the first group trains, the second one comes
 
-    def running(loop: StackLoop, *given: object) -> object:
+    def running(loop: StackWay, *given: object) -> object:
         assert all(gathered.acquire(timeout=60) for _ in range(wanted.pop()))
         return run(loop, *given)
 
@@ -52,7 +52,7 @@ def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: Pretende
         gathered.release()
         return batch(examples, *given)
 
-    monkeypatch.setattr(StackLoop, "fit", running)
+    monkeypatch.setattr(StackWay, "fit", running)
     monkeypatch.setattr(Examples, "batch", gathering)
     assert torch.equal(trained(engine_of("mlp", GPU_PLAN)), expected)
     assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)

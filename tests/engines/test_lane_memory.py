@@ -11,12 +11,12 @@ from torch.optim import SGD, Adam
 
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.dropout import replace_dropout
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import stack
 from lit_cfl.engines.stacked.lane_memory import make_work
-from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.stacked.steps import Lanes
+from lit_cfl.engines.stacked.lane_steps import Lanes
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 
 MOMENTUM = partial(SGD, momentum=0.9)
@@ -25,7 +25,7 @@ PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # of the linear net, numbers
 
 def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
     traits = TaskTraits.of(replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))()), ragged_data())
-    return StackLoop.client_bytes(traits, precision, batch_size)
+    return StackWay.client_bytes(traits, precision, batch_size)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_double_precision_takes_twice_the_memory():
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
     """Records six lanes, where the estimate takes two."""
     loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
-    assert isinstance(loop, StackLoop)
+    assert isinstance(loop, StackWay)
     slots, width = loop.layout.slots, 6
     rows = tuple(torch.rand(width, *slot.shape) for slot in slots)
     lanes = Lanes(rows, loop._optimizer.start(rows[: sum(not slot.is_buffer for slot in slots)]))
@@ -77,4 +77,4 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
 def test_what_fake_tensors_cannot_take_counts_as_its_model(monkeypatch: pytest.MonkeyPatch):
     traits = TaskTraits.of(task(NETS["linear"])(), ragged_data())
     monkeypatch.setattr(stack, "lane_bytes", lambda *_: 1 / 0)
-    assert StackLoop.client_bytes(traits, "64-true", 10) == 8 * PARAMETERS
+    assert StackWay.client_bytes(traits, "64-true", 10) == 8 * PARAMETERS

@@ -20,9 +20,9 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.examples import View
 from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
 

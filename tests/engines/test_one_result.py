@@ -16,8 +16,8 @@ from lit_cfl.algorithms import CFL, FLHC, IFCA, AdaCFL, Algorithm, FedGroup, FeS
 from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MLP
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.storage.checkpoint import state_to_dict

@@ -12,7 +12,7 @@ from lit_cfl.cores import count_cores
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.plan import Plan, PlanOptions
-from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.ways import WAYS
 from lit_cfl.engines.workload import RayRoom
 from lit_cfl.errors import InputError
@@ -126,8 +126,8 @@ def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch:
 
 def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack can train everything, and a lane takes the given MiB."""
-    monkeypatch.setattr(StackLoop, "reason_against", classmethod(lambda *_: None))
-    monkeypatch.setattr(StackLoop, "client_bytes", classmethod(lambda *_: int(mib * 2**20)))
+    monkeypatch.setattr(StackWay, "reason_against", classmethod(lambda *_: None))
+    monkeypatch.setattr(StackWay, "client_bytes", classmethod(lambda *_: int(mib * 2**20)))
 
 
 @pytest.mark.parametrize(("adds", "device"), [(0, "cuda:0"), (1, "cpu"), (9_999_999, "cpu"), (10_000_000, "cuda:0")])

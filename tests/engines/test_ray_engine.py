@@ -27,12 +27,12 @@ from lit_cfl.cores import count_cores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.ray import pool as ray_pool
 from lit_cfl.engines.ray.shares import split_evenly
+from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.evaluation import score_clients
 from lit_cfl.local_work import Budget
@@ -448,7 +448,7 @@ def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeyp
     drawn, said = [], []
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
     monkeypatch.setattr(engines, "WorkerPool", lambda spec, plan: drawn.append(spec) or WorkerPool())
-    monkeypatch.setattr(ray_worker, "set_up_torch", lambda *told: said.append(told))
+    monkeypatch.setattr(ray_worker, "set_up_torch", lambda *given: said.append(given))
     monkeypatch.setattr("ray.get", lambda reference: drawn[0])
     engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
     engine._start_pool()

@@ -10,11 +10,11 @@ from ragged import SHAPE, ragged_data
 
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
-from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.engines.workload import RayRoom, Workload, measure_workload
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
@@ -63,7 +63,7 @@ def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: 
     alone = build_engine(make, replace(plan, workers=0, device="cpu"), 5, LocalTraining(2, 10))
     expected = [alone.at(1, data).fit(models, clients).rows, alone.at(1, data).gradients(models[0], clients)]
     for name in ("scorer", "gradients", "fit"):
-        monkeypatch.setattr(StackLoop, name, forbidden)
+        monkeypatch.setattr(StackWay, name, forbidden)
     work = spread.at(1, data)
     found = [work.fit(models, clients).rows, work.gradients(models[0], clients)]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))

@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from lit_cfl.config.variants import build
 from lit_cfl.engines import step_dependence
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.chain import loop as chain_loop
-from lit_cfl.engines.chain.loop import ChainLoop
+from lit_cfl.engines.chain import way as chain_way
+from lit_cfl.engines.chain.way import ChainWay
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import MCLR, MLP
@@ -126,11 +126,11 @@ def test_both_forms_of_a_chain_weigh_alike(form: int, width: int, monkeypatch: p
     results = []
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr(chain_loop, "dual_pays", always)
+            monkeypatch.setattr(chain_way, "dual_pays", always)
         module, layout = made(lambda: Classification(MLP(width, [1, 4, 4], 3), SGD))
         work = cohort(layout, (1, 3, 17, 36, 9), local, prox=0.2)
         weights = torch.rand(len(work.inputs), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        loop = ChainLoop(module, layout, Plan("chain", precision="64-true"), local)
+        loop = ChainWay(module, layout, Plan("chain", precision="64-true"), local)
         results.append(loop.fit(replace(work, weights=weights), lambda count: None))
     assert_close(results[0], results[1], rtol=0, atol=1e-12)
 

@@ -26,7 +26,7 @@ class Script:
         self.heard.append((number, result.status))
 
 
-def told(figure: float, rounds: int = 4, **more: Any) -> dict[str, Any]:
+def last_result(figure: float, rounds: int = 4, **more: Any) -> dict[str, Any]:
     return {METRIC: figure, "rounds": rounds, "traffic/mib": 1.0, "seconds": 1.0, "finished": True} | more
 
 
@@ -40,5 +40,5 @@ def run_all(trials: Trials, figures: Mapping[Any, float]) -> list[dict[str, Any]
     trained = []
     while (record := trials.next()) is not None:
         trained.append(record.values)
-        trials.end(record.number, told(figures[record.values["x"]]))
+        trials.end(record.number, last_result(figures[record.values["x"]]))
     return trained

@@ -14,8 +14,8 @@ from lit_cfl.config import catalogue
 from lit_cfl.config.build import task_factory
 from lit_cfl.data import Examples
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.nets import (
     FEMNISTCNN,

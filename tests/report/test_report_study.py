@@ -22,13 +22,15 @@ def made_study(path: Path) -> Path:
     """Ten trials: eta_g decides; one was stopped, one failed, one repeats the first."""
     path.mkdir(parents=True)
     Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
-    told = {"rounds": 4, "seconds": 1.0, "finished": True}
+    usual = {"rounds": 4, "seconds": 1.0, "finished": True}
     for number in range(10):
         values = {"algorithm.eta_g": 0.03 * number, "algorithm.num_clusters": 2 + number % 2}
-        figures = told | {METRIC: 0.9 - 0.02 * number, "traffic/mib": 3.0 - number / 4}
+        figures = usual | {METRIC: 0.9 - 0.02 * number, "traffic/mib": 3.0 - number / 4}
         write_record(path / "trials", TrialRecord(number, "search", values, None, "finished", figures), "89abcdef")
     values = {"algorithm.eta_g": 0.3, "algorithm.num_clusters": 2}
-    stopped = TrialRecord(10, "search", values, None, "stopped", told | {METRIC: 0.1, "rounds": 1, "traffic/mib": 0.25})
+    stopped = TrialRecord(
+        10, "search", values, None, "stopped", usual | {METRIC: 0.1, "rounds": 1, "traffic/mib": 0.25}
+    )
     failed = TrialRecord(11, "search", values, None, "failed", {"error": "<script>hacked = 1</script>"})
     again = TrialRecord(12, "search", {}, 0, "finished", {})
     for record in (stopped, failed, again):
@@ -89,7 +91,7 @@ def test_a_damaged_trial_is_named_and_the_others_are_shown(tmp_path: Path):
     path = made_study(tmp_path / "study")
     file = path / "trials" / "0003" / "trial.json"
     content = json.loads(file.read_text())
-    content["told"][METRIC] = 0.99
+    content["last_result"][METRIC] = 0.99
     file.write_text(json.dumps(content))
     found = read_study(path)
     assert len(found.rows) == 12
@@ -137,9 +139,9 @@ def uneven(tmp_path: Path) -> Path:
     Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
     for number, (status, repeats, figure, mib, rounds, eta, clusters) in enumerate(TRIALS):
         values = {"algorithm.eta_g": eta, "algorithm.num_clusters": clusters}
-        told = {"rounds": rounds, "seconds": 60.0 + number} | ({} if figure is None else {METRIC: figure})
-        told |= {} if mib is None else {"traffic/mib": mib}
-        record = TrialRecord(number, "search", values, repeats, status, {"error": "gone"} if figure is None else told)
+        result = {"rounds": rounds, "seconds": 60.0 + number} | ({} if figure is None else {METRIC: figure})
+        result |= {} if mib is None else {"traffic/mib": mib}
+        record = TrialRecord(number, "search", values, repeats, status, {"error": "gone"} if figure is None else result)
         write_record(path / "trials", record, "89abcdef")
     return path
 
@@ -168,7 +170,7 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
     assert shown == {"finished": finished, "stopped": [(1, 0.9)], "failed": [(3, 0.5)]}  # at the lower edge
     (stopped,) = [dots for dots in history.drawing.points if dots.name == "stopped"]
     values = {"algorithm.eta_g": "0.2", "algorithm.num_clusters": "3"}
-    told = {
+    note = {
         "trial": "0001",
         "status": "stopped",
         "origin": "search",
@@ -176,7 +178,7 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
         "traffic/mib": "0.25",
         METRIC: "0.9",
     }
-    assert list(stopped.notes) == [told | values | {"error": None}]
+    assert list(stopped.notes) == [note | values | {"error": None}]
     assert {row[0]: row[1] for row in history.values.rows}["0003"] == "failed"
 
 
@@ -263,5 +265,5 @@ def test_importance_is_drawn_and_told_by_its_share(tmp_path: Path):
         assert list(line.x) == [0.0, pytest.approx(shares[ticks[line.y[0]]], abs=5e-4)]
     (dots,) = found.drawing.points
     assert {ticks[y]: x for x, y in zip(dots.x, dots.y, strict=True)} == pytest.approx(shares, abs=5e-4)
-    told = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
-    assert found.alt == f"Dot plot of importance: {told}."
+    listed = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+    assert found.alt == f"Dot plot of importance: {listed}."

@@ -158,8 +158,8 @@ def test_a_timeline_counts_shifts_detections_and_moves_by_round_up_to_the_last_o
         ["8", None, "1", "1"],
         ["9", None, "1", None],
     ]
-    told = "Bars over rounds 1 to 12, clients: data shifted 7, drift detected 5, cluster changed 2."
-    assert found.alt == told + LATE
+    description = "Bars over rounds 1 to 12, clients: data shifted 7, drift detected 5, cluster changed 2."
+    assert found.alt == description + LATE
 
 
 # Over the rounds

@@ -22,43 +22,43 @@ from lit_cfl.tasks import Classification
 
 
 def reporting(plan: Plan) -> tuple[Engine, list[Activity]]:
-    engine, told = build_engine(task(lambda: MCLR(SHAPE, 10)), plan, 5, LOCAL), list[Activity]()
-    engine.report = told.append
-    return engine, told
+    engine, reported = build_engine(task(lambda: MCLR(SHAPE, 10)), plan, 5, LOCAL), list[Activity]()
+    engine.report = reported.append
+    return engine, reported
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("held", [True, False])
 def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held: bool):
-    engine, told = reporting(PLANS[name])
+    engine, reported = reporting(PLANS[name])
     if not held:
         engine.__class__ = type("Chunked", (type(engine),), {"rows_that_fit": property(lambda self: 2)})
     clients = torch.arange(1, 6)  # client 0 has no data
     fit = engine.at(2, ragged_data()).fit(engine.initial(0)[None], clients, purpose="pretrain")
     assert sum(len(chunk.models) for chunk in fit.chunks()) == 5
-    assert {(activity.what, activity.round, activity.total) for activity in told} == {("pre-training", 2, 5)}
-    counts = [activity.done for activity in told]
+    assert {(activity.what, activity.round, activity.total) for activity in reported} == {("pre-training", 2, 5)}
+    counts = [activity.done for activity in reported]
     assert (counts[0], counts[-1]) == (0, 5)
     assert counts == sorted(counts)
     assert len(set(counts)) > 2  # on the way, too
 
 
 def test_gradients_are_counted_client_by_client():
-    engine, told = reporting(Plan("loop"))
+    engine, reported = reporting(Plan("loop"))
     engine.at(1, ragged_data()).gradients(engine.initial(0), torch.arange(1, 4))
-    assert list(map(str, told)) == [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
+    assert list(map(str, reported)) == [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
 
 
 def test_losses_and_scores_are_announced_before_they_are_computed():
-    engine, told = reporting(Plan("loop"))
+    engine, reported = reporting(Plan("loop"))
     models, data = torch.stack([engine.initial(0), engine.initial(1)]), ragged_data()
     engine.at(1, data).losses(models, torch.arange(1, 4))
     engine.outcomes_of_each(models, torch.tensor([0, 1]), torch.tensor([3, 4]), data)
-    assert list(map(str, told)) == ["losses of 2 models on 3 clients", "evaluating"]
+    assert list(map(str, reported)) == ["losses of 2 models on 3 clients", "evaluating"]
 
 
 def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
-    told: list[str | Activity] = []
+    reported: list[str | Activity] = []
     experiment = Experiment(
         Digits(num_clients=8),
         lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
@@ -69,23 +69,25 @@ def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
         baseline=FedAvg(),
         engine="loop",  # one client after the other; in a chain those of a stack end together
     )
-    callbacks = RunCallbacks(activity=told.append, started=lambda title, first, rounds, seed: told.append(title))
+    callbacks = RunCallbacks(
+        activity=reported.append, started=lambda title, first, rounds, seed: reported.append(title)
+    )
     run(experiment, tmp_path / "run", callbacks)
-    phases = [text for text, _ in groupby(one if isinstance(one, str) else one.what for one in told)]
+    phases = [text for text, _ in groupby(one if isinstance(one, str) else one.what for one in reported)]
     begin = ["loading the data", "dividing 1,797 examples among clients", "checking that the clients can be trained"]
     rounds = ["training", "evaluating", "training", "evaluating"]
     tracking = "starting the trackers"
-    first = told.index("FedGroup")
-    assert told[0] == Activity("loading the data")
-    assert [one.what for one in told[:3]] == begin  # type: ignore[union-attr]
-    assert told[first - 1] == Activity(tracking)
-    assert told[first + 1 : first + 8] == [Activity("pre-training", 0, done, 6) for done in range(7)]
+    first = reported.index("FedGroup")
+    assert reported[0] == Activity("loading the data")
+    assert [one.what for one in reported[:3]] == begin  # type: ignore[union-attr]
+    assert reported[first - 1] == Activity(tracking)
+    assert reported[first + 1 : first + 8] == [Activity("pre-training", 0, done, 6) for done in range(7)]
     assert phases[phases.index("FedAvg") + 1 :] == rounds
     assert phases[phases.index("FedGroup") + 1] == "pre-training"
 
 
 def test_the_fits_of_stocfl_are_told_apart(tmp_path: Path):
-    told: list[Activity] = []
+    reported: list[Activity] = []
     experiment = Experiment(
         Digits(num_clients=8),
         lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
@@ -94,6 +96,6 @@ def test_the_fits_of_stocfl_are_told_apart(tmp_path: Path):
         cohort_size=3,
         local=replace(LOCAL, epochs=1),
     )
-    run(experiment, tmp_path / "run", RunCallbacks(activity=told.append))
-    ends = {str(one) for one in told if one.total and one.done == one.total}
+    run(experiment, tmp_path / "run", RunCallbacks(activity=reported.append))
+    ends = {str(one) for one in reported if one.total and one.done == one.total}
     assert ends == {f"{what} 3 of 3 clients" for what in ("pre-training", "training", "global training of")}

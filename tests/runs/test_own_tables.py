@@ -62,7 +62,7 @@ class TellsElsewhere(Tells):
 
 def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "run")
-    for changed, told in (
+    for changed, message in (
         (
             TellsMore,
             r"cohorts\.csv has the columns round,client,examples, the experiment round,client,examples,seconds",
@@ -70,7 +70,7 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
         (TellsElsewhere, r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, the experiment .*members\.csv"),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # its file was edited since
-        with pytest.raises(InputError, match=told + ".*: the algorithm or the task was changed since; restore it"):
+        with pytest.raises(InputError, match=message + ".*: the algorithm or the task was changed since; restore it"):
             run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
 
 

@@ -231,9 +231,9 @@ def test_workers_give_the_same_bits(cluster: None, algorithm: Algorithm):
 def test_configuration_has_personal_layers_and_can_do_without():
     words = ["--personal", "fc2", "--task.net", "MLP"]
     experiment = load_experiment("fedavg/digits", words)
-    assert experiment.described()["personal"] == ["fc2"]
-    assert experiment.described()["algorithm"]["class_path"] == "lit_cfl.algorithms.FedAvg"
-    assert type(load_experiment(experiment.described(), ["--personal", "null"]).algorithm) is FedAvg
+    assert experiment.to_dict()["personal"] == ["fc2"]
+    assert experiment.to_dict()["algorithm"]["class_path"] == "lit_cfl.algorithms.FedAvg"
+    assert type(load_experiment(experiment.to_dict(), ["--personal", "null"]).algorithm) is FedAvg
     changed = replace(kept(server=partial(SGD, lr=0.5)), algorithm=kept(server=partial(SGD, lr=0.5)).algorithm)
-    assert changed.described()["algorithm"]["class_path"] == "lit_cfl.algorithms.fedavg.FedAvg"
-    assert type(changed.changed(personal=None, server=None).algorithm) is FedAvg
+    assert changed.to_dict()["algorithm"]["class_path"] == "lit_cfl.algorithms.fedavg.FedAvg"
+    assert type(changed.with_options(personal=None, server=None).algorithm) is FedAvg

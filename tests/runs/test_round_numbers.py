@@ -36,16 +36,16 @@ def rounds_in(table: Path) -> list[int]:
 
 
 def test_every_file_row_and_step_of_a_run_counts_rounds_from_1(tmp_path: Path):
-    path, told = tmp_path / "run", []
+    path, shown = tmp_path / "run", []
     tracking = Tracking(loggers=[partial(CSVLogger, tmp_path / "csv")], snapshots_every=1)
     algorithm = FlexCFL(num_clusters=4, pretrain_scale=2)
     experiment = digits(data=shifting(SwapAll(0.9)), algorithm=algorithm, rounds=4, tracking=tracking)
-    finished = run(experiment, path, RunCallbacks(row=lambda row: told.append(row["round"])))
+    finished = run(experiment, path, RunCallbacks(row=lambda row: shown.append(row["round"])))
     assert {file.name for file in path.glob("*.csv")} == ALL_TABLES | {"clients.csv"}
     for name in ("metrics.csv", "clusters.csv", "shift.csv"):
         assert rounds_in(path / name) == [1, 2, 3, 4], name
     assert {2, 3, 4} >= set(rounds_in(path / "migrations.csv")) > set()
-    assert [row["step"] for row in read_table(next((tmp_path / "csv").rglob("metrics.csv")))] == told == [1, 2, 3, 4]
+    assert [row["step"] for row in read_table(next((tmp_path / "csv").rglob("metrics.csv")))] == shown == [1, 2, 3, 4]
     with np.load(path / "memberships.npz") as memberships:
         assert memberships["rounds"].tolist() == [1, 2, 3, 4]
     assert [file.name for file in path.glob("snapshots/*")] == ["1.npz"]

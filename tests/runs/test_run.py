@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.nets import MCLR
@@ -202,9 +202,9 @@ def test_run_in_which_nobody_trained_says_so(tmp_path: Path, dropout: float):
     skipping = LocalTraining(1, 20, on_divergence="skip")
     nan = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=3e38))  # noqa: E731
     part = {"dropout": dropout, "cohort_size": 1} if dropout else {"local": skipping, "task": nan}
-    told = "dropout is 0.999; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
+    remedy = "dropout is 0.999; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
     with pytest.warns(
-        Notice, match=rf"no client trained in any of the 3 rounds: the models are the initial ones \({told}\)"
+        Notice, match=rf"no client trained in any of the 3 rounds: the models are the initial ones \({remedy}\)"
     ):
         run(digits(algorithm=FedAvg(), **part), tmp_path / "run")
 

@@ -19,9 +19,9 @@ from lit_cfl.algorithms import IFCA, FedAvg, FlexCFL
 from lit_cfl.cli.main import main
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError

@@ -20,8 +20,8 @@ from lit_cfl.datamodules.skew import LabelShifts
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import score_clients
 from lit_cfl.nets import MCLR

@@ -88,7 +88,7 @@ def test_the_configuration_that_is_sent_is_the_same_experiment(tmp_path: Path):
     _, config = sent(read_launch_request(words))
     (tmp_path / "launched.yaml").write_text(yaml.safe_dump(config))
     there, here = parse_run(["--config", str(tmp_path / "launched.yaml")]), parse_run(words)
-    assert there.experiment.described() | {"code": 0} == here.experiment.described() | {"code": 0}
+    assert there.experiment.to_dict() | {"code": 0} == here.experiment.to_dict() | {"code": 0}
     assert there.experiment.rounds == 1
 
 
@@ -293,7 +293,7 @@ def test_half_a_result_leaves_nothing_behind(tmp_path: Path):
 
 
 class FakeJobs:
-    """A cluster that says what it is told."""
+    """A cluster that gives scripted answers."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from studies import base, study_file
-from tune_trials import METRIC, new_trials, told
+from tune_trials import METRIC, last_result, new_trials
 
 from lit_cfl.tune import study_result as module
 from lit_cfl.tune.callbacks import StudyCallback
@@ -38,15 +38,15 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 @pytest.mark.usefixtures("figures")
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
     step = StudyCallback(print, files.refresh)
-    files.trials.report(0, told(0.5, finished=False))
+    files.trials.report(0, last_result(0.5, finished=False))
     step.on_step_end(0, [])
     assert not {"trials.csv", "best.yaml", "pictures"} & {path.name for path in tmp_path.iterdir()}
-    files.trials.end(0, told(0.5))
+    files.trials.end(0, last_result(0.5))
     step.on_step_end(1, [])
     assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", ""), ("stopped", "")]
     assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0000; expect its ")
     assert (tmp_path / "pictures" / "history.png").exists()
-    files.trials.end(2, told(0.7))
+    files.trials.end(2, last_result(0.7))
     step.on_step_end(2, [])
     assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", ""), ("finished", "0.7")]
     assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0002; expect its ")
@@ -63,7 +63,7 @@ def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFile
     monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     monkeypatch.setattr(module, "draw", draws)
     for number, clock[0] in enumerate([100.0, 140.0, 142.5]):  # 38 and 40.5 seconds after it was drawn
-        files.trials.end(number, told(0.5))
+        files.trials.end(number, last_result(0.5))
         files.refresh()
         files.refresh()  # nothing has ended since
     assert drawn == [100.0, 142.5]
@@ -73,9 +73,9 @@ def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFile
 
 @pytest.mark.long
 def test_a_trial_that_was_stopped_early_is_not_the_best_whatever_its_figure(files: StudyFiles, tmp_path: Path):
-    files.trials.end(0, told(0.5))
-    files.trials.end(1, told(0.9, rounds=1, finished=False))
-    files.trials.end(2, told(0.7))
+    files.trials.end(0, last_result(0.5))
+    files.trials.end(1, last_result(0.9, rounds=1, finished=False))
+    files.trials.end(2, last_result(0.7))
     result = files.write()
     assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", "0.9"), ("finished", "0.7")]
     assert result.best is not None

@@ -14,7 +14,7 @@ import ray
 from lanes import thinned
 from ray import tune as ray_tune
 from studies import SLOW, base, study_file
-from tune_trials import METRIC, new_trials, told
+from tune_trials import METRIC, last_result, new_trials
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import SaveError
@@ -75,7 +75,7 @@ def test_what_the_command_cannot_write_ends_the_study(
         raise error
 
     monkeypatch.setattr("lit_cfl.tune.trials.write_record", fail)
-    for step in (lambda: source.suggest("another"), lambda: source.on_trial_complete("of Ray", told(0.5))):
+    for step in (lambda: source.suggest("another"), lambda: source.on_trial_complete("of Ray", last_result(0.5))):
         said = ended_by(step, tmp_path)
         assert "rows.bin" in said
         assert f"resume with: lit-cfl tune --resume {tmp_path}" in said

@@ -39,8 +39,8 @@ STRICT = DrawingGuard(passed=(Exception,))  # whatever cannot be drawn fails the
 
 
 def row(number: int, figure: float | None, mib: float = 1.0, status: str = "finished", **values: Any) -> dict[str, Any]:
-    told = {METRIC: figure, "traffic/mib": mib, "error": None}
-    return {"trial_id": str(number), "status": status, "origin": "search", "repeats": ""} | told | values
+    last_result = {METRIC: figure, "traffic/mib": mib, "error": None}
+    return {"trial_id": str(number), "status": status, "origin": "search", "repeats": ""} | last_result | values
 
 
 def plain_rows(count: int) -> list[dict[str, Any]]:

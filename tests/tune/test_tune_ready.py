@@ -101,13 +101,13 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     prepared = prepare(study, tmp_path)
     objective = prepared.job.objective
     trials = Trials(prepared.job.folder, prepared.first, make_searcher(study, objective), prepared.limit)
-    told: dict[str, Any] = {}
+    last_result: dict[str, Any] = {}
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
-    monkeypatch.setattr(ray_tune, "report", lambda metrics, **_: told.update(metrics))
+    monkeypatch.setattr(ray_tune, "report", lambda metrics, **_: last_result.update(metrics))
     while (record := trials.next()) is not None:
-        told.clear()
+        last_result.clear()
         run_trial({NUMBER: record.number, **record.values}, prepared.job)
-        trials.end(record.number, told)
+        trials.end(record.number, last_result)
     result = StudyFiles(prepared, trials, tmp_path).write()
     trained = [row for row in result.rows if not row["repeats"]]
     assert [row["status"] for row in trained] in (["finished"] * 2, ["finished"] * 3)  # a grid, and the default

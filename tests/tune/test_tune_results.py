@@ -35,12 +35,12 @@ def with_study(job: TrialJob, **changes: Any) -> TrialJob:
     return replace(job, study=replace(job.study, **changes))
 
 
-def told(rounds: int, **more: Any) -> dict[str, Any]:
+def last_result(rounds: int, **more: Any) -> dict[str, Any]:
     return {"rounds": rounds, "seconds": 1.5, "traffic/mib": 2.0, METRIC: 0.5} | more
 
 
 @pytest.mark.parametrize(("scheduler", "expected"), [(None, [1, 2, 3, 4, 5]), ("FIFOScheduler", [1, 3, 4])])
-def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
+def test_rounds_that_no_scheduler_judges_by_are_reported_once_a_second(
     scheduler: str | None, expected: list[int], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     clock, sent = [0.0], []
@@ -51,7 +51,7 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
         report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
     assert sent == expected
     report.report_error(RuntimeError("gone"))
-    assert sent[-1] == 5  # the last round counts, told or not
+    assert sent[-1] == 5  # the last round counts, reported or not
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
     experiment = with_study(job, resources=Resources(gpus=gpus)).of_trial(build(base(**changes)), "0001")
     assert experiment.plan is not None
     assert experiment.plan.device == device
-    assert experiment.described()["plan"]["device"] == device
+    assert experiment.to_dict()["plan"]["device"] == device
 
 
 @pytest.mark.long
@@ -154,10 +154,10 @@ def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
     trials = new_trials(job.folder, settings, first=[GivenSetting("default", {"algorithm": "IFCA"}, inside=False)])
     for _ in range(5):
         trials.next()
-    trials.end(2, told(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6}))
-    trials.end(3, told(3), died=True)
-    trials.end(1, told(2, error="too warm"))
-    trials.report(4, told(1))
+    trials.end(2, last_result(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6}))
+    trials.end(3, last_result(3), died=True)
+    trials.end(1, last_result(2, error="too warm"))
+    trials.report(4, last_result(1))
     rows = trial_rows(trials, job)
     write_trials(tmp_path / "trials.csv", rows, job)
     with (tmp_path / "trials.csv").open() as file:
@@ -195,7 +195,7 @@ def test_the_row_of_a_repeated_setting_names_the_trial_and_has_its_result(job: T
     trials = new_trials(job.folder, [{"algorithm": "IFCA", "IFCA.num_clusters": 2}] * 2)
     trials.next()
     trials.next()
-    trials.end(1, told(4, finished=True))
+    trials.end(1, last_result(4, finished=True))
     trials.next()
     rows = trial_rows(trials, job)
     assert [row["repeats"] for row in rows[:3]] == ["", "", "0001"]
@@ -234,9 +234,9 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path
 
 
 def test_how_a_trial_ended_is_said_in_a_line():
-    assert describe_end(told(4, finished=True), METRIC) == f"finished: {METRIC} 0.5000"
-    assert describe_end(told(3, finished=False), METRIC) == f"stopped after 3 rounds: {METRIC} 0.5000"
-    assert describe_end(told(3, error="too warm\nand"), METRIC) == "failed after 3 rounds: too warm"
+    assert describe_end(last_result(4, finished=True), METRIC) == f"finished: {METRIC} 0.5000"
+    assert describe_end(last_result(3, finished=False), METRIC) == f"stopped after 3 rounds: {METRIC} 0.5000"
+    assert describe_end(last_result(3, error="too warm\nand"), METRIC) == "failed after 3 rounds: too warm"
     assert describe_end({"error": "its worker died"}, METRIC) == "failed after 0 rounds: its worker died"
 
 
@@ -245,17 +245,17 @@ def test_trials_that_end_are_counted_with_those_of_before_the_resume(tmp_path: P
     before = new_trials(tmp_path, settings)
     for record in [before.next() for _ in range(4)]:
         assert record is not None
-        before.end(record.number, told(6, finished=True))
+        before.end(record.number, last_result(6, finished=True))
     trials = new_trials(tmp_path, settings)
     trials.load()
     lines: list[str] = []
     source = TrialSource(trials, METRIC, lines.append)
     for name in ("a", "b", "c", "d", "e"):
         source.suggest(name)
-    source.on_trial_result("b", told(3))
-    source.on_trial_complete("a", told(6, finished=True))
+    source.on_trial_result("b", last_result(3))
+    source.on_trial_complete("a", last_result(6, finished=True))
     source.on_trial_complete("b", error=True)
-    source.on_trial_complete("c", told(3, error="too warm"))
+    source.on_trial_complete("c", last_result(3, error="too warm"))
     source.on_trial_complete("d")  # the study ended before it started
     assert lines == [
         f"5/9 0004 finished: {METRIC} 0.5000 (algorithm.eta_g = 1)",

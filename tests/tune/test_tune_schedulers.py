@@ -88,7 +88,8 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
     assert trials.over
     assert len(trained) == len(results) == samples or trials.why_over
     assert {record.status for record in trained} <= {"finished", "stopped"}
-    assert (records[0].status, records[0].told[METRIC]) == ("finished", 0.008)  # the worst by far, and never stopped
+    first = records[0]
+    assert (first.status, first.last_result[METRIC]) == ("finished", 0.008)  # the worst by far, and never stopped
     early = [record for record in trained if record.status == "stopped"]
     what = options.get("scheduler", "ASHAScheduler").rpartition(".")[2]
     if what == "FIFOScheduler" or "second_metric" in options:
@@ -158,7 +159,7 @@ def test_what_cannot_search_this_space_is_refused(space: dict[str, Any], options
 
 
 class Controller:
-    """Ray's controller with trials that report when they are told to."""
+    """Ray's controller with trials that report on command."""
 
     def __init__(self, groups: Any) -> None:
         self.groups = groups

@@ -1,4 +1,4 @@
-"""What searchers are asked and told; without Ray running."""
+"""What searchers are asked and receive; without Ray running."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 from studies import ALGORITHMS, base
-from tune_trials import told
+from tune_trials import last_result
 
 from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
@@ -17,9 +17,9 @@ from lit_cfl.tune.searchers import Searcher, make_searcher
 from lit_cfl.tune.study import Study
 
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
-FINISHED = TrialRecord(3, "search", {}, status="finished", told=told(0.5))
-STOPPED = TrialRecord(4, "search", {}, status="stopped", told=told(0.9, rounds=2))
-FAILED = TrialRecord(5, "search", {}, status="failed", told=told(0.7, rounds=3))
+FINISHED = TrialRecord(3, "search", {}, status="finished", last_result=last_result(0.5))
+STOPPED = TrialRecord(4, "search", {}, status="stopped", last_result=last_result(0.9, rounds=2))
+FAILED = TrialRecord(5, "search", {}, status="failed", last_result=last_result(0.7, rounds=3))
 
 
 BRUTE_FORCE = "optuna.samplers.BruteForceSampler"
@@ -67,7 +67,8 @@ def test_a_resumed_study_asks_for_the_same_settings(name: str | None):
 
 def test_two_objectives_are_two_of_optunas_with_their_directions():
     optuna = optuna_of(study(ETA, second_metric="traffic/mib"))
-    for number, result in enumerate((FINISHED, TrialRecord(4, "search", {}, None, "finished", told(0.4)), FAILED)):
+    other = TrialRecord(4, "search", {}, None, "finished", last_result(0.4))
+    for number, result in enumerate((FINISHED, other, FAILED)):
         optuna.add(number, optuna.ask(number), result)
     assert [direction.name for direction in optuna._study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert [trial.values for trial in optuna._study.trials] == [[0.5, 1.0], [0.4, 1.0], None]
@@ -104,7 +105,7 @@ def test_a_grid_asks_for_every_combination():
 def first_of(algorithm: dict[str, Any] | None, space: dict[str, Any], **changes: Any) -> Any:
     content = base(**({} if algorithm is None else {"algorithm": algorithm}))
     default = build(content)
-    whole = Study(default.described(), space, **changes)
+    whole = Study(default.to_dict(), space, **changes)
     return first_settings(whole, default)
 
 
@@ -147,7 +148,7 @@ def test_points_follow_the_default_as_a_searcher_would_give_them():
 
 @pytest.mark.long
 def test_a_study_prepares_its_default_first(tmp_path: Path):
-    grid = prepare(Study(build(base()).described(), {"algorithm.num_clusters": {"grid": [2, 3]}}), tmp_path)
+    grid = prepare(Study(build(base()).to_dict(), {"algorithm.num_clusters": {"grid": [2, 3]}}), tmp_path)
     assert (grid.limit, grid.first[0].inside) == (2, True)  # the default is a point of the grid
-    other = prepare(Study(build(base()).described(), {"algorithm.num_clusters": {"grid": [3, 4]}}), tmp_path)
+    other = prepare(Study(build(base()).to_dict(), {"algorithm.num_clusters": {"grid": [3, 4]}}), tmp_path)
     assert (other.limit, other.first[0].inside) == (3, False)

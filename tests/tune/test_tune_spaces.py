@@ -254,7 +254,7 @@ def test_classes_with_their_arguments_are_searched_as_they_are_written(tmp_path:
         (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for _, one in corners
     }
     assert len(tried) == 2 * 1 * 2
-    rates = [one.described()["task"]["init_args"]["optimizer"] for _, one in corners]
+    rates = [one.to_dict()["task"]["init_args"]["optimizer"] for _, one in corners]
     assert {(o["class_path"], o["init_args"]["lr"]) for o in rates} == {
         ("torch.optim.Adam", 0.001),
         ("torch.optim.SGD", 0.01),
@@ -269,7 +269,7 @@ def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monk
     session = tmp_path / "session"
     session.mkdir()
     monkeypatch.chdir(session)
-    assert build(content, ["--algorithm.eta_g", "0.1"]).described()["code"] == content["code"]
+    assert build(content, ["--algorithm.eta_g", "0.1"]).to_dict()["code"] == content["code"]
     assert str(tmp_path) in content["code"]
 
 

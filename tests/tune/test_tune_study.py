@@ -136,9 +136,9 @@ def test_only_new_seeds_are_tested(whole: tuple[Path, int, str, list[int]]):
     path = whole[0]
     repeats = json.loads((path / "repeats" / "repeats.json").read_text())
     assert {name: sorted(found) for name, found in repeats.items()} == {"best": ["4", "5"], "default": ["4", "5"]}
-    told = "".join(file.read_text() for file in (path / "ray").glob("experiment_state-*.json"))
-    assert "val/weighted_accuracy" in told
-    assert "test/" not in told
+    states = "".join(file.read_text() for file in (path / "ray").glob("experiment_state-*.json"))
+    assert "val/weighted_accuracy" in states
+    assert "test/" not in states
 
 
 def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: tuple[Path, int, str, list[int]], tmp_path: Path):

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from threading import Timer
 
 import pytest
 from filelock import FileLock
-from tune_trials import METRIC, Script, new_trials, run_all, told
+from tune_trials import METRIC, Script, last_result, new_trials, run_all
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import write_config
@@ -67,7 +68,7 @@ def test_a_setting_that_is_being_trained_is_answered_when_it_ends(tmp_path: Path
     assert second is not None
     assert second.values == {"x": 2}
     assert heard(trials) == []
-    trials.end(first.number, told(0.5))
+    trials.end(first.number, last_result(0.5))
     assert heard(trials) == [(0, "finished"), (1, "finished")]
 
 
@@ -95,7 +96,7 @@ def test_no_more_run_at_once_than_the_study_says(tmp_path: Path):
     assert second is not None
     assert trials.next() is None
     assert not trials.over
-    trials.end(second.number, told(0.1))
+    trials.end(second.number, last_result(0.1))
     assert trials.next() is not None
 
 
@@ -103,14 +104,14 @@ def test_how_a_trial_ended_is_read_from_what_it_told(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1, 2, 3), 4)
     for _ in range(4):
         trials.next()
-    trials.end(0, told(0.1))
-    trials.end(1, told(0.1, finished=False))
-    trials.end(2, told(0.1, finished=False, error="too warm"))
-    trials.report(3, told(0.2, rounds=2, finished=False))
+    trials.end(0, last_result(0.1))
+    trials.end(1, last_result(0.1, finished=False))
+    trials.end(2, last_result(0.1, finished=False, error="too warm"))
+    trials.report(3, last_result(0.2, rounds=2, finished=False))
     trials.end(3, {}, died=True)
     assert [record.status for record in trials.records.values()] == ["finished", "stopped", "failed", "failed"]
-    assert trials.records[3].told["error"] == "its worker died"
-    assert trials.records[3].told["rounds"] == 2
+    assert trials.records[3].last_result["error"] == "its worker died"
+    assert trials.records[3].last_result["rounds"] == 2
     assert heard(trials) == [(None, "finished"), (0, "stopped"), (1, "failed"), (2, "failed")]
 
 
@@ -118,7 +119,7 @@ def test_a_resumed_study_goes_on_with_what_was_running_and_trains_nothing_again(
     trials = new_trials(tmp_path, xs(1, 1, 2, 3), 4)
     for number in (0, 1):
         trials.next()
-        trials.end(number, told(0.1 * number))
+        trials.end(number, last_result(0.1 * number))
     running = trials.next()
     assert running is not None
     assert running.values == {"x": 2}
@@ -142,11 +143,11 @@ def test_a_study_is_extended(tmp_path: Path):
 def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1), 2)
     trials.next()
-    trials.report(0, told(0.3, rounds=2, finished=False))
+    trials.report(0, last_result(0.3, rounds=2, finished=False))
     trials.close()
     again = new_trials(tmp_path, xs(1), 2)
     again.load()
-    assert again.records[0].told[METRIC] == 0.3
+    assert again.records[0].last_result[METRIC] == 0.3
     assert run_all(again, FIGURES) == xs(0, 1)
 
 
@@ -155,20 +156,20 @@ def test_a_trial_that_took_too_long_goes_on_once_it_has_more_time(minutes: float
     trials = new_trials(tmp_path, xs(1), 2)
     for _ in range(2):
         trials.next()
-    trials.end(0, told(0.5))
-    trials.end(1, told(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
+    trials.end(0, last_result(0.5))
+    trials.end(1, last_result(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
     (tmp_path / "0001" / "too_long.txt").write_text("0.5 minutes have passed:\n  File ...\n")
     resumed = new_trials(tmp_path, xs(1), 2)
     resumed.load(minutes)
     record = resumed.next()
-    assert (record is not None and record.number == 1 and "error" not in record.told) == goes_on
+    assert (record is not None and record.number == 1 and "error" not in record.last_result) == goes_on
     assert resumed.records[1].status == ("running" if goes_on else "failed")
 
 
 def test_a_trial_whose_result_came_when_the_study_ended_is_finished(tmp_path: Path):
     """As the one that reaches the target: Ray ends the study before it says that the trial is over."""
     trials = new_trials(tmp_path, xs(1), 2)
-    for number, last in ((0, told(0.3)), (1, told(0.2, error="too warm", finished=False))):
+    for number, last in ((0, last_result(0.3)), (1, last_result(0.2, error="too warm", finished=False))):
         trials.next()
         trials.report(number, last)
     trials.close()
@@ -188,7 +189,7 @@ def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str,
         path = tmp_path / "0000" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text('{"val/weighted_accuracy": 0.5}')
-    trials.end(0, told(0.5))
+    trials.end(0, last_result(0.5))
     new_trials(tmp_path, xs(1), 2).load()
     path = tmp_path / "0000" / file
     if damage == "edit":
@@ -212,8 +213,8 @@ def unfinished(folder: Path) -> Trials:
         trials.next()
         write_config(folder / f"{number:04d}", {"rounds": 4}, "0123abcd")
         (folder / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
-        trials.report(number, told(0.5, rounds=1, finished=False))
-    trials.end(0, told(0.5, rounds=1, finished=False))
+        trials.report(number, last_result(0.5, rounds=1, finished=False))
+    trials.end(0, last_result(0.5, rounds=1, finished=False))
     trials.close()
     return trials
 
@@ -244,7 +245,7 @@ def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_
         trials.next()
         (tmp_path / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
     with lock_directory(tmp_path / "0001"):
-        trials.end(1, told(0.5, rounds=1, finished=False))
+        trials.end(1, last_result(0.5, rounds=1, finished=False))
         trials.seal_ended()
     assert trials.records[1].digests == {}  # its process may still write
     trials.seal_ended()
@@ -309,6 +310,19 @@ def test_a_damaged_record_is_named(content: str, tmp_path: Path):
     (tmp_path / "0001" / "trial.json").write_text(content)
     with pytest.raises(InputError, match=r"0001/trial.json is gone or is not what the study wrote"):
         new_trials(tmp_path, xs(1), 2).load()
+
+
+def test_a_record_of_version_0_2_is_read(tmp_path: Path):
+    run_all(new_trials(tmp_path, xs(), 1), FIGURES)
+    file = tmp_path / "0000" / "trial.json"
+    content = json.loads(file.read_text())
+    del content["sha256"]
+    content["told"] = content.pop("last_result")  # as 0.2 called it
+    digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps(content | {"sha256": digest}))
+    again = new_trials(tmp_path, xs(), 1)
+    again.load()
+    assert again.records[0].last_result == content["told"]
 
 
 def test_every_bit_of_a_record_counts(tmp_path: Path):

@@ -33,7 +33,7 @@ def compute_gradients(
         training: Chain and optimizer that all clients share; the chain has no dropout.
         slots: Slots of the trained parameters.
         model: `[d]`.
-        work: Gradients to compute, see `ClientLoop.gradients`.
+        work: Gradients to compute, see `TrainingWay.gradients`.
         examples: The clients' examples.
         ended: Called with the number of finished clients.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.engines.chain.parts import Chain, ChainLayer
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.stacked.steps import clip_gradients
+from lit_cfl.engines.stacked.lane_steps import clip_gradients
 
 Tensors = Mapping[str, Tensor]
 

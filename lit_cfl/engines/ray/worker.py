@@ -16,11 +16,11 @@ from lit_cfl.data import Examples
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.library import describe_steps
-from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.ray.shares import Share
 from lit_cfl.engines.ray.tasks import Ref
+from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.errors import InputError
 
 Parts = dict[str, Any]  # fields of Examples, tensors as arrays, which Ray shares without a copy

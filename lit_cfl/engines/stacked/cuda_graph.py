@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from lit_cfl.devices import is_out_of_memory
-from lit_cfl.engines.stacked.steps import Lanes, LaneWork
+from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork
 
 _WARM_UPS = 3  # calls before a capture, in which libraries allocate their workspaces
 

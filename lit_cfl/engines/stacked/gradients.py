@@ -8,7 +8,7 @@ from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH
-from lit_cfl.engines.stacked.steps import Steps
+from lit_cfl.engines.stacked.lane_steps import Steps
 from lit_cfl.parameters import ParameterLayout
 
 LARGEST = 2048  # maximum number of examples of a client whose gradient is computed in a stack
@@ -50,7 +50,7 @@ def compute_stacked_gradients(
 
     Args:
         model: `[d]`, on the device.
-        work: See `ClientLoop.gradients`.
+        work: See `TrainingWay.gradients`.
     """
     device = model.device
     places = torch.arange(max(1, int(work.sizes.max()))).expand(len(work), -1)

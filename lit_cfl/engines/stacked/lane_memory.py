@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Precision, compute_dtype, row_dtype
-from lit_cfl.engines.stacked.steps import Lanes, LaneWork, Steps
+from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.engines.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
 from lit_cfl.parameters import ParameterLayout

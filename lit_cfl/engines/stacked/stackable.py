@@ -10,8 +10,8 @@ from torch import Tensor
 from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.needs_trainer import run_step, to_double
 from lit_cfl.engines.optimizers import FunctionalOptimizer
+from lit_cfl.engines.stacked.lane_steps import Steps
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers, why_not_stacked
-from lit_cfl.engines.stacked.steps import Steps
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.errors import short_error
 from lit_cfl.parameters import ParameterLayout

@@ -117,11 +117,11 @@ def test_pattern_that_fits_no_cell_is_named():
 @pytest.mark.long
 def test_key_follows_what_decides_the_result_and_nothing_else():
     base = base_config("fedgroup/digits")
-    key = result_key(build(base, ["--seed", "1"]).described())
+    key = result_key(build(base, ["--seed", "1"]).to_dict())
     same = ["--name", "other", "--plan.threads", "2", "--engine", "trainer", "--tracking.wandb", "disabled"]
-    assert result_key(build(base, ["--seed", "1", *same]).described()) == key
+    assert result_key(build(base, ["--seed", "1", *same]).to_dict()) == key
     elsewhere = dict(base["algorithm"]) | {"class_path": "lit_cfl.algorithms.fedgroup.FedGroup"}
-    assert result_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"]).described()) == key
+    assert result_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"]).to_dict()) == key
     for words in (
         ["--seed", "2"],
         ["--seed", "1", "--rounds", "7"],
@@ -132,11 +132,11 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
         ["--seed", "1", "--task.starting_weights", "pytorch"],
         ["--seed", "1", "--local.last_batch", "drop"],
     ):
-        assert result_key(build(base, words).described()) != key, words
+        assert result_key(build(base, words).to_dict()) != key, words
 
 
 def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
-    config = build(base_config("fedgroup/digits"), ["--seed", "1"]).described()
+    config = build(base_config("fedgroup/digits"), ["--seed", "1"]).to_dict()
     task, local = dict(config["task"]["init_args"]), dict(config["local"])
     assert (task.pop("starting_weights"), local.pop("last_batch")) == ("net", "keep")
     earlier = config | {"task": config["task"] | {"init_args": task}, "local": local}
@@ -157,7 +157,7 @@ def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     runs = planned_runs(table, [cell])
     assert [run.seed for run in runs] == [2077, 2078, 2079, 2080, 2081]
     for planned in runs:
-        config = planned.setting.build(planned.seed).described()
+        config = planned.setting.build(planned.seed).to_dict()
         assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (planned.seed, [planned.seed])
         assert planned.key == result_key(config)  # though the command was parsed for the first seed alone
 
@@ -312,7 +312,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("layercfll", "there is no table 'layercfll'; there are fedgroup-3, flexcfl-1,"),
         ("tables", "stocfl-5, layercfl, which-method, summary"),
@@ -335,10 +335,10 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
     ],
 )
 def test_options_without_effect_and_unknown_names_are_refused(
-    words: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     assert main([*words.split(), "--out", str(tmp_path / "out")]) == 2
-    assert told in capsys.readouterr().err.replace("\n", " ")
+    assert message in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "out").exists()
 
 

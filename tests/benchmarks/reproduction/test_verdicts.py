@@ -110,12 +110,12 @@ def test_a_section_says_how_long_a_run_takes_where_that_is_why_it_has_not_run():
     table = load_table("stocfl-2")
     cells = [cell for cell in table.cells if cell.experiment == table.cells[0].experiment]
     assert len(cells) == 4
-    told = [Judged(cell, {}, "not run", why_open(table, cell), False) for cell in cells]
-    assert _section(table, cells[0].experiment, told)[-2] == (  # clients of StoCFL train two models
+    open_cells = [Judged(cell, {}, "not run", why_open(table, cell), False) for cell in cells]
+    assert _section(table, cells[0].experiment, open_cells)[-2] == (  # clients of StoCFL train two models
         "Not run: a run takes about 1 core-hours without a GPU (FedAvg, IFCA, CFL); "
         "a run takes about 2 core-hours without a GPU (StoCFL)."
     )
-    one = [judged for judged in told if judged.cell.method != "StoCFL"]
+    one = [judged for judged in open_cells if judged.cell.method != "StoCFL"]
     assert _section(table, cells[0].experiment, one)[-2] == "Not run: a run takes about 1 core-hours without a GPU."
-    soon = [replace(judged, reason=NOT_YET) for judged in told]
+    soon = [replace(judged, reason=NOT_YET) for judged in open_cells]
     assert not any(line.startswith("Not run") for line in _section(table, cells[0].experiment, soon))

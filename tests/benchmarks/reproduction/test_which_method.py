@@ -223,9 +223,9 @@ def test_what_the_page_says_of_choosing_anew_is_that_of_its_runs():
     found = {(e.data, e.system, e.variant): e for e in entries(PROTOCOL, Ledger.read(COMMITTED))}
     means = [found["Shifting MNIST", "IFCA", variant] for variant in ("choose anew", "best")]
     accuracies = [interval([row["test_accuracy"] for row in entry.rows.values()]) for entry in means]
-    told = [f"{one.mean:.1f} ± {one.margin:.1f}" for one in accuracies]
+    shown = [f"{one.mean:.1f} ± {one.margin:.1f}" for one in accuracies]
     page = COMMITTED.with_suffix(".md").read_text()
-    assert re.findall(r"^\| IFCA,? who.* \| (.*) \|$", page, flags=re.MULTILINE) == [told[1], told[0]]
+    assert re.findall(r"^\| IFCA,? who.* \| (.*) \|$", page, flags=re.MULTILINE) == [shown[1], shown[0]]
 
 
 def test_nothing_is_reported_before_all_trials_are_over():
@@ -304,8 +304,8 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     ledger = ledger_of(ACCURACY, VALIDATION)
     (tmp_path / "which_method").mkdir()
     (tmp_path / "which_method" / "in_short.txt").write_text("By hand.\n")
-    told = write_page(tmp_path / "which_method", SMALL, ledger)
-    assert told.endswith(" runs, 6 of 6 cells")
+    shown = write_page(tmp_path / "which_method", SMALL, ledger)
+    assert shown.endswith(" runs, 6 of 6 cells")
     page = (tmp_path / "which_method.md").read_text()
     # 79 - 60 and 83 - 62: mean 20, standard deviation sqrt(2), t(0.975, 1) = 12.706, so 12.706 * sqrt(2) / sqrt(2)
     assert "| StoCFL | 81.0 | +20.00 ± 12.71 |  |  | 50.0 | 2 |" in page

@@ -24,11 +24,11 @@ from lit_cfl.engines.chain.scorer import ChainScorer
 from lit_cfl.engines.chain.stack import Stack, least_lanes
 from lit_cfl.engines.chain.tables import CohortExamples
 from lit_cfl.engines.chain.updates import Training
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import Scorer
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
@@ -39,7 +39,7 @@ _CHECKED = 8  # examples that a chain is checked with
 _RUNGS = 1  # padded sizes per octave in dual form: more of them would make many small stacks
 
 
-class ChainLoop(ClientLoop):
+class ChainWay(TrainingWay):
     """Trains the clients in stacks of equal shapes, or client by client in compiled code (`compiled.py`).
 
     Under plain SGD the first layer is in dual form if that is cheaper (`dual_pays`). A client's bits depend on neither

@@ -9,16 +9,16 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import send
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision, compute_dtype
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
 from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, compute_stacked_gradients, find_large, split_into_stacks
 from lit_cfl.engines.stacked.lane_memory import lane_bytes
 from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
+from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
-from lit_cfl.engines.stacked.steps import Lanes, LaneWork, Steps
+from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
@@ -26,7 +26,7 @@ from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 _CALL_PARAMETERS = 8e6  # parameters of a model; a GPU updates them in the time of launching a step: an estimate
 
 
-class StackLoop(ClientLoop):
+class StackWay(TrainingWay):
     """Trains the clients of a cohort in `plan.lanes` lanes. A free lane loads the next client.
 
     Lanes, tables and examples are stored in the same tensors from fit to fit, so that the steps can be captured as CUDA
