@@ -23,7 +23,7 @@ ENTRIES = ("", "__main__")  # `lit_cfl/__init__.py` and `python -m lit_cfl` impo
 Imports = dict[str, set[str]]
 
 
-def modules() -> dict[str, Path]:
+def find_modules() -> dict[str, Path]:
     """Returns each module's file by its dotted name."""
     found = {}
     for package, folder in SOURCES.items():
@@ -33,13 +33,13 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports() -> Imports:
+def read_imports() -> Imports:
     """Returns what each module imports: our modules, and other packages with the names taken from them."""
-    known = modules()
-    return {name: set(imported(file.read_text("utf-8"), known)) for name, file in known.items()}
+    known = find_modules()
+    return {name: set(list_imported_names(file.read_text("utf-8"), known)) for name, file in known.items()}
 
 
-def imported(source: str, known: Mapping[str, Path]) -> Iterator[str]:
+def list_imported_names(source: str, known: Mapping[str, Path]) -> Iterator[str]:
     """Yields the dotted names that a source imports, including imports inside functions."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -57,7 +57,7 @@ def part_of(module: str) -> str:
     return apart[0] if apart else inside.partition(".")[0]
 
 
-def parts(found: Imports) -> Imports:
+def group_by_part(found: Imports) -> Imports:
     """Returns the other parts that each part imports."""
     between: Imports = {}
     for module, used in found.items():
@@ -68,7 +68,7 @@ def parts(found: Imports) -> Imports:
     return between
 
 
-def circle(between: Imports) -> list[str]:
+def find_cycle(between: Imports) -> list[str]:
     """Returns the names of one import cycle, the first repeated at the end; empty if there is none."""
     try:
         TopologicalSorter(between).prepare()
@@ -84,7 +84,7 @@ def layers_of_the_page() -> dict[str, list[str]]:
     return {layer.strip(): re.findall(r"`([^`]+)`", cell) for layer, cell in rows}
 
 
-def arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+def choose_arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     """Returns the imports between parts that do not follow from others, except those of the lowest layer."""
     lowest = list(layers.values())[-1]
     below: Imports = {}
@@ -98,7 +98,7 @@ def arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str,
     )
 
 
-def rows_of_parts(layers: Mapping[str, list[str]], between: Imports) -> list[tuple[str, list[str]]]:
+def arrange_rows(layers: Mapping[str, list[str]], between: Imports) -> list[tuple[str, list[str]]]:
     """Returns the rows of the picture from lowest to highest, each with the name of its layer."""
     (lowest, basics), *above = reversed(layers.items())
     half = len(basics) // 2
@@ -111,7 +111,7 @@ def rows_of_parts(layers: Mapping[str, list[str]], between: Imports) -> list[tup
     return found
 
 
-def positions(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -> dict[str, float]:
+def place_parts(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -> dict[str, float]:
     """Returns a horizontal position in [0, 1] for each part: evenly spaced in its row, ordered by its neighbours' mean.
 
     A part that is alone in its row is shifted slightly to the left or right, so that no arrow runs behind it.
@@ -131,9 +131,9 @@ def draw(path: Path) -> None:
     """Draws the layers as bands, highest on top, and stores a description of the drawing in the PNG's metadata."""
     from matplotlib.figure import Figure
 
-    between, layers = parts(imports()), layers_of_the_page()
-    drawn, rows = arrows(between, layers), rows_of_parts(layers, between)
-    spread = positions(rows, drawn)
+    between, layers = group_by_part(read_imports()), layers_of_the_page()
+    drawn, rows = choose_arrows(between, layers), arrange_rows(layers, between)
+    spread = place_parts(rows, drawn)
     place = {name: (spread[name], height) for height, (_, row) in enumerate(rows) for name in row}
     figure = Figure(figsize=(11, 0.5 * len(rows)), layout="constrained")
     axes = figure.add_subplot(xlim=(-0.17, 1), ylim=(-0.5, len(rows) - 0.5))
@@ -153,10 +153,10 @@ def draw(path: Path) -> None:
     box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#4477aa"}
     for name, (x, y) in place.items():
         axes.text(x, y, name, ha="center", va="center", fontsize=10, bbox=box, zorder=3)
-    figure.savefig(path, dpi=110, metadata={"Description": described(layers, drawn), "Software": None})
+    figure.savefig(path, dpi=110, metadata={"Description": describe_drawing(layers, drawn), "Software": None})
 
 
-def described(layers: Mapping[str, list[str]], drawn: list[tuple[str, str]]) -> str:
+def describe_drawing(layers: Mapping[str, list[str]], drawn: list[tuple[str, str]]) -> str:
     """Describes the contents of the picture as JSON."""
     return json.dumps({"layers": layers, "arrows": drawn})
 

@@ -158,7 +158,7 @@ RULES: dict[str, Callable[[Updates], int]] = {
 }
 
 
-def updates_of(name: str, seed: int) -> Updates:
+def compute_updates(name: str, seed: int) -> Updates:
     shape, rate, local = SYNTHETIC if name.startswith("synthetic") else IMAGES
 
     def task() -> Classification:
@@ -170,11 +170,11 @@ def updates_of(name: str, seed: int) -> Updates:
     return Updates(prepared.engine.at(0, prepared.data), prepared.data, seed)
 
 
-def rows(known: set[tuple[str, ...]]) -> Iterator[dict[str, object]]:
+def apply_rules(known: set[tuple[str, ...]]) -> Iterator[dict[str, object]]:
     for name, (true, _) in DATA.items():
         for seed in SEEDS:
             missing = [rule for rule in RULES if (name, str(seed), rule) not in known]
-            updates = updates_of(name, seed) if missing else None
+            updates = compute_updates(name, seed) if missing else None
             for rule in missing:
                 yield {"data": name, "seed": seed, "rule": rule, "true": true, "found": RULES[rule](updates)}
 
@@ -191,7 +191,7 @@ def main() -> None:
         writer = csv.DictWriter(file, columns)
         if not known:
             writer.writeheader()
-        for row in rows({(row["data"], row["seed"], row["rule"]) for row in known}):
+        for row in apply_rules({(row["data"], row["seed"], row["rule"]) for row in known}):
             writer.writerow(row)
             file.flush()
     with out.open(newline="") as file:

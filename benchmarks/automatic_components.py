@@ -33,7 +33,7 @@ MIXTURE = ([150], 0.1, LocalTraining(1, 10))
 KEY, COLUMNS = ("data", "seed", "number"), ("true", "models", "accuracy")
 
 
-def cell(name: str, seed: int, number: str) -> Iterator[Row]:
+def run_cell(name: str, seed: int, number: str) -> Iterator[Row]:
     true, make = ALL[name]
     shape, rate, local = MIXTURE if name in MIXTURES else SYNTHETIC if name.startswith("synthetic") else IMAGES
     labels = 2 if name in MIXTURES else 10
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=list(ALL), choices=list(ALL))
     given = parser.parse_args()
     wanted = product(given.data, given.seeds, ("1", "true", "auto"))
-    for rows in run_cells(given.out, KEY, COLUMNS, wanted, cell):
+    for rows in run_cells(given.out, KEY, COLUMNS, wanted, run_cell):
         print(", ".join(str(value) for value in rows[0].values()), flush=True)
 
 

@@ -35,7 +35,7 @@ KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "m
 
 
 @cache
-def options(data: str, system: str) -> tuple[str, ...]:
+def read_options(data: str, system: str) -> tuple[str, ...]:
     """Returns the chosen options as command-line words, from the results of the page."""
     grid = {**PROTOCOL["common"], **PROTOCOL["systems"][system]["options"]}
     with (ROOT / "docs" / "which_method" / "results.csv").open(newline="") as file:
@@ -50,18 +50,18 @@ def options(data: str, system: str) -> tuple[str, ...]:
 
 
 @cache
-def pool(data: str) -> Examples:
+def load_examples(data: str) -> Examples:
     """Loads a data set's examples, which do not depend on the seed."""
     return load_experiment(PROTOCOL["data"][data]["config"]).data.examples
 
 
-def cell(data: str, system: str, number: str, seed: int) -> Iterator[Row]:
+def run_cell(data: str, system: str, number: str, seed: int) -> Iterator[Row]:
     begun = perf_counter()
-    words = ["--algorithm", system, *options(data, system), "--seed", str(seed)]
+    words = ["--algorithm", system, *read_options(data, system), "--seed", str(seed)]
     if number != "-":
         words += ["--algorithm.num_clusters", str(PROTOCOL["data"][data]["clusters"] if number == "true" else number)]
     experiment = load_experiment(PROTOCOL["data"][data]["config"], words)
-    experiment.data.examples = pool(data)
+    experiment.data.examples = load_examples(data)
     prepared = experiment.prepare(seed)
     *_, last = prepared.rounds()
     clients = last.data.population
@@ -76,12 +76,12 @@ def cell(data: str, system: str, number: str, seed: int) -> Iterator[Row]:
     }
 
 
-def rates(data: str) -> list[str]:
+def list_rates(data: str) -> list[str]:
     """Returns the learning rates chosen by the systems that determine the number before the first round."""
-    return sorted({options(data, system)[1] for system in SYSTEMS if system != "FLHC"})
+    return sorted({read_options(data, system)[1] for system in SYSTEMS if system != "FLHC"})
 
 
-def number(data: str, rate: str, seed: int) -> Iterator[Row]:
+def determine_number(data: str, rate: str, seed: int) -> Iterator[Row]:
     words = [
         "--algorithm",
         "IFCA",
@@ -93,20 +93,20 @@ def number(data: str, rate: str, seed: int) -> Iterator[Row]:
         "auto",
     ]
     experiment = load_experiment(PROTOCOL["data"][data]["config"], words)
-    experiment.data.examples = pool(data)
+    experiment.data.examples = load_examples(data)
     prepared = experiment.prepare(seed)
     work = prepared.engine.at(0, prepared.data)
     decided, _ = experiment.algorithm.decide_number(work, generator(seed, "init", 0))
     yield {"found": decided.num_clusters}
 
 
-def wanted(seeds: list[int], systems: list[str], data: list[str]) -> Iterator[tuple[str, str, str, int]]:
+def list_cells(seeds: list[int], systems: list[str], data: list[str]) -> Iterator[tuple[str, str, str, int]]:
     """Yields the cells, seed by seed over all data sets."""
     for seed, system, name in product(seeds, ["FedAvg", *systems], data):
         yield from ((name, system, number, seed) for number in (("-",) if system == "FedAvg" else ("auto", "true")))
 
 
-def tables(path: Path) -> str:
+def format_tables(path: Path) -> str:
     """Makes a table per system: `auto` against the true number and FedAvg, over the seeds that all three have."""
     with path.open(newline="") as file:
         found = {(row["data"], row["system"], row["number"], row["seed"]): row for row in csv.DictReader(file)}
@@ -142,14 +142,14 @@ def main() -> None:
     parser.add_argument("--numbers", action="store_true")
     given = parser.parse_args()
     if given.tables:
-        print(tables(given.out))
+        print(format_tables(given.out))
         return
     if given.numbers:
-        cells = ((data, rate, seed) for data in given.data for seed in given.seeds for rate in rates(data))
-        for rows in run_cells(given.out, ("data", "rate", "seed"), ("found",), cells, number):
+        cells = ((data, rate, seed) for data in given.data for seed in given.seeds for rate in list_rates(data))
+        for rows in run_cells(given.out, ("data", "rate", "seed"), ("found",), cells, determine_number):
             print(", ".join(str(value) for value in rows[0].values()), flush=True)
         return
-    for rows in run_cells(given.out, KEY, COLUMNS, wanted(given.seeds, given.systems, given.data), cell):
+    for rows in run_cells(given.out, KEY, COLUMNS, list_cells(given.seeds, given.systems, given.data), run_cell):
         print(", ".join(str(value) for value in rows[0].values()), flush=True)
 
 

@@ -53,15 +53,15 @@ def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
     with TemporaryDirectory(prefix="border-case-") as temporary:
         case = Path(temporary) / folder.name
         shutil.copytree(folder, case)
-        environment = os.environ | {"PATH": f"{_with_command(Path(temporary))}:{os.environ['PATH']}"}
+        environment = os.environ | {"PATH": f"{_make_command_folder(Path(temporary))}:{os.environ['PATH']}"}
         environment |= {"PYTHONPATH": str(ROOT), "WANDB_MODE": "disabled", "HOME": temporary}
         try:
             if (case / "make.py").is_file():
                 _run([sys.executable, "make.py"], case, environment, seconds)
-            done = _run(_command_of(case), case, environment, seconds)
+            done = _run(_read_command(case), case, environment, seconds)
         except subprocess.TimeoutExpired:
             return CaseOutcome(folder.name, None, f"it took more than {seconds:g} s")
-        return CaseOutcome(folder.name, done.returncode, what_is_seen(done.stdout))
+        return CaseOutcome(folder.name, done.returncode, select_output(done.stdout))
 
 
 def _run(
@@ -80,7 +80,7 @@ def _run(
     )
 
 
-def _with_command(folder: Path) -> Path:
+def _make_command_folder(folder: Path) -> Path:
     """Creates a folder with this checkout's `lit-cfl` command."""
     command = folder / "bin" / "lit-cfl"
     command.parent.mkdir()
@@ -89,7 +89,7 @@ def _with_command(folder: Path) -> Path:
     return command.parent
 
 
-def _command_of(case: Path) -> list[str]:
+def _read_command(case: Path) -> list[str]:
     script = case / "run.sh"
     if script.is_file():
         wanted = re.search(r"bash run\.sh (\S+)", script.read_text("utf-8"))
@@ -100,20 +100,20 @@ def _command_of(case: Path) -> list[str]:
     return ["lit-cfl", "run", "--config", config.name, "--run_dir", "run-of-the-case"]
 
 
-def what_is_seen(output: str) -> str:
+def select_output(output: str) -> str:
     """Picks the relevant part of an output: the error, or the notices and the scores, or else the last lines."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("lit-cfl: error: ")]
     if errors:
-        return _cut(errors[-1])
+        return _shorten(errors[-1])
     if any(line.startswith("Traceback ") for line in lines):
-        return _cut(f"TRACEBACK: {lines[-1]}")
+        return _shorten(f"TRACEBACK: {lines[-1]}")
     notes = [line for line in lines if line.startswith("Note: ")]
     scores = [f"{row[1]} {row[2]}" for line in lines if (row := _SCORES.match(line))]
-    return _cut(" | ".join([*notes, *scores] or lines))
+    return _shorten(" | ".join([*notes, *scores] or lines))
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

@@ -26,25 +26,25 @@ def run_cells(
     """
     for cell in wanted:
         name = dict(zip(key, map(str, cell), strict=True))
-        rows = [row for row in _read(path) if name.items() <= row.items()]
+        rows = [row for row in _read_rows(path) if name.items() <= row.items()]
         if not rows:
-            rows = [name | {column: _text(row.get(column)) for column in columns} for row in run(*cell)]
-            _add(path, (*key, *columns), rows)
+            rows = [name | {column: _format_value(row.get(column)) for column in columns} for row in run(*cell)]
+            _append_rows(path, (*key, *columns), rows)
         yield rows
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _read(path: Path | None) -> list[Row]:
+def _read_rows(path: Path | None) -> list[Row]:
     if path is None or not path.exists():
         return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def _add(path: Path | None, columns: Sequence[str], rows: list[Row]) -> None:
+def _append_rows(path: Path | None, columns: Sequence[str], rows: list[Row]) -> None:
     if path is None:
         return
     new = not path.exists()

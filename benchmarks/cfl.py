@@ -41,7 +41,7 @@ ROUNDS, CLIENTS = 60, 20
 EPS1, EPS2 = 0.1, 0.6  # u falls from 0.54 to 0.04 in 40 rounds of the joint model, v from 1.4 to 1.2
 
 
-def experiment(linkage: Linkage, seed: int) -> Experiment:
+def build_experiment(linkage: Linkage, seed: int) -> Experiment:
     module = MNIST(partition=IID(CLIENTS, test=0.5), skew=LabelShifts())
 
     def task() -> Classification:
@@ -60,9 +60,9 @@ def experiment(linkage: Linkage, seed: int) -> Experiment:
     )
 
 
-def cell(linkage: Linkage, seed: int) -> Iterator[Row]:
+def run_cell(linkage: Linkage, seed: int) -> Iterator[Row]:
     """Yields one row per round and cluster."""
-    prepared = experiment(linkage, seed).prepare(seed)
+    prepared = build_experiment(linkage, seed).prepare(seed)
     algorithm = prepared.experiment.algorithm
     for r in prepared.rounds():
         found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index)
@@ -78,7 +78,7 @@ def cell(linkage: Linkage, seed: int) -> Iterator[Row]:
             )
 
 
-def line(rows: list[Row]) -> str:
+def format_row(rows: list[Row]) -> str:
     """Formats a cell's row of the printed table."""
     known: set[str] = {"0"}
     splits = []
@@ -103,8 +103,8 @@ def main() -> None:
     shown = [*CELL, "splits (round: u, v)", "clusters", "ARI", "accuracy"]
     print(f"| {' | '.join(shown)} |\n|{'---|' * len(shown)}", flush=True)
     wanted = product(options.linkage, options.seeds)
-    for rows in run_cells(options.out, CELL, COLUMNS, wanted, cell):
-        print(line(rows), flush=True)
+    for rows in run_cells(options.out, CELL, COLUMNS, wanted, run_cell):
+        print(format_row(rows), flush=True)
 
 
 if __name__ == "__main__":

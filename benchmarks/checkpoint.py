@@ -18,12 +18,12 @@ import torch
 from lit_cfl.storage.checkpoint import Checkpoint
 
 
-def written(folder: Path, since: dict[Path, int]) -> int:
+def count_written_bytes(folder: Path, since: dict[Path, int]) -> int:
     """Returns the number of bytes in files that are new or changed."""
     return sum(f.stat().st_size for f in folder.rglob("*.pt") if since.get(f) != f.stat().st_mtime_ns)
 
 
-def stamps(folder: Path) -> dict[Path, int]:
+def read_stamps(folder: Path) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for file in folder.rglob("*.pt")}
 
 
@@ -42,10 +42,10 @@ def main() -> None:
         folder, times, sizes = Path(name), [], []
         checkpoint = Checkpoint(folder)
         for number in range(options.saves + 1):
-            before, begun = stamps(folder), perf_counter()
+            before, begun = read_stamps(folder), perf_counter()
             checkpoint.save({"round": number}, {"models": models})
             times.append(perf_counter() - begun)
-            sizes.append(written(folder, before))
+            sizes.append(count_written_bytes(folder, before))
             cohort = torch.randperm(options.clients, generator=rng)[: options.cohort].tolist()
             models = models | {client: models[client] + 1 for client in cohort}
         rows.append(("first save", times[0], sizes[0]))

@@ -29,20 +29,20 @@ MEASURED = ("function", "size", "seconds", "peak MiB")
 ERRORS = ("columns", "sketch_dim", "1/sqrt", "error within", "error across", "greatest", "ms a row")
 
 
-def anonymous_mib() -> float:
+def measure_anonymous_mib() -> float:
     """Returns this process's memory in MiB, excluding pages of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
 
 
 @contextmanager
-def peak_memory() -> Iterator[dict[str, float]]:
+def measure_peak_memory() -> Iterator[dict[str, float]]:
     """Fills in `mib`, sampled every 5 ms; the measured functions hold their tensors far longer."""
-    before, done, found = anonymous_mib(), Event(), {"mib": 0.0}
+    before, done, found = measure_anonymous_mib(), Event(), {"mib": 0.0}
 
     def watch() -> None:
         while not done.wait(0.005):
-            found["mib"] = max(found["mib"], anonymous_mib() - before)
+            found["mib"] = max(found["mib"], measure_anonymous_mib() - before)
 
     watcher = Thread(target=watch)
     watcher.start()
@@ -53,23 +53,23 @@ def peak_memory() -> Iterator[dict[str, float]]:
         watcher.join()
 
 
-def rows_of(n: int, columns: int, rng: torch.Generator, scale: Tensor | float = 1.0) -> Tensor:
+def draw_updates(n: int, columns: int, rng: torch.Generator, scale: Tensor | float = 1.0) -> Tensor:
     """Draws updates `[n, columns]` of four groups, with cosines of about 0.7 within and 0 across groups."""
     groups = torch.randn(NUM_GROUPS, columns, generator=torch.Generator().manual_seed(1))
     noise = torch.randn(n, columns, generator=rng).mul_(0.65)
     return noise.add_(groups[torch.arange(n) % NUM_GROUPS]).mul_(scale)
 
 
-def mapped_rows(file: Path, n: int, columns: int) -> Tensor:
+def map_rows(file: Path, n: int, columns: int) -> Tensor:
     rows = torch.from_file(str(file), shared=True, size=n * columns).view(n, columns)
     rng = torch.Generator().manual_seed(0)
     for start in range(0, n, 40):  # a multiple of the number of groups
         part = rows[start : start + 40]
-        part.copy_(rows_of(len(part), columns, rng))
+        part.copy_(draw_updates(len(part), columns, rng))
     return rows
 
 
-def on_rows(rows: Tensor, l1_columns: int) -> dict[str, Callable[[], object]]:
+def list_row_functions(rows: Tensor, l1_columns: int) -> dict[str, Callable[[], object]]:
     n, columns = rows.shape
     directions = rows[:NUM_GROUPS].clone()
     labels = torch.arange(n) % NUM_GROUPS
@@ -88,8 +88,8 @@ def on_rows(rows: Tensor, l1_columns: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def on_pairs(n: int) -> dict[str, Callable[[], object]]:
-    sketched = rows_of(n, 512, torch.Generator().manual_seed(0))
+def list_pair_functions(n: int) -> dict[str, Callable[[], object]]:
+    sketched = draw_updates(n, 512, torch.Generator().manual_seed(0))
     similarity, labels = clustering.cosine_similarity(sketched), torch.arange(n) % NUM_GROUPS
     apart = clustering.distances(sketched, "l2")
     cuts = {
@@ -105,24 +105,24 @@ def on_pairs(n: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def measured(functions: dict[str, Callable[[], object]], size: str, only: list[str]) -> Iterator[Row]:
+def measure(functions: dict[str, Callable[[], object]], size: str, only: list[str]) -> Iterator[Row]:
     for name, function in functions.items():
         if only and not any(name.startswith(wanted) for wanted in only):
             continue
-        with peak_memory() as memory:
+        with measure_peak_memory() as memory:
             begun = perf_counter()
             function()
             seconds = perf_counter() - begun
         yield {"function": name, "size": size, "seconds": round(seconds, 2), "peak MiB": round(memory["mib"])}
 
 
-def sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -> Iterator[Row]:
+def measure_sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -> Iterator[Row]:
     """Yields root mean square and maximum errors of a cosine, for columns of equal and of very different scales."""
     rng = torch.Generator().manual_seed(0)
     uneven = torch.randn(columns, generator=rng).mul_(2).exp_()  # 1 column in 100 is 100 times the median
     upper = torch.triu_indices(n, n, 1)
     for name, scale in (("even", 1.0), ("uneven", uneven)):
-        rows = rows_of(n, columns, rng, scale)
+        rows = draw_updates(n, columns, rng, scale)
         exact = clustering.cosine_similarity(rows)[upper[0], upper[1]]
         for dim in dims:
             begun = perf_counter()
@@ -153,13 +153,13 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads; {options.clients:,} clients x {options.columns:,} columns, float32")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         begun = perf_counter()
-        rows = mapped_rows(Path(name) / "rows", options.clients, options.columns)
+        rows = map_rows(Path(name) / "rows", options.clients, options.columns)
         print(f"file of {rows.nbytes / 2**30:.1f} GiB written in {perf_counter() - begun:.0f} s")
         size = f"{options.clients:,} x {options.columns:,}"
-        table = print_rows(MEASURED, measured(on_rows(rows, options.l1_columns), size, options.only))
+        table = print_rows(MEASURED, measure(list_row_functions(rows, options.l1_columns), size, options.only))
     pairs = f"{options.clients:,} x {options.clients:,}"
-    table += print_rows(MEASURED, measured(on_pairs(options.clients), pairs, options.only))
-    errors = print_rows(ERRORS, sketch_errors(options.columns, options.sketch_dims))
+    table += print_rows(MEASURED, measure(list_pair_functions(options.clients), pairs, options.only))
+    errors = print_rows(ERRORS, measure_sketch_errors(options.columns, options.sketch_dims))
     if options.json:
         options.json.write_text(json.dumps({"functions": table, "sketch": errors}, indent=1))
 

@@ -32,8 +32,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from kills import in_child
-from same_files import content, differences
+from kills import run_in_child
+from same_files import find_differences, read_content
 
 from lit_cfl.datamodules.cache import read_or_make
 from lit_cfl.errors import InputError
@@ -73,7 +73,7 @@ FAULTS = ("different", "traceback", "unnamed")
 Outcome = tuple[str, str]  # one of the five words above, and the output
 
 
-def hurt(file: Path, damage: str, other: Path, rng: random.Random) -> None:
+def damage_file(file: Path, damage: str, other: Path, rng: random.Random) -> None:
     """Damages a file; `other` is another run's file of that name."""
     size = file.stat().st_size
     if damage == "flip" and size:
@@ -90,7 +90,7 @@ def hurt(file: Path, damage: str, other: Path, rng: random.Random) -> None:
         os.truncate(file, 0)
 
 
-def judged(code: int, said: str, file: Path, wrong: Callable[[], list[str]]) -> Outcome:
+def classify_outcome(code: int, said: str, file: Path, wrong: Callable[[], list[str]]) -> Outcome:
     """Classifies the outcome of a command on a directory with one damaged file."""
     if code not in (0, 2) or "Traceback" in said:
         return "traceback", f"exit {code}: {said[-400:]}"
@@ -114,19 +114,19 @@ class Runs:
         self.output, self.it = folder / "output.txt", folder / "it"
         folder.mkdir()
         for part, seed, rows in (("whole", 1, None), ("half", 1, 2), ("young", 1, 0), ("whole-2", 2, None)):
-            self._make(folder / part, seed, rows)
+            self._make_run(folder / part, seed, rows)
         for part, rows in (("half-2", 2), ("young-2", 0)):
-            self._make(folder / part, 2, rows)
-        self.said = {"whole": self._said(folder / "whole")}
+            self._make_run(folder / part, 2, rows)
+        self.said = {"whole": self._evaluate(folder / "whole")}
 
-    def _make(self, path: Path, seed: int, rows: int | None) -> None:
+    def _make_run(self, path: Path, seed: int, rows: int | None) -> None:
         words = ["run", *RUNS[self.name], "--seed", str(seed), "--run_dir", str(path)]
-        code = in_child(words, self.output, partial(_killed_at, rows) if rows is not None else lambda: None)
+        code = run_in_child(words, self.output, partial(_kill_at_row, rows) if rows is not None else lambda: None)
         if code != (0 if rows is None else -signal.SIGKILL):
             raise RuntimeError(f"{path} ended with {code}: {self.output.read_text()}")
 
-    def _said(self, path: Path) -> str:
-        if in_child(["evaluate", str(path)], self.output, lambda: None):
+    def _evaluate(self, path: Path) -> str:
+        if run_in_child(["evaluate", str(path)], self.output, lambda: None):
             raise RuntimeError(self.output.read_text())
         return self.output.read_text()
 
@@ -135,22 +135,22 @@ class Runs:
         command = rng.choice(["resume", "evaluate"]) if part == "whole" else "resume"
         shutil.rmtree(self.it, ignore_errors=True)
         shutil.copytree(self.folder / part, self.it)
-        file, damage = _drawn(self.it, self.folder / f"{part}-2", rng)
-        hurt(self.it / file, damage, self.folder / f"{part}-2" / file, rng)
+        file, damage = _draw_damage(self.it, self.folder / f"{part}-2", rng)
+        damage_file(self.it / file, damage, self.folder / f"{part}-2" / file, rng)
         words = ["run", "--resume", str(self.it)] if command == "resume" else ["evaluate", str(self.it)]
-        code = in_child(words, self.output, lambda: None)
-        outcome = judged(code, self.output.read_text(), self.it / file, partial(self._wrong, command))
+        code = run_in_child(words, self.output, lambda: None)
+        outcome = classify_outcome(code, self.output.read_text(), self.it / file, partial(self._find_faults, command))
         return f"{self.name} {part} {command}: {damage} {file}", outcome
 
-    def _wrong(self, command: str) -> list[str]:
+    def _find_faults(self, command: str) -> list[str]:
         if command == "evaluate":
             return [] if self.output.read_text() == self.said["whole"] else ["other scores"]
         parts = [path for path in (self.it, self.it / "baseline") if path.exists()]
         unfit = [f"{part} does not fit its SHA256SUMS" for part in parts if find_changed(part) != []]
-        return unfit or differences(self.it, self.folder / "whole")
+        return unfit or find_differences(self.it, self.folder / "whole")
 
 
-def _killed_at(rows: int) -> None:
+def _kill_at_row(rows: int) -> None:
     """Makes this process kill itself when a run is about to write a row, after `rows` rows."""
     add_row = RunDirectory.add_row
 
@@ -162,7 +162,7 @@ def _killed_at(rows: int) -> None:
     RunDirectory.add_row = dying  # type: ignore[method-assign,assignment]
 
 
-def _drawn(path: Path, other: Path, rng: random.Random) -> tuple[Path, str]:
+def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str]:
     """Draws a file and its damage; first draws a kind of file, so that many pictures do not dominate."""
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*")):
@@ -199,7 +199,7 @@ class Cache:
         shutil.copytree(self.folder, self.it)
         name = rng.choice(sorted(file.name for file in (self.it / self.entry).iterdir()))
         file, damage = self.it / self.entry / name, rng.choice(DAMAGES)
-        hurt(file, damage, self.it / self.other / name, rng)
+        damage_file(file, damage, self.it / self.other / name, rng)
         what = f"cache: {damage} {name}"
         try:
             found = self._read(self.it, "it")
@@ -209,7 +209,7 @@ class Cache:
             return what, ("traceback", repr(error))
         expected = _arrays("it")
         same = found.keys() == expected.keys() and all(np.array_equal(found[key], expected[key]) for key in expected)
-        left = differences(self.it, self.folder)
+        left = find_differences(self.it, self.folder)
         return what, ("healed", "") if same and not left else ("different", "; ".join(left))
 
 
@@ -225,59 +225,59 @@ class Study:
         self.folder, self.it, self.output = folder, folder / "it", folder / "output.txt"
         folder.mkdir()
         for name, seed in (("whole", 1), ("whole-2", 2)):
-            self._make(folder / name, seed)
+            self._make_run(folder / name, seed)
 
-    def _make(self, path: Path, seed: int) -> None:
+    def _make_run(self, path: Path, seed: int) -> None:
         file = path.parent / f"{path.name}.yaml"
         space = {"algorithm.eta_g": {"uniform": [0.0, 0.3]}}
         file.write_text(yaml.safe_dump({"name": "small", "base": "quickstart", "space": space, "num_repeats": 0}))
         base = self.folder / f"base-{seed}.yaml"
         words = ["run", *RUNS["fedgroup"], "--baseline", "null", "--rounds", "2", "--seed", str(seed)]
-        if in_child([*words, "--run_dir", str(self.folder / f"run-{seed}")], self.output, lambda: None):
+        if run_in_child([*words, "--run_dir", str(self.folder / f"run-{seed}")], self.output, lambda: None):
             raise RuntimeError(self.output.read_text())
         shutil.copy(self.folder / f"run-{seed}" / "config.yaml", base)
         study = yaml.safe_load(file.read_text()) | {"base": str(base), "limits": {"trials": 3}, "search_seed": seed}
         file.write_text(yaml.safe_dump(study))
-        if in_child(["tune", "--config", str(file), "--study_dir", str(path)], self.output, limit=400):
+        if run_in_child(["tune", "--config", str(file), "--study_dir", str(path)], self.output, limit=400):
             raise RuntimeError(self.output.read_text())
         shutil.rmtree(path / "ray", ignore_errors=True)
 
     def trial(self, rng: random.Random) -> tuple[str, Outcome]:
         shutil.rmtree(self.it, ignore_errors=True)
         shutil.copytree(self.folder / "whole", self.it)
-        files = [name for name in sorted(_files(self.it)) if _of_study(name)]
+        files = [name for name in sorted(_list_files(self.it)) if _belongs_to_study(name)]
         tops = rng.choice([[name for name in files if len(name.parts) < 3], [n for n in files if len(n.parts) > 2]])
         file, other = rng.choice(tops), self.folder / "whole-2"
         damage = rng.choice([damage for damage in DAMAGES if damage != "swap" or (other / file).is_file()])
-        hurt(self.it / file, damage, other / file, rng)
-        code = in_child(["tune", "--resume", str(self.it)], self.output, without_ray)
-        outcome = judged(code, self.output.read_text(), self.it / file, self._wrong)
+        damage_file(self.it / file, damage, other / file, rng)
+        code = run_in_child(["tune", "--resume", str(self.it)], self.output, disable_ray)
+        outcome = classify_outcome(code, self.output.read_text(), self.it / file, self._find_faults)
         return f"study: {damage} {file}", outcome
 
-    def _wrong(self) -> list[str]:
+    def _find_faults(self) -> list[str]:
         whole = self.folder / "whole"
-        names = {name for name in _files(self.it) | _files(whole) if _of_study(name)}
-        return [f"{name} differs" for name in sorted(names) if not _equal(self.it / name, whole / name)]
+        names = {name for name in _list_files(self.it) | _list_files(whole) if _belongs_to_study(name)}
+        return [f"{name} differs" for name in sorted(names) if not _are_equal(self.it / name, whole / name)]
 
 
-def _equal(file: Path, other: Path) -> bool:
+def _are_equal(file: Path, other: Path) -> bool:
     try:
-        return content(file) == content(other)
+        return read_content(file) == read_content(other)
     except Exception:  # missing, or of another format
         return False
 
 
-def _files(path: Path) -> set[Path]:
+def _list_files(path: Path) -> set[Path]:
     return {file.relative_to(path) for file in path.rglob("*") if file.is_file()}
 
 
-def _of_study(name: Path) -> bool:
+def _belongs_to_study(name: Path) -> bool:
     if "wandb" in name.parts or "ray" in name.parts:
         return False
     return name.parts[0] != "trials" or name.name in ("trial.json", "summary.json", "metrics.csv", "config.yaml")
 
 
-def without_ray() -> None:
+def disable_ray() -> None:
     """Makes this process open a study of finished trials without starting Ray."""
 
     def trains_nothing(prepared: object, trials: search.Trials, *_: object) -> None:
@@ -290,7 +290,7 @@ def without_ray() -> None:
     search._search = trains_nothing  # type: ignore[assignment]
 
 
-def flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
+def load_flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
     """Loads a checkpoint after flipping one of its bits, or a bit of a file in `rows/` next to it."""
     path = runs.folder / rng.choice(["half", "whole"])
     files = [path / "checkpoint.pt", *sorted(path.glob("rows/*.pt"))[:1]]
@@ -312,19 +312,19 @@ def flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
         return what, ("named" if str(flipped) in str(error) else "unnamed", str(error))
     except Exception as error:  # a damaged file may raise anything; each such error is a fault
         return what, ("traceback", repr(error))
-    return what, ("healed" if _same(found, Checkpoint(path).load()) else "different", "")
+    return what, ("healed" if _are_same(found, Checkpoint(path).load()) else "different", "")
 
 
-def _same(found: object, expected: object) -> bool:
+def _are_same(found: object, expected: object) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         import torch
 
         paths = [Path(folder) / f"{number}.pt" for number in range(2)]
         for path, value in zip(paths, (found, expected), strict=True):
             torch.save(value, path)
-        return paths[0].read_bytes().replace(b"0/", b"1/") == paths[1].read_bytes() or content(paths[0]) == content(
-            paths[1]
-        )
+        return paths[0].read_bytes().replace(b"0/", b"1/") == paths[1].read_bytes() or read_content(
+            paths[0]
+        ) == read_content(paths[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -357,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done_flips = max(0, given.first + len(done) - given.damages)
             for number in range(done_flips, given.flips if runs else 0):
                 rng = random.Random(f"{given.seed} flip {number}")
-                yield "flips of checkpoints", *flipped_checkpoint(runs[number % len(runs)], rng)
+                yield "flips of checkpoints", *load_flipped_checkpoint(runs[number % len(runs)], rng)
 
         for number, (kind, what, (word, said)) in enumerate(drawn(), given.first + len(done) + 1):
             counts[kind, word] += 1

@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tables import fresh, print_rows
+from tables import print_rows, run_in_process
 
 from lit_cfl.metric_names import Row
 
@@ -33,20 +33,24 @@ SMALL_CLIENTS: dict[str, Any] = {
 FASHION, CIFAR = "Fashion-MNIST, 100 clients", "CIFAR-10, 200 clients, 2 rotations"
 
 
-def peak() -> float:
+def measure_peak_mib() -> float:
     """Returns this program's peak memory in MiB; `getrusage` would start from the parent process's peak."""
     status = Path("/proc/self/status").read_text("ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def measured(work: Callable[[], Row]) -> Row:
-    before = peak()
+def measure(work: Callable[[], Row]) -> Row:
+    before = measure_peak_mib()
     begun = perf_counter()
     row = work()
-    return {"seconds": perf_counter() - begun} | row | {"peak MiB": peak(), "above imports MiB": peak() - before}
+    return (
+        {"seconds": perf_counter() - begun}
+        | row
+        | {"peak MiB": measure_peak_mib(), "above imports MiB": measure_peak_mib() - before}
+    )
 
 
-def fashion() -> Row:
+def measure_fashion_mnist() -> Row:
     from lit_cfl.datamodules import FashionMNIST
     from lit_cfl.datamodules.partition import IID
 
@@ -54,10 +58,10 @@ def fashion() -> Row:
         data = FashionMNIST(partition=IID(100)).federated(0)
         return {"clients": data.num_clients, "examples": len(data.examples)}
 
-    return measured(work)
+    return measure(work)
 
 
-def cifar() -> Row:
+def measure_cifar10() -> Row:
     from lit_cfl.datamodules import CIFAR10
     from lit_cfl.datamodules.partition import IID
     from lit_cfl.datamodules.skew import Rotations
@@ -67,10 +71,10 @@ def cifar() -> Row:
         inputs, _ = data.examples.batch(data.train[150])
         return {"clients": data.num_clients, "examples": len(data.examples), "one client": str(tuple(inputs.shape))}
 
-    return measured(work)
+    return measure(work)
 
 
-def population(clients: int) -> Row:
+def measure_population(clients: int) -> Row:
     import torch
 
     from lit_cfl.datamodules import Synthetic
@@ -108,21 +112,27 @@ def population(clients: int) -> Row:
         }
 
     torch.set_num_threads(1)
-    return measured(work)
+    return measure(work)
 
 
-CASES: dict[str, Callable[..., Row]] = {"fashion": fashion, "cifar": cifar, "population": population}
+CASES: dict[str, Callable[..., Row]] = {
+    "fashion": measure_fashion_mnist,
+    "cifar": measure_cifar10,
+    "population": measure_population,
+}
 
 
-def rows(clients: list[int]) -> Iterator[Row]:
+def measure_all(clients: list[int]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         caches = {"LITCFL_CACHE": f"{folder}/ours", "HF_HOME": f"{folder}/theirs"}
         for name, case in ((FASHION, "fashion"), (CIFAR, "cifar")):
             if "LITCFL_DATA" in os.environ:
-                yield {"what": f"{name}, first time"} | fresh(__file__, ["--case", case], caches)
-                yield {"what": f"{name}, again"} | fresh(__file__, ["--case", case], caches)
+                yield {"what": f"{name}, first time"} | run_in_process(__file__, ["--case", case], caches)
+                yield {"what": f"{name}, again"} | run_in_process(__file__, ["--case", case], caches)
     for number in clients:
-        yield {"what": f"synthetic, {number:,} clients"} | fresh(__file__, ["--case", "population", str(number)])
+        yield {"what": f"synthetic, {number:,} clients"} | run_in_process(
+            __file__, ["--case", "population", str(number)]
+        )
 
 
 def main() -> None:
@@ -146,7 +156,7 @@ def main() -> None:
         "peak MiB",
         "above imports MiB",
     ]
-    print_rows(columns, rows(options.clients), options.out)
+    print_rows(columns, measure_all(options.clients), options.out)
 
 
 if __name__ == "__main__":

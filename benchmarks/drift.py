@@ -89,7 +89,7 @@ class Fresh(Shift):
         return replace(data, train=whole.first(sizes), withheld=whole.after(sizes)), None
 
 
-def experiment(algorithm: Algorithm, condition: str, share: float, seed: int) -> Experiment:
+def build_experiment(algorithm: Algorithm, condition: str, share: float, seed: int) -> Experiment:
     shift = (Turn(share), *([Fresh()] if condition == "fresh" else []))
     return Experiment(
         Digits(num_clients=40, rotations=[0, 90, 180, 270], shift=shift),
@@ -136,30 +136,30 @@ class Measuring:
         return self.algorithm.round(state, cohort, work, rng)
 
 
-def curve(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
+def try_thresholds(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
     """Runs a method that does not migrate clients, and scores each metric at each threshold."""
-    prepared = experiment(PLAIN[method], condition, share, seed).prepare(seed)
+    prepared = build_experiment(PLAIN[method], condition, share, seed).prepare(seed)
     measuring = Measuring(PLAIN[method])
     shifts = prepared.experiment.data.shift
     drifted: set[int] = set()
     run: Any = measuring  # has the interface of an algorithm
     for r in rounds(run, prepared.engine, prepared.data, prepared.cohorts, seed=seed, num_rounds=ROUNDS, shifts=shifts):
-        drifted |= moved(r)
+        drifted |= list_moved_clients(r)
     for metric, threshold in product(METRICS, GRID):
         found = [(index, who, far) for index, name, who, far in measuring.found if name == metric]
         alarms = [(index, client) for index, who, far in found for client in who[far > threshold].tolist()]
         tests = [(index, client) for index, who, far in found for client in who[~far.isnan()].tolist()]
-        yield {"metric": metric, "threshold": threshold} | scores(alarms, tests, drifted, 5)
+        yield {"metric": metric, "threshold": threshold} | score_alarms(alarms, tests, drifted, 5)
 
 
-def verdict(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
+def run_default(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
     """Runs a method at its default threshold for migration."""
     algorithm = METHODS[method]
-    prepared = experiment(algorithm, condition, share, seed).prepare(seed)
+    prepared = build_experiment(algorithm, condition, share, seed).prepare(seed)
     drifted: set[int] = set()
     alarms, tests, sent, accuracy = [], [], [], {}
     for r in prepared.rounds():
-        drifted |= moved(r)
+        drifted |= list_moved_clients(r)
         alarms += [(r.index, row["client"]) for row in r.info.tables.get("migrations", [])]
         step = algorithm.step_rounds if isinstance(algorithm, FedDrift) else 1
         of_round = prepared.cohorts.at(r.index, r.data.population, seed) if "loss" in method else r.data.population
@@ -168,16 +168,16 @@ def verdict(method: str, condition: str, share: float, seed: int) -> Iterator[Ro
         if r.number in (START, START + 1, ROUNDS):
             found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index)
             accuracy[r.number] = found.metrics["test/weighted_accuracy"]
-    row = scores(alarms, tests, drifted, 10 if isinstance(algorithm, FedDrift) else 5)
+    row = score_alarms(alarms, tests, drifted, 10 if isinstance(algorithm, FedDrift) else 5)
     row |= {"models": sum(sent[START:]) / (ROUNDS - START)}
     yield row | dict(zip(("before", "at", "end"), accuracy.values(), strict=True))
 
 
-def moved(r: Round) -> set[int]:
+def list_moved_clients(r: Round) -> set[int]:
     return {client for move in r.moves for client in move.clients.tolist()}
 
 
-def scores(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted: set[int], since: int) -> Row:
+def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted: set[int], since: int) -> Row:
     """Scores alarms, each given as (completed rounds, client)."""
     delays: dict[int, int] = {}
     for index, client in sorted(alarms):
@@ -196,46 +196,46 @@ def scores(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted:
     }
 
 
-def chosen_thresholds(rows: list[Row]) -> dict[str, tuple[float, float]]:
+def choose_thresholds(rows: list[Row]) -> dict[str, tuple[float, float]]:
     """Applies the protocol's rule: returns threshold and false alarms per 100 tests of each metric."""
     found = {}
     for metric in METRICS:
-        rates = {t: rate(rows, metric, t) for t in GRID}
+        rates = {t: compute_rate(rows, metric, t) for t in GRID}
         few = [t for t in GRID if rates[t] <= 1] or [min(GRID, key=lambda t: rates[t])]
         found[metric] = few[0], rates[few[0]]
     return found
 
 
-def rate(rows: list[Row], metric: str, threshold: float) -> float:
+def compute_rate(rows: list[Row], metric: str, threshold: float) -> float:
     own = [row for row in rows if row["metric"] == metric and float(row["threshold"]) == threshold]
     return 100 * sum(int(row["alarms"]) for row in own) / sum(int(row["tests"]) for row in own)
 
 
-def summed(rows: list[Row]) -> list[str]:
+def format_sums(rows: list[Row]) -> list[str]:
     """Formats cells: percentage found, delay, and false alarms per 100 tests, over all rows."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     return [f"{100 * found / drifted:.0f}", f"{delay / found:.2f}" if found else "", f"{100 * alarms / tests:.2f}"]
 
 
-def report() -> None:
+def print_report() -> None:
     curve_rows, verdict_rows = read(RESULTS / "drift_curve.csv"), read(RESULTS / "drift.csv")
     print("| metric | threshold | found, % | delay | false alarms per 100 tests | still | fresh |\n|" + "---|" * 7)
     for metric, threshold in product(METRICS, GRID):
         own = [row for row in curve_rows if row["metric"] == metric and float(row["threshold"]) == threshold]
-        by_condition = [summed([row for row in own if row["condition"] == name])[2] for name in CONDITIONS]
-        print(f"| {metric} | {threshold} | {' | '.join(summed(own) + by_condition)} |")
-    print(chosen_thresholds(curve_rows))
+        by_condition = [format_sums([row for row in own if row["condition"] == name])[2] for name in CONDITIONS]
+        print(f"| {metric} | {threshold} | {' | '.join(format_sums(own) + by_condition)} |")
+    print(choose_thresholds(curve_rows))
     draw(curve_rows, Path(__file__).parents[1] / "docs" / "drift.png")
     head = ("method", "data", "found, %", "delay", "false alarms", "models per round", "accuracy before", "at", "end")
     print(f"| {' | '.join(head)} |\n|" + "---|" * len(head))
     for method, condition in product(METHODS, CONDITIONS):
         own = [row for row in verdict_rows if (row["method"], row["condition"]) == (method, condition)]
-        means = [by_share(own, "models", 1), f"{mean(float(row['before']) for row in own):.2f}"]
-        means += [by_share(own, name, 2) for name in ("at", "end")]
-        print(f"| {method} | {condition} | {' | '.join(summed(own) + means)} |")
+        means = [format_by_share(own, "models", 1), f"{mean(float(row['before']) for row in own):.2f}"]
+        means += [format_by_share(own, name, 2) for name in ("at", "end")]
+        print(f"| {method} | {condition} | {' | '.join(format_sums(own) + means)} |")
 
 
-def by_share(rows: list[Row], name: str, digits: int) -> str:
+def format_by_share(rows: list[Row], name: str, digits: int) -> str:
     """Formats the means over seeds for 10, 25 and 50 % of the clients."""
     found = [mean(float(row[name]) for row in rows if float(row["share"]) == share) for share in SHARES]
     return " ".join(f"{value:.{digits}f}" for value in found)
@@ -254,7 +254,7 @@ def draw(rows: list[Row], path: Path) -> None:
     for column, condition in enumerate(CONDITIONS):
         for metric, colour in zip(METRICS, ("tab:blue", "tab:orange", "tab:green"), strict=True):
             own = [row for row in rows if (row["metric"], row["condition"]) == (metric, condition)]
-            points = [curve_point([row for row in own if float(row["threshold"]) == t]) for t in GRID]
+            points = [compute_curve_point([row for row in own if float(row["threshold"]) == t]) for t in GRID]
             marked = points[GRID.index(DEFAULTS[metric])]
             for row in (0, 1):
                 axis = axes[row, column]
@@ -271,7 +271,7 @@ def draw(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def curve_point(rows: list[Row]) -> tuple[float, float, float]:
+def compute_curve_point(rows: list[Row]) -> tuple[float, float, float]:
     """Returns false alarms per 100 tests, delay (20 rounds for a client that is not found), and percentage found."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     late = (delay + (ROUNDS - START) * (drifted - found)) / drifted
@@ -286,12 +286,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.part == "report":
-        report()
+        print_report()
         return
     is_curve = options.part == "curve"
     seeds = options.seeds or ([0, 1, 2, 3, 4] if is_curve else [10, 11, 12])
     wanted = ((m, c, p, s) for s, m, c, p in product(seeds, PLAIN if is_curve else METHODS, CONDITIONS, SHARES))
-    for rows in run_cells(options.out, KEYS, CURVE if is_curve else VERDICT, wanted, curve if is_curve else verdict):
+    for rows in run_cells(
+        options.out, KEYS, CURVE if is_curve else VERDICT, wanted, try_thresholds if is_curve else run_default
+    ):
         print(*rows[-1].values(), flush=True)
 
 

@@ -28,7 +28,7 @@ CONFIGS = {
 COLUMNS = ("data", "seed", "client", "other", "madc", "edc")
 
 
-def pairs(data: str) -> Iterator[Row]:
+def measure_pairs(data: str) -> Iterator[Row]:
     """Yields a row for each pair of the clients from which FedGroup's cold start forms its clusters."""
     experiment = build(base_config(CONFIGS[data]))
     algorithm, seed = experiment.algorithm, experiment.seeds[0]
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=CONFIGS, default=list(CONFIGS))
     options = parser.parse_args()
     table = CsvLog(options.out, COLUMNS)
-    rows = [row for data in options.data for row in pairs(data)]
+    rows = [row for data in options.data for row in measure_pairs(data)]
     table.start()
     table.append(rows)
     print(f"{len(rows)} pairs: {options.out}")

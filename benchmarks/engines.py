@@ -73,7 +73,7 @@ NETS = {
 }
 
 
-def ways_of(net: str, against: bool) -> dict[str, bool]:
+def choose_ways(net: str, against: bool) -> dict[str, bool]:
     """Returns the ways to compare, and whether each belongs to the other checkout; ratios are relative to the first."""
     new = {"loop": False} if net == "cnn" else {"chain": False, "loop": False}
     old = {"cnn": ["plain"], "mlp2048": ["dual", "plain"], "linear": ["fused", "plain"]}.get(
@@ -82,7 +82,7 @@ def ways_of(net: str, against: bool) -> dict[str, bool]:
     return new | (dict.fromkeys(old, True) if against else {})
 
 
-def plan_of(way: str) -> Any:
+def make_plan(way: str) -> Any:
     """Returns the plan of a way, with the options of the checkout that this process imports."""
     from lit_cfl.engines.plan import Plan
 
@@ -91,7 +91,7 @@ def plan_of(way: str) -> Any:
     return Plan("stacked", **{"fused": {"fused": True}, "dual": {"dual": True}, "plain": {}}[way])
 
 
-def data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
+def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
     """Makes clients with `cohort` images each, random since the time does not depend on them; or loads `mnist1000`."""
     if cohort == "mnist1000":
         from lit_cfl.datamodules import MNIST
@@ -114,14 +114,14 @@ def serve(case: str, way: str, threads: int) -> None:
     from lit_cfl.rounds import Cohorts
     from lit_cfl.tasks import Classification
 
-    count, net, cohort, epochs = parsed(case)
+    count, net, cohort, epochs = parse_case(case)
     keep_freed_memory()
-    held = data(cohort, count)
+    held = make_data(cohort, count)
 
     def task() -> Classification:
         return Classification(NETS[net](), partial(torch.optim.SGD, lr=0.03))
 
-    engine = build_engine(task, plan_of(way), 0, LocalTraining(epochs, BATCH))
+    engine = build_engine(task, make_plan(way), 0, LocalTraining(epochs, BATCH))
     torch.set_num_threads(threads)
     start = engine.initial(0)[None]
     number = 0
@@ -136,7 +136,7 @@ def serve(case: str, way: str, threads: int) -> None:
         print(json.dumps({"cpu": cpu, "wall": wall}), flush=True)
 
 
-def parsed(case: str) -> tuple[int, str, str, int]:
+def parse_case(case: str) -> tuple[int, str, str, int]:
     """Returns the clients, net, cohort and epochs of a case."""
     found = _CASE.fullmatch(case)
     if found is None:
@@ -146,9 +146,9 @@ def parsed(case: str) -> tuple[int, str, str, int]:
 
 def measure(case: str, against: Path | None, turns: int, threads: int, asked: Sequence[str]) -> list[Row]:
     """Measures the times of all ways of a case, without the first turn, in which they are built."""
-    ways = ways_of(parsed(case)[1], against is not None)
+    ways = choose_ways(parse_case(case)[1], against is not None)
     ways = {way: old for way, old in ways.items() if not asked or way in asked}
-    processes = {way: started(case, way, against if old else None, threads) for way, old in ways.items()}
+    processes = {way: start_process(case, way, against if old else None, threads) for way, old in ways.items()}
     times: dict[str, list[Row]] = {way: [] for way in ways}
     for _ in range(turns + 1):
         for way, process in processes.items():
@@ -168,7 +168,7 @@ def measure(case: str, against: Path | None, turns: int, threads: int, asked: Se
     return rows
 
 
-def started(case: str, way: str, against: Path | None, threads: int) -> "subprocess.Popen[str]":
+def start_process(case: str, way: str, against: Path | None, threads: int) -> "subprocess.Popen[str]":
     root = against or HERE
     command = [sys.executable, __file__, "--serve", case, way, "--threads", str(threads)]
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": str(threads)}
@@ -176,14 +176,14 @@ def started(case: str, way: str, against: Path | None, threads: int) -> "subproc
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root, env=environment)
 
 
-def processor() -> str:
+def read_processor() -> str:
     from lit_cfl.runs.environment import processor_name  # not at the top: the served checkout may be an earlier one
 
     widest = torch.backends.cpu.get_cpu_capability()
     return f"{processor_name()} ({widest}), {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
 
 
-def shown(row: Row) -> Iterator[str]:
+def format_cells(row: Row) -> Iterator[str]:
     yield from (row["case"], row["way"], f"{row['cpu']:.1f}", f"{row['wall']:.1f}")
     ratio = next(value for name, value in row.items() if name.startswith("by "))
     yield from (f"{ratio:.2f}", f"{row['low']:.2f} to {row['high']:.2f}")
@@ -203,7 +203,7 @@ def main() -> None:
         serve(*options.serve, options.threads)
         return
     print(
-        processor(),
+        read_processor(),
         "\n| case | way | CPU µs per step | wall µs | CPU ratio | spread |\n|---|---|---|---|---|---|",
     )
     rows = []
@@ -211,9 +211,9 @@ def main() -> None:
         against = options.against and options.against.resolve()
         for row in measure(case, against, options.turns, options.threads, options.ways):
             rows.append(row)
-            print(f"| {' | '.join(shown(row))} |", flush=True)
+            print(f"| {' | '.join(format_cells(row))} |", flush=True)
     if options.out:
-        options.out.write_text(json.dumps({"processor": processor(), "rows": rows}, indent=1) + "\n")
+        options.out.write_text(json.dumps({"processor": read_processor(), "rows": rows}, indent=1) + "\n")
 
 
 def can_run(case: str) -> bool:

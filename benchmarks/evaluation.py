@@ -32,7 +32,7 @@ from lit_cfl.tasks import Classification
 IMAGES, COLUMNS = 60, ("net", "scored by", "clients", "models", "clients ms", "union ms", "ratio")
 
 
-def divided(clients: int, examples: Examples) -> FederatedData:
+def divide_examples(clients: int, examples: Examples) -> FederatedData:
     """Divides the examples into test sets of equal size, one per client, in a random order."""
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
     test = ClientIndex.from_sizes(order, torch.full((clients,), len(examples) // clients))
@@ -40,7 +40,7 @@ def divided(clients: int, examples: Examples) -> FederatedData:
     return FederatedData(examples, none, none, test, torch.zeros(clients, dtype=torch.int64))
 
 
-def scored(engine: Engine, models: int, data: FederatedData) -> Callable[[], float]:
+def make_evaluation(engine: Engine, models: int, data: FederatedData) -> Callable[[], float]:
     """Returns a function that evaluates all clients, and returns the seconds that it took."""
     rows = torch.stack([engine.initial(number % 10) for number in range(models)])
     everyone = torch.arange(data.num_clients)
@@ -53,16 +53,16 @@ def scored(engine: Engine, models: int, data: FederatedData) -> Callable[[], flo
     return seconds
 
 
-def rows(clients: int, models: list[int], repeats: int) -> Iterator[Row]:
+def measure_all(clients: int, models: list[int], repeats: int) -> Iterator[Row]:
     rng, total = torch.Generator().manual_seed(0), clients * IMAGES
     images = torch.randint(0, 255, (total, 1, 28, 28), generator=rng, dtype=torch.uint8)
     examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
     ways = [way for way in WAYS if way.name == "loop" or way.scorer is not TrainingWay.scorer]
     for net, way in product(("linear", "mlp"), ways):
         engine = Engine(lambda net=net: Classification(NETS[net]()), Plan(way.name), 0, LocalTraining())
-        union = scored(engine, 1, divided(1, examples))
+        union = make_evaluation(engine, 1, divide_examples(1, examples))
         for number in models:
-            each = scored(engine, number, divided(clients, examples))
+            each = make_evaluation(engine, number, divide_examples(clients, examples))
             times = [(each(), union()) for _ in range(repeats)]
             yield {
                 "net": net,
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print_rows(COLUMNS, rows(options.clients, options.models, options.repeats), options.out)
+    print_rows(COLUMNS, measure_all(options.clients, options.models, options.repeats), options.out)
 
 
 if __name__ == "__main__":

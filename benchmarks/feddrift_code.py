@@ -46,7 +46,7 @@ COLUMNS = ("case", "form", "data", "step", "detected", "clusters", "models", "ag
 Answer = dict[str, str]
 
 
-def points(case: int) -> np.ndarray:
+def draw_points(case: int) -> np.ndarray:
     """Draws each client's position in each time step `[steps, clients]`: near its place, which changes now and then."""
     rng = np.random.default_rng(case)
     place = rng.integers(2, size=CLIENTS)
@@ -70,7 +70,7 @@ class Line(QuadraticWork):
         return (self.centers[clients] - models.T).abs()
 
 
-def answer(detected: Any, clusters: list[int], models: list[float]) -> Answer:
+def format_answer(detected: Any, clusters: list[int], models: list[float]) -> Answer:
     """Formats an answer as text, with clusters numbered in the order of their lowest client."""
     names = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
     return {
@@ -80,7 +80,7 @@ def answer(detected: Any, clusters: list[int], models: list[float]) -> Answer:
     }
 
 
-def ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
+def run_ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
     """Yields our answer in each time step: clients with a detected drift, the clusters, and the models to train."""
     everyone, state = torch.arange(CLIENTS), None
     for step, row in enumerate(at):
@@ -90,11 +90,11 @@ def ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
         begun = algorithm.begin_time_step(state, work)[0] if step else state
         served = algorithm.serve(begun, everyone)
         jumped = (begun.losses - before > algorithm.delta).nonzero().flatten().tolist() if step else []
-        yield answer(jumped, served.index.tolist(), served.models[served.index, 0].tolist())
+        yield format_answer(jumped, served.index.tolist(), served.models[served.index, 0].tolist())
         state, _ = algorithm.round(state, everyone, work, generator(0, "round", step))
 
 
-def authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]:
+def run_authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]:
     """Yields the answers of the authors' class."""
     merging = {"one": "C", "eager": ""}.get(form, "F")
     state = kind(CLIENTS, 64, "", mmacc_delta=DELTA, h_delta=DELTA, h_deltap=DELTA, h_cluster=merging)
@@ -105,7 +105,7 @@ def authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]
     examples = [[[(client, step)] for step in range(STEPS)] for client in range(CLIENTS)]
     react = state.cluster_mmacc2 if form == "eager" else state.cluster_hierarchical
     for step, row in enumerate(at):
-        state._infer = state._infer_subset = partial(measured, at=at, since=step if data == "present" else 0)
+        state._infer = state._infer_subset = partial(score_batches, at=at, since=step if data == "present" else 0)
         next_model = state.h_next_free_model
         if step:
             react(step, models, examples, None)
@@ -115,12 +115,12 @@ def authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]
                 state.set_acc(client, 1 - abs(START - row[client]))
         index = [int(state.get_test_model_idx(step, client)) for client in range(CLIENTS)]
         detected = [c for c in range(CLIENTS) if step and index[c] >= next_model] if form == "eager" else state.h_marked
-        yield answer(detected, index, [float(models[number].weight.detach()) for number in index])
+        yield format_answer(detected, index, [float(models[number].weight.detach()) for number in index])
         for number in set(index):
             nn.init.constant_(models[number].weight, float(row[[i == number for i in index]].mean()))
 
 
-def measured(
+def score_batches(
     model: nn.Linear, batches: list[tuple[int, int]], *_: object, at: np.ndarray, since: int
 ) -> tuple[float, int, float]:
     """Returns correct examples, examples and loss, as their `_infer`, of the batches from time step `since` on."""
@@ -128,7 +128,7 @@ def measured(
     return sum(found), max(len(found), 1), 0.0
 
 
-def authors_class(checkout: Path) -> Any:
+def compile_authors_class(checkout: Path) -> Any:
     """Compiles the class in the authors' file without running the file's imports."""
     source = (checkout / "fedml_api/distributed/fedavg_ens/FedAvgEnsDataLoader.py").read_text()
     found = [part for part in ast.parse(source).body if getattr(part, "name", "") == "SoftClusterState"]
@@ -142,11 +142,11 @@ def authors_class(checkout: Path) -> Any:
     return known["SoftClusterState"]
 
 
-def compared(kind: Any) -> Iterator[dict[str, object]]:
+def compare_answers(kind: Any) -> Iterator[dict[str, object]]:
     for case in range(CASES):
-        at = points(case)
+        at = draw_points(case)
         for form, data in COMPARED:
-            both = zip(authors(kind, form, data, at), ours(FORMS[form], at), strict=True)
+            both = zip(run_authors(kind, form, data, at), run_ours(FORMS[form], at), strict=True)
             for step, (theirs, mine) in enumerate(both):
                 agrees = " ".join(name for name in theirs if theirs[name] == mine[name])
                 yield {"case": case, "form": form, "data": data, "step": step, **theirs, "agrees": agrees}
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="clone of the authors' repository")
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     options = parser.parse_args()
-    rows = list(compared(authors_class(options.checkout)))
+    rows = list(compare_answers(compile_authors_class(options.checkout)))
     with options.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

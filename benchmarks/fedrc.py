@@ -71,11 +71,11 @@ class FedRC(FedEM):
         self, state: FedRCState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedRCState, Info]:
         able, count = cohort[work.num_examples[cohort] > 0], len(state.models)
-        owners, labels = _owners_and_labels(able, work)
-        losses = work.example_losses(state.models, able) + label_shares(state.counts).log()[:, labels]
+        owners, labels = _list_owners_and_labels(able, work)
+        losses = work.example_losses(state.models, able) + compute_label_shares(state.counts).log()[:, labels]
         shares = responsibilities(_or_equal(state.weights[able]), losses, owners)  # E-step
         weights = mean_shares(shares, owners, len(able))  # M-step: omega
-        sums = label_sums(shares, owners * state.counts.shape[2] + labels, len(able), state.counts.shape[2])
+        sums = sum_by_label(shares, owners * state.counts.shape[2] + labels, len(able), state.counts.shape[2])
         index, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
         fitted = work.fit(state.models, everyone, index, weights=shares.flatten())  # M-step: theta
         examples = client_weights(work.num_examples[everyone], "examples")
@@ -95,8 +95,8 @@ class FedRC(FedEM):
     ) -> tuple[FedRCState, Info]:
         """Estimates the clients' weights under fixed models and label shares."""
         able = clients[work.num_examples[clients] > 0]
-        owners, labels = _owners_and_labels(able, work)
-        losses = work.example_losses(state.models, able) + label_shares(state.counts).log()[:, labels]
+        owners, labels = _list_owners_and_labels(able, work)
+        losses = work.example_losses(state.models, able) + compute_label_shares(state.counts).log()[:, labels]
         weights = _or_equal(state.weights.new_zeros(len(able), len(state.models)))
         for _ in range(self.newcomer_steps):
             weights = mean_shares(responsibilities(weights, losses, owners), owners, len(able))
@@ -107,13 +107,13 @@ class FedRC(FedEM):
         return replace(state, weights=table.index_copy(0, able, weights), counts=counts), info
 
 
-def label_shares(counts: Tensor) -> Tensor:
+def compute_label_shares(counts: Tensor) -> Tensor:
     """Computes P_k(y) `[M, L]` from sums `[clients, M, L]`; uniform if there are none yet."""
     sums = counts.sum(0).clamp(min=_SMALLEST)
     return sums / sums.sum(1, keepdim=True)
 
 
-def label_sums(shares: Tensor, cells: Tensor, clients: int, num_labels: int) -> Tensor:
+def sum_by_label(shares: Tensor, cells: Tensor, clients: int, num_labels: int) -> Tensor:
     """Sums responsibilities `[M, N]` by client, model and label `[clients, M, L]`.
 
     Args:
@@ -123,14 +123,14 @@ def label_sums(shares: Tensor, cells: Tensor, clients: int, num_labels: int) -> 
     return flat.view(clients, num_labels, len(shares)).transpose(1, 2).contiguous()
 
 
-def _owners_and_labels(clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
+def _list_owners_and_labels(clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
     """Returns the owner and the label of each example `[N]`, in the order of `example_losses`."""
     owners = torch.arange(len(clients)).repeat_interleave(work.num_examples[clients])
-    labels = [found for found in work.map(_labels, clients) if isinstance(found, Tensor)]
+    labels = [found for found in work.map(_select_labels, clients) if isinstance(found, Tensor)]
     return owners, torch.cat(labels) if labels else torch.empty(0, dtype=torch.int64)
 
 
-def _labels(inputs: Tensor, labels: Tensor) -> Tensor:
+def _select_labels(inputs: Tensor, labels: Tensor) -> Tensor:
     return labels
 
 
@@ -144,7 +144,7 @@ CONCEPTS = {
 }
 
 
-def concept_shift(concept: str, alpha: float, algorithm: Algorithm, seed: int) -> tuple[float, float]:
+def train_under_concepts(concept: str, alpha: float, algorithm: Algorithm, seed: int) -> tuple[float, float]:
     """Trains on MNIST with 30 clients under three concepts; returns mean test accuracy and ARI."""
 
     def task() -> Classification:
@@ -166,7 +166,7 @@ def main() -> None:
     given = parser.parse_args()
     systems = (FedAvg(), IFCA(3), FedEM(3), FedRC(3), Oracle())
     for concept, alpha, algorithm in product(given.concepts, given.alphas, systems):
-        scores = [concept_shift(concept, alpha, algorithm, seed) for seed in given.seeds]
+        scores = [train_under_concepts(concept, alpha, algorithm, seed) for seed in given.seeds]
         accuracies = ", ".join(f"{100 * accuracy:.1f}" for accuracy, _ in scores)
         aris = ", ".join(f"{ari:.2f}" for _, ari in scores)
         print(f"| {concept}, alpha {alpha:g} | {type(algorithm).__name__} | {accuracies} | {aris} |", flush=True)

@@ -25,7 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from engines import BATCH, NETS, data, processor
+from engines import BATCH, NETS, make_data, read_processor
 from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
@@ -72,7 +72,7 @@ def build(net: str, epochs: int) -> Engine:
 
 def measure_host(count: int, turns: int, profile: bool) -> str:
     """Measures the host's time per client: of a fit, of drawing, of gathering, and of the rest."""
-    engine, held, clients = build("linear", 1), data(str(SIZE), count), torch.arange(count)
+    engine, held, clients = build("linear", 1), make_data(str(SIZE), count), torch.arange(count)
     engine._way = NoTraining(engine.template, engine.layout, engine.plan, engine.local)
     start, sizes, steps = engine.initial(0)[None], torch.full((count,), SIZE), torch.ones(count, dtype=torch.int64)
     entries = held.train.select(clients).entries
@@ -97,7 +97,7 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
 
 def measure_rows(net: str, count: int, epochs: int, turns: int) -> str:
     """Measures the shares of a round's time for writing, and for testing and averaging rows."""
-    engine, held, clients = build(net, epochs), data(str(SIZE), count), torch.arange(count)
+    engine, held, clients = build(net, epochs), make_data(str(SIZE), count), torch.arange(count)
     start, labels = engine.initial(0)[None], torch.zeros(count, dtype=torch.int64)
     save, finite, spent = Stack._save, base._finite, [0.0, 0.0]
 
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    print(processor(), "\n")
+    print(read_processor(), "\n")
     print("| clients | µs per client | drawing | gathering | the rest |\n|---|---|---|---|---|")
     for count in (300, MANY):
         print(f"| {measure_host(count, options.turns, options.profile)} |", flush=True)

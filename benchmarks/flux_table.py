@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 import torch
 from cells import run_cells
-from engines import processor
+from engines import read_processor
 from fedrc import FedRC
 from torch import Tensor, nn
 
@@ -111,7 +111,7 @@ class LeNet5(nn.Module):
         return outputs
 
 
-def arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
+def choose_arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
     """Returns ANDA's name of a shift, and its arguments."""
     turned: dict[str, Any] = {"set_rotation": True, "set_color": True}
     if shift == "x":
@@ -137,11 +137,11 @@ class OwnTest(Partition):
 
 
 @lru_cache(maxsize=1)
-def data(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
+def load_fold(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
     sys.path.insert(0, str(anda_folder.resolve().parent))
     anda = import_module(f"{anda_folder.resolve().name}.anda")
-    name, options = arguments(shift, level)
-    anda.load_full_datasets = lambda _: mnist()
+    name, options = choose_arguments(shift, level)
+    anda.load_full_datasets = lambda _: load_mnist()
     with redirect_stdout(printed := io.StringIO()):
         parts = anda.load_split_datasets(
             "MNIST", CLIENTS, name, "manual", random_seed=42 + fold, count_labels=False, **options
@@ -152,7 +152,7 @@ def data(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
         mappings = [line for line in lines if line.startswith("{")][:CLIENTS]
         clusters = [sorted(set(mappings)).index(mapping) for mapping in mappings]
     kinds = ("train", "test")
-    x = np.concatenate([as_bytes(part[f"{kind}_features"]) for kind in kinds for part in parts])
+    x = np.concatenate([convert_to_bytes(part[f"{kind}_features"]) for kind in kinds for part in parts])
     if x.ndim == 4 and (x == x[:, :1]).all():
         x = x[:, :1]  # grey
     y = torch.cat([part[f"{kind}_labels"] for kind in kinds for part in parts])
@@ -161,20 +161,20 @@ def data(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
     return ArrayData(x, y, owner, clusters, num_labels=10, partition=OwnTest(num_train), validation=0.2)
 
 
-def mnist() -> list[Tensor]:
+def load_mnist() -> list[Tensor]:
     """Returns what ANDA loads: images in [0, 1] `[N, 28, 28]` and labels, of the training and the test part."""
     examples = MNIST().examples
     images, labels = examples.inputs[:, 0] / 255, examples.labels
     return [images[:60_000], labels[:60_000], images[60_000:], labels[60_000:]]
 
 
-def as_bytes(images: Tensor) -> np.ndarray:
+def convert_to_bytes(images: Tensor) -> np.ndarray:
     """Converts images of k / 255 to k: the same pixels in a quarter of the memory."""
     return (images * 255).round().byte().numpy()
 
 
-def cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -> Iterator[Row]:
-    module = data(anda, shift, level, fold)
+def run_cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -> Iterator[Row]:
+    module = load_fold(anda, shift, level, fold)
     true = len(set(module.arrays["cluster"]))
     channels = module.examples.inputs.shape[1]
 
@@ -197,12 +197,12 @@ def cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -
         "clusters": found["clusters/count"],
         "true_clusters": true,
         "seconds": round(seconds, 1),
-        "processor": processor().partition(",")[0],
+        "processor": read_processor().partition(",")[0],
         "version": lit_cfl.__version__,
     }
 
 
-def tables(path: Path) -> str:
+def format_tables(path: Path) -> str:
     """Formats a table per net and level: accuracy by system and shift, averaged over the folds with all four shifts."""
     with path.open(newline="") as file:
         found = {
@@ -242,11 +242,11 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true")
     given = parser.parse_args()
     if given.tables:
-        print(tables(given.out))
+        print(format_tables(given.out))
         return
     order = product(given.folds, given.levels, given.shifts, given.systems)
     wanted = ((shift, level, fold, system, given.net) for fold, level, shift, system in order)
-    for rows in run_cells(given.out, KEY, COLUMNS, wanted, partial(cell, given.anda)):
+    for rows in run_cells(given.out, KEY, COLUMNS, wanted, partial(run_cell, given.anda)):
         print(", ".join(str(value) for value in rows[0].values()), flush=True)
 
 

@@ -40,21 +40,21 @@ BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```", re.MULTILINE | re.DOTAL
 TEXT = re.compile(r"^```text\n.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def first_picture(folder: Path) -> Figure:
+def draw_first_picture(folder: Path) -> Figure:
     """Draws the quickstart: clients' images, a map of their first updates, and accuracy over five seeds."""
     seeds = range(5)
-    command(f'run --config quickstart --seeds "{list(seeds)}" --run_dir {folder} --pictures.formats []')
+    run_command(f'run --config quickstart --seeds "{list(seeds)}" --run_dir {folder} --pictures.formats []')
     runs = [folder / f"seed-{seed}" for seed in seeds]
     figure = Figure(figsize=(9, 2.9), layout="constrained")
     left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 1, 1.25])
-    shown = next(run for run in runs if every_cluster_is_seen_twice(run))
+    shown = next(run for run in runs if shows_every_cluster_twice(run))
     draw_digits(left, shown)
     draw_map(middle, shown / "snapshots" / "1.npz")
     draw_accuracy(right.subplots(), runs)
     return figure
 
 
-def every_cluster_is_seen_twice(run: Path) -> bool:
+def shows_every_cluster_twice(run: Path) -> bool:
     """Returns whether each true cluster has at least two of the clients compared before round 1."""
     with np.load(run / "snapshots" / "1.npz") as snapshot:
         clusters, counts = np.unique(snapshot["true_cluster"], return_counts=True)
@@ -110,20 +110,20 @@ def draw_runs(folder: Path) -> None:
     for config, names in RUNS.items():
         run = folder / config
         options = "--pictures.formats [png] --tracking.snapshots_every 1"
-        command(f"run --config {config} --run_dir {run} {options}")
+        run_command(f"run --config {config} --run_dir {run} {options}")
         for name in names:
             shutil.copy(run / "pictures" / f"{name}.png", DOCS / "gallery" / f"{config.split('/')[0]}-{name}.png")
-    command(f"data --config quickstart --out {folder / 'data'}")
+    run_command(f"data --config quickstart --out {folder / 'data'}")
     shutil.copy(folder / "data" / "labels.png", DOCS / "gallery" / "data-labels.png")
 
 
-def command(line: str) -> None:
+def run_command(line: str) -> None:
     """Runs `lit-cfl` with the words of a command line."""
     if lit_cfl(shlex.split(line)) != 0:
         raise RuntimeError(f"failed: lit-cfl {line}")
 
 
-def play(page: Path, folder: Path) -> list[tuple[str, str]]:
+def run_blocks(page: Path, folder: Path) -> list[tuple[str, str]]:
     """Runs the blocks of a notebook in order, in a folder.
 
     Returns:
@@ -137,7 +137,7 @@ def play(page: Path, folder: Path) -> list[tuple[str, str]]:
                 outputs.append((code, printed))
             elif language == "bash":
                 for line in code.splitlines():
-                    command(line.partition("#")[0].removeprefix("lit-cfl "))
+                    run_command(line.partition("#")[0].removeprefix("lit-cfl "))
             else:
                 with contextlib.redirect_stdout(io.StringIO()) as stream:
                     exec(compile(code, page.name, "exec"), names)  # noqa: S102  # our own documentation
@@ -146,10 +146,10 @@ def play(page: Path, folder: Path) -> list[tuple[str, str]]:
 
 
 def draw_first(folder: Path) -> None:
-    first_picture(folder / "first").savefig(DOCS / "gallery" / "first.png", dpi=140)
+    draw_first_picture(folder / "first").savefig(DOCS / "gallery" / "first.png", dpi=140)
 
 
-def with_outputs(text: str, outputs: Sequence[tuple[str, str]]) -> str:
+def insert_outputs(text: str, outputs: Sequence[tuple[str, str]]) -> str:
     """Replaces a notebook's text blocks, in order, by the outputs of its cells."""
     printed = iter(outputs)
     return re.sub(TEXT, lambda _: f"```text\n{next(printed)[1]}```", text)
@@ -160,7 +160,7 @@ def draw_notebooks(folder: Path) -> None:
     for page in sorted((DOCS / "notebooks").glob("*.md")):
         place = folder / page.stem
         place.mkdir()
-        page.write_text(with_outputs(page.read_text("utf-8"), play(page, place)), "utf-8")
+        page.write_text(insert_outputs(page.read_text("utf-8"), run_blocks(page, place)), "utf-8")
         for file in place.glob("*.png"):
             shutil.copy(file, DOCS / "notebooks" / file.name)
 

@@ -55,11 +55,11 @@ GREY, COLOUR, BATCH = [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
 
 
-def row(net: str, what: str, result: float, unit: str) -> Row:
+def make_row(net: str, what: str, result: float, unit: str) -> Row:
     return {"net": net, "what": what, "result": result, "unit": unit}
 
 
-def cnn() -> nn.Module:
+def build_cnn() -> nn.Module:
     """Builds a CNN of 1,663,370 parameters, as in the benchmarks of FedJAX and pfl-research."""
     first = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
@@ -119,7 +119,7 @@ CASES = {
     "MCLR": Case(partial(MCLR, GREY, 10), 1024, is_chain=True),
     "MLP": Case(partial(MLP, 128, GREY, 10), is_chain=True),
     "MLP 2,048": Case(partial(MLP, 2048, GREY, 10), 128, epochs=2, is_chain=True),
-    "CNN": Case(cnn, 128, epochs=1),
+    "CNN": Case(build_cnn, 128, epochs=1),
     "VGG16": Case(partial(VGG16, batch_norm=True, input_shape=COLOUR, num_labels=10), 24, 50, 1, (3, 32, 32)),
     "LSTM": Case(partial(Sent140LSTM, [28, 28], 10), 128, epochs=1, shape=(28, 28)),
 }
@@ -171,14 +171,16 @@ class Bench:
             for way in case.ways:
                 engine = few.engine(way, self.device, precision, lanes=4)
                 rows = engine.at(1, data).fit(start[None], clients).rows
-                yield row(name, f"{way}, {precision}", differ(rows, wanted, start), "of the change")
+                yield make_row(name, f"{way}, {precision}", measure_difference(rows, wanted, start), "of the change")
             losses = [one.losses_of_all(start[None], data.train[0], data) for one in (engine, expected)]
             largest = float((losses[0] - losses[1]).abs().max())
-            yield row(name, f"losses, {precision}", largest, "nats")
+            yield make_row(name, f"losses, {precision}", largest, "nats")
             for way in case.stacked_ways:
                 both = few.engine(way, self.device, precision), expected
-                slopes = differ(*(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start))
-                yield row(name, f"gradients, {way}, {precision}", slopes, "of all")
+                slopes = measure_difference(
+                    *(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start)
+                )
+                yield make_row(name, f"gradients, {way}, {precision}", slopes, "of all")
 
     def chain(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
@@ -209,14 +211,14 @@ class Bench:
             engine.way._captured = None
         seconds = self.seconds(self.fit(case, engine, clients))
         what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients, {case.epochs} epoch(s)"
-        return row(name, what, 1e6 * seconds / (clients * case.steps), "us per client-step")
+        return make_row(name, what, 1e6 * seconds / (clients * case.steps), "us per client-step")
 
     def evaluation(self) -> Iterator[Row]:
         for name, case in self.cases.items():
             engine, data = case.engine(case.ways[0] if case.is_chain else "loop", self.device), case.data(case.clients)
             models, index = torch.stack([engine.initial(number) for number in range(4)]), data.train.entries
             seconds = self.seconds(partial(engine.losses_of_all, models, index, data))
-            yield row(name, "losses of 4", 1e6 * seconds / len(index) / 4, "us per example")
+            yield make_row(name, "losses of 4", 1e6 * seconds / len(index) / 4, "us per example")
 
     def memory(self) -> Iterator[Row]:
         for name, case in self.cases.items() if self.on_gpu else ():
@@ -228,7 +230,7 @@ class Bench:
             each = (torch.cuda.max_memory_allocated() - before) / case.clients
             estimate = StackWay.client_bytes(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH)
             note = f"{each / estimate:.2f} times the estimate"
-            yield row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
+            yield make_row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
 
     def refused(self) -> Iterator[Row]:
         case = replace(self.cases["MCLR"], kind=OfANumber, clients=4, epochs=1)
@@ -255,10 +257,10 @@ class Bench:
             engine = case.engine("stack", self.device)
             fit = self.fit(case, engine, case.clients)
             fit()
-            yield row("MCLR", f"draws, {epochs} epoch(s)", self.draws(case, engine), "us per client")
+            yield make_row("MCLR", f"draws, {epochs} epoch(s)", self.draws(case, engine), "us per client")
             engine.way._captured = lambda lanes, work: None  # steps that do nothing
             each = 1e6 * self.seconds(fit) / case.clients
-            yield row("MCLR", f"{epochs} epoch(s)", each, "us per client")
+            yield make_row("MCLR", f"{epochs} epoch(s)", each, "us per client")
 
     def draws(self, case: Case, engine: Engine) -> float:
         everyone, data = torch.arange(case.clients), case.data(case.clients)
@@ -298,12 +300,12 @@ PARTS = (
 )
 
 
-def differ(found: Tensor, wanted: Tensor, start: Tensor) -> float:
+def measure_difference(found: Tensor, wanted: Tensor, start: Tensor) -> float:
     """Returns the largest difference, relative to the largest change."""
     return float((found - wanted).abs().max() / (wanted - start).abs().max())
 
 
-def measured(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
+def measure_parts(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
     """Yields the rows of these parts, with a note for a part that fails or that there is no time for."""
     for part in parts:
         try:
@@ -316,7 +318,7 @@ def measured(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
         gc.collect()
 
 
-def shown(cell: Any) -> str:
+def format_cell(cell: Any) -> str:
     return f"{cell:.3g}" if isinstance(cell, float) else "" if cell is None else str(cell)
 
 
@@ -338,8 +340,8 @@ def main() -> None:
     held: list[Row] = []
     name = torch.cuda.get_device_name(device) if device != "cpu" else "CPU, a small form: GPU figures are missing"
     print(f"{name}, torch {torch.__version__}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in measured(Bench(device, time() + 60 * given.minutes), tuple(given.only)):
-        print(f"| {' | '.join(shown(row.get(column)) for column in COLUMNS)} |", flush=True)
+    for row in measure_parts(Bench(device, time() + 60 * given.minutes), tuple(given.only)):
+        print(f"| {' | '.join(format_cell(row.get(column)) for column in COLUMNS)} |", flush=True)
         held.append(row)
         if given.out:
             given.out.write_text(json.dumps({"device": name, "rows": held}, indent=1) + "\n")

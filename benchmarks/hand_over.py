@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from engines import BATCH, CLIENTS, EPOCHS, NETS, SHAPE, data
+from engines import BATCH, CLIENTS, EPOCHS, NETS, SHAPE, make_data
 from tables import print_rows
 from torch import Tensor
 
@@ -63,7 +63,7 @@ class WaitingEngine(RayEngine):
 
     def __init__(self, model: str, workers: int) -> None:
         plan = Plan("loop", workers=workers)
-        super().__init__(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
+        super().__init__(build_task_factory(model), plan, 0, LocalTraining(EPOCHS, BATCH))
         self.model, self.waited = model, list[float]()
 
     def use(self, workers: int) -> None:
@@ -71,30 +71,30 @@ class WaitingEngine(RayEngine):
 
     def _fit_task(self, request: Any, numbers: Tensor, *rest: Any) -> ShareTask:
         task = super()._fit_task(request, numbers, *rest)
-        self.waited.append(seconds_of(self.model, len(numbers)))
+        self.waited.append(measure_seconds(self.model, len(numbers)))
         return replace(task, share=replace(task.share, compute=partial(wait, task.share, self.waited[-1])))
 
 
-def task_of(model: str) -> partial[Classification]:
-    return partial(_task, model)
+def build_task_factory(model: str) -> partial[Classification]:
+    return partial(_build_task, model)
 
 
-def _task(model: str) -> Classification:
+def _build_task(model: str) -> Classification:
     return Classification(MODELS[model](), partial(torch.optim.SGD, lr=0.03))
 
 
 @cache
-def _trained_here(model: str) -> Engine:
-    work = measure_workload(task_of(model), 0, LocalTraining(EPOCHS, BATCH), data(), 1, CLIENTS)
+def _train_here(model: str) -> Engine:
+    work = measure_workload(build_task_factory(model), 0, LocalTraining(EPOCHS, BATCH), make_data(), 1, CLIENTS)
     plan = choose_plan("auto", "cpu", "32-true", work, PlanOptions(threads=1))
     set_up_torch(plan, False)
-    return Engine(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
+    return Engine(build_task_factory(model), plan, 0, LocalTraining(EPOCHS, BATCH))
 
 
 @cache
-def seconds_of(model: str, clients: int) -> float:
+def measure_seconds(model: str, clients: int) -> float:
     """Returns the CPU seconds in which one core trains `clients` clients, without the first fit."""
-    engine, held, times = _trained_here(model), data(), []
+    engine, held, times = _train_here(model), make_data(), []
     for _ in range(3):
         begun = process_time()
         engine.at(0, held).fit(engine.initial(0)[None], torch.arange(clients))
@@ -102,9 +102,9 @@ def seconds_of(model: str, clients: int) -> float:
     return min(times[1:])
 
 
-def rows(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
+def measure_all(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
     ray.init(num_cpus=max(workers), include_dashboard=False, log_to_driver=False)
-    first, held = WaitingEngine(models[0], max(workers)), data()
+    first, held = WaitingEngine(models[0], max(workers)), make_data()
     pool = first._started()  # one for all models: starting a worker takes seconds
     while pool._starting or not pool._idle:
         first.at(0, held).fit(first.initial(0)[None], torch.arange(CLIENTS))
@@ -121,7 +121,7 @@ def rows(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
                 engine.at(0, held).fit(engine.initial(0)[None], torch.arange(CLIENTS))
                 times.append(perf_counter() - begun)
             took, training = median(times), max(engine.waited)
-            speedup = seconds_of(model, CLIENTS) / took
+            speedup = measure_seconds(model, CLIENTS) / took
             yield dict(zip(COLUMNS, (model, number, took, training, took - training, speedup), strict=True))
     first.close()
 
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    print_rows(COLUMNS, rows(options.models, options.workers, options.repeats), options.out)
+    print_rows(COLUMNS, measure_all(options.models, options.workers, options.repeats), options.out)
 
 
 if __name__ == "__main__":

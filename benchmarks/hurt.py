@@ -42,12 +42,12 @@ class Hurt:
         self.apart, self.record = apart and apart.absolute(), record
         self.disk = (disk or folder).absolute()
         self._sync = os.fsync
-        sys.addaudithook(self._heard)
+        sys.addaudithook(self._handle_event)
         os.fsync = self._fsync
         if how == "full":
-            shutil.disk_usage = self._usage(shutil.disk_usage)
+            shutil.disk_usage = self._wrap_usage(shutil.disk_usage)
 
-    def _heard(self, event: str, details: tuple[object, ...]) -> None:
+    def _handle_event(self, event: str, details: tuple[object, ...]) -> None:
         if event == "open":
             counts = isinstance(details[2], int) and bool(details[2] & _WRITING)
         else:
@@ -88,7 +88,7 @@ class Hurt:
     def _lies_in(self, folder: Path, path: str) -> bool:
         return Path(path).is_relative_to(folder) and not (self.apart and Path(path).is_relative_to(self.apart))
 
-    def _usage(self, usage: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _wrap_usage(self, usage: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def reported(path: Any) -> Any:
             found = usage(path)
             return found._replace(free=0) if self._is_full() and self._lies_in(self.disk, str(path)) else found

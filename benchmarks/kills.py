@@ -24,7 +24,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # a fork of a process that has computed in several threads may hang
 
 from hurt import Hurt
-from same_files import damages, differences
+from same_files import find_damages, find_differences
 
 from lit_cfl.cli.main import main as command_line
 from lit_cfl.pictures import files
@@ -49,7 +49,7 @@ _LIMIT_SECONDS = 300  # of one command
 _COARSE = 20  # dots per inch; pictures dominate the cost of a small run
 
 
-def in_child(
+def run_in_child(
     words: Sequence[str], output: Path, prepare: Callable[[], object] = lambda: None, limit: int = _LIMIT_SECONDS
 ) -> int:
     """Runs a command in a fork of this process, with a time limit.
@@ -92,20 +92,20 @@ class Trials:
     def start(self, path: Path) -> list[str]:
         return [*self.words, "--run_dir" if self.command == "run" else "--compare_dir", str(path)]
 
-    def again(self) -> list[str]:
+    def resume(self) -> list[str]:
         begun = (self.path / ("config.yaml" if self.command == "run" else "compare.yaml")).exists()
         cores = ["--num_cpus", "1"] if self.command == "compare" else []
         return [self.command, "--resume", str(self.path), *cores] if begun else self.start(self.path)
 
-    def operations(self) -> int:
+    def count_operations(self) -> int:
         """Runs the command uninterrupted, here and in a counting child; returns the number of file operations."""
         with self.output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = command_line(self.start(self.reference))
         if code:
             raise RuntimeError(f"the uninterrupted command ended with {code}: {self.output.read_text()}")
         counted = self.folder / "operations.txt"
-        code = in_child(self.start(self.path), self.output, lambda: self._hurt("count", 0, counted))
-        trouble = differences(self.path, self.reference)
+        code = run_in_child(self.start(self.path), self.output, lambda: self._hurt("count", 0, counted))
+        trouble = find_differences(self.path, self.reference)
         if code or trouble:
             raise RuntimeError(f"two runs of the command differ: {code}, {trouble}, {self.output.read_text()}")
         return len(counted.read_text().splitlines())
@@ -116,16 +116,16 @@ class Trials:
     def trial(self, how: str, at: int) -> str | None:
         """Interrupts the command at one operation and resumes it; returns the fault, or None."""
         shutil.rmtree(self.path, ignore_errors=True)
-        first = in_child(self.start(self.path), self.output, lambda: self._hurt(how, at))
+        first = run_in_child(self.start(self.path), self.output, lambda: self._hurt(how, at))
         said = self.output.read_text()
         if "Traceback" in said or (how == "full" and first not in (0, 1, 2)):
             return f"exit {first}: {said[-600:]}"
         if how == "full" and first and str(self.path) not in said:
             return f"the error names no file: {said[-600:]}"
-        second = in_child(self.again(), self.output)
+        second = run_in_child(self.resume(), self.output)
         if second:
             return f"resumed with exit {second}: {self.output.read_text()[-600:]}"
-        return "; ".join([*differences(self.path, self.reference), *damages(self.path)][:6]) or None
+        return "; ".join([*find_differences(self.path, self.reference), *find_damages(self.path)][:6]) or None
 
 
 def try_all(trials: Trials, what: str, how: str, numbers: Sequence[int]) -> int:
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = [*COMMANDS[what], "--rounds", str(given.rounds), *given.options]
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             trials = Trials(words, Path(folder))
-            total = trials.operations()
+            total = trials.count_operations()
             print(f"{what}: {total} file operations", flush=True)
             numbers = range(given.first, total, given.every or (5 if what == "compare" else 1))
             wrong += sum(try_all(trials, what, how, numbers) for how in given.how)

@@ -88,7 +88,7 @@ class Case:
         return Experiment(
             module,
             lambda: Classification(MCLR(list(self.shape), 10), partial(torch.optim.SGD, lr=self.lr)),
-            methods(self.clusters, self.pretrain_scale)[method],
+            list_methods(self.clusters, self.pretrain_scale)[method],
             seeds=[seed],
             rounds=self.rounds,
             cohort_size=self.cohort,
@@ -98,7 +98,7 @@ class Case:
         )
 
 
-def methods(clusters: int, pretrain_scale: int) -> dict[str, Algorithm]:
+def list_methods(clusters: int, pretrain_scale: int) -> dict[str, Algorithm]:
     flex = FlexCFL(clusters, pretrain_scale)
     tested = {f"FlexCFL {metric}": replace(flex, shift_metric=metric) for metric in get_args(ShiftMetric)}
     return tested | {"FedGroup": FedGroup(clusters, pretrain_scale, pretrain=flex.pretrain), "FedAvg": FedAvg()}
@@ -128,7 +128,7 @@ CASES = {
         pretrain_scale=20,
     ),
 }
-METHODS = list(methods(2, 1))
+METHODS = list(list_methods(2, 1))
 
 
 class Watch:
@@ -177,7 +177,7 @@ class Watch:
         }
 
 
-def cell(name: str, method: str, seed: int) -> Iterator[Row]:
+def run_cell(name: str, method: str, seed: int) -> Iterator[Row]:
     case, begun = CASES[name], perf_counter()
     prepared = case.experiment(method, seed).prepare(seed)
     algorithm, watch, accuracy = prepared.experiment.algorithm, None, []
@@ -194,7 +194,7 @@ def cell(name: str, method: str, seed: int) -> Iterator[Row]:
     yield row | {"seconds": perf_counter() - begun}
 
 
-def shown(values: list[float]) -> str:
+def format_values(values: list[float]) -> str:
     """Formats mean and standard deviation over the seeds."""
     if not values:
         return "-"
@@ -212,9 +212,9 @@ def main() -> None:
     print(f"| data | method | {' | '.join(SCORES)} |\n|{'---|' * (2 + len(SCORES))}")
     for name, method in product(options.data, options.methods):
         wanted = product([name], [method], options.seeds)
-        found = [row for rows in run_cells(options.out, KEYS, COLUMNS, wanted, cell) for row in rows]
+        found = [row for rows in run_cells(options.out, KEYS, COLUMNS, wanted, run_cell) for row in rows]
         columns = ([float(row[score]) for row in found if row[score]] for score in SCORES)
-        print(f"| {name} | {method} | {' | '.join(map(shown, columns))} |", flush=True)
+        print(f"| {name} | {method} | {' | '.join(map(format_values, columns))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def read_qmnist(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def joined(writers: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+def join_parts(writers: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Returns x, y and client of all images.
 
     Args:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         writers = read_qmnist(options.qmnist) if options.qmnist else read_npz(options.writers, _KEYS, required=_KEYS)
         pool = MNIST(options.mnist).pool()
-        found = joined(writers, pool.examples.inputs.numpy(), pool.labels.numpy())
+        found = join_parts(writers, pool.examples.inputs.numpy(), pool.labels.numpy())
     except InputError as error:
         parser.error(str(error))
     np.savez(options.out, **found)

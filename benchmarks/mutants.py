@@ -56,7 +56,7 @@ class Mutant:
     old: str
     new: str
 
-    def planted(self, text: str) -> str:
+    def plant(self, text: str) -> str:
         """Returns the file's text with the bug; raises ValueError unless `old` occurs exactly once."""
         results = []
         for found in re.finditer(re.escape(self.old.partition("\n")[0]), text):
@@ -91,13 +91,13 @@ class Found:
         return f"| {' | '.join(cells)} |"
 
 
-def mutants(file: Path = LIST) -> list[Mutant]:
+def read_mutants(file: Path = LIST) -> list[Mutant]:
     """Reads all bugs, in the order of the file."""
     entries = tomllib.loads(file.read_text())
     return [Mutant(name, **entry | {"tests": tuple(entry["tests"])}) for name, entry in entries.items()]
 
 
-def copy_of(root: Path, stack: ExitStack) -> Path:
+def copy_tree(root: Path, stack: ExitStack) -> Path:
     """Copies the files that git tracks, or would track, into a temporary directory."""
     copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))) / "tree"
     listed = subprocess.run(
@@ -122,22 +122,22 @@ def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.Com
     return subprocess.run(command, cwd=tree, env=alone, capture_output=True, text=True, check=False, timeout=SECONDS)
 
 
-def caught_before(name: str, page: Path = PAGE) -> list[str]:
+def find_earlier_test(name: str, page: Path = PAGE) -> list[str]:
     """Returns the test that caught a bug last time, according to the table."""
     return [f"tests/{test}" for test in re.findall(rf"^\| `{name}` .*\| `([^`]+)` \|$", page.read_text(), re.MULTILINE)]
 
 
-def tried(mutant: Mutant, tree: Path) -> Found:
+def try_mutant(mutant: Mutant, tree: Path) -> Found:
     """Plants a bug in the tree, runs its tests, and removes it again."""
     file, begun = tree / mutant.file, perf_counter()
     try:
         text = file.read_text()
-        bug = mutant.planted(text)
+        bug = mutant.plant(text)
     except (OSError, ValueError) as error:
         return Found(mutant, "", str(error))
     file.write_text(bug)
     try:
-        done = run_tests(tree, [*caught_before(mutant.name), *mutant.tests], "-x")
+        done = run_tests(tree, [*find_earlier_test(mutant.name), *mutant.tests], "-x")
         if done.returncode == _NO_SUCH_TEST:
             done = run_tests(tree, mutant.tests, "-x")
     except subprocess.TimeoutExpired:
@@ -156,12 +156,12 @@ def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Itera
     with ExitStack() as stack:
         trees: Queue[Path] = Queue()
         for _ in range(jobs):
-            trees.put(copy_of(root, stack))
+            trees.put(copy_tree(root, stack))
 
         def one(mutant: Mutant) -> Found:
             tree = trees.get()
             try:
-                return tried(mutant, tree)
+                return try_mutant(mutant, tree)
             finally:
                 trees.put(tree)
 
@@ -185,7 +185,7 @@ def write_table(found: Sequence[Found], page: Path = PAGE, file: Path = LIST) ->
     table, _, after = rest.partition(END)
     rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
     rows |= {result.mutant.name: result.row for result in found}
-    kept = [rows[mutant.name] for mutant in mutants(file) if mutant.name in rows]
+    kept = [rows[mutant.name] for mutant in read_mutants(file) if mutant.name in rows]
     page.write_text(before + f"{BEGIN}\n" + HEADER + "".join(f"{row}\n" for row in kept) + END + after)
 
 
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="names, such as 'ifca-*'")
     parser.add_argument("--jobs", type=int, default=1, help="bugs tried at the same time, each in its own copy")
     options = parser.parse_args(arguments)
-    chosen = [mutant for mutant in mutants() if any(fnmatch(mutant.name, pattern) for pattern in options.only)]
+    chosen = [mutant for mutant in read_mutants() if any(fnmatch(mutant.name, pattern) for pattern in options.only)]
     found: dict[str, Found] = {}
     for result in try_all(chosen, jobs=options.jobs):
         found[result.mutant.name] = result

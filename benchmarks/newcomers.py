@@ -64,7 +64,7 @@ SPLITTING = {
 }
 
 
-def algorithms(data: str) -> dict[str, Algorithm]:
+def list_algorithms(data: str) -> dict[str, Algorithm]:
     known = [
         FedAvg(),
         FedProx(),
@@ -83,7 +83,7 @@ def algorithms(data: str) -> dict[str, Algorithm]:
     return {type(algorithm).__name__: algorithm for algorithm in known}
 
 
-def experiment(data: str, algorithm: Algorithm, seed: int, rounds: int) -> Experiment:
+def build_experiment(data: str, algorithm: Algorithm, seed: int, rounds: int) -> Experiment:
     if data == "rotated":
         module = MNIST(partition=IID(100, test="shared"), skew=Rotations(), copies=True, newcomers=0.3)
         net, local, lr, cohort = partial(MCLR, [1, 28, 28], 10), LocalTraining(5, 50), 0.1, 28
@@ -97,9 +97,9 @@ def experiment(data: str, algorithm: Algorithm, seed: int, rounds: int) -> Exper
     return Experiment(module, task, algorithm, seeds=[seed], rounds=rounds, cohort_size=cohort, local=local)
 
 
-def cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
-    algorithm, begun = algorithms(data)[name], perf_counter()
-    prepared = experiment(data, algorithm, seed, rounds).prepare(seed)
+def run_cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
+    algorithm, begun = list_algorithms(data)[name], perf_counter()
+    prepared = build_experiment(data, algorithm, seed, rounds).prepare(seed)
     *_, last = prepared.rounds()
     engine, clients = prepared.engine, last.data.newcomers.nonzero().flatten()
     served = place_for_scoring(algorithm, last.state, engine, last.data, clients, last.index)
@@ -118,43 +118,45 @@ def cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
         yield known | {"steps": steps, "accuracy": accuracy, "seconds": round(perf_counter() - begun, 1)}
 
 
-def tables(path: Path, rounds: int) -> str:
+def format_tables(path: Path, rounds: int) -> str:
     """Formats a table of means over seeds for each data set, from the CSV's rows with this number of rounds."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["rounds"] == str(rounds)]
-    return "\n".join(_table(data, [row for row in rows if row["data"] == data]) for data in DATA)
+    return "\n".join(_format_table(data, [row for row in rows if row["data"] == data]) for data in DATA)
 
 
-def _table(data: str, rows: list[Row]) -> str:
+def _format_table(data: str, rows: list[Row]) -> str:
     seeds = sorted({row["seed"] for row in rows})
     lines = [f"### {data.capitalize()}, seed(s) {', '.join(seeds)}", "", f"| {' | '.join(TITLES)} |"]
     lines.append(f"|{'---|' * len(TITLES)}")
-    for name in algorithms(data):
+    for name in list_algorithms(data):
         mine = [row for row in rows if row["algorithm"] == name]
         if mine:
-            cells = [_mean([row["accuracy"] for row in mine if row["steps"] == str(steps)], ".3f") for steps in STEPS]
+            cells = [
+                _format_mean([row["accuracy"] for row in mine if row["steps"] == str(steps)], ".3f") for steps in STEPS
+            ]
             found = [row["clusters"] for row in mine if row["steps"] == "0"]
-            cells += [_mean([row["ari"] for row in mine if row["ari"]], ".2f"), _mean(found, ".3g")]
+            cells += [_format_mean([row["ari"] for row in mine if row["ari"]], ".2f"), _format_mean(found, ".3g")]
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    said = [algorithm.caveat for algorithm in algorithms(data).values() if algorithm.caveat]
+    said = [algorithm.caveat for algorithm in list_algorithms(data).values() if algorithm.caveat]
     return "\n".join([*lines, "", *(f"{caveat}." for caveat in said)]) + "\n"
 
 
-def _mean(values: list[str], form: str) -> str:
+def _format_mean(values: list[str], form: str) -> str:
     return format(fmean(map(float, values)), form) if values else ""
 
 
 def write_page(page: Path, path: Path, rounds: int) -> None:
     """Writes the tables between the page's two markers."""
     before, rest = page.read_text().split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{tables(path, rounds)}{END}{rest.split(END)[1]}")
+    page.write_text(f"{before}{BEGIN}\n{format_tables(path, rounds)}{END}{rest.split(END)[1]}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", nargs="*", default=DATA)
-    parser.add_argument("--algorithms", nargs="+", default=list(algorithms("rotated")))
+    parser.add_argument("--algorithms", nargs="+", default=list(list_algorithms("rotated")))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--page", type=Path)
@@ -162,7 +164,7 @@ def main() -> None:
     titles = [*KEY, *TITLES[1:], "seconds"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}", flush=True)
     wanted = product(options.data, options.algorithms, options.seeds, [options.rounds])
-    for rows in run_cells(options.out, KEY, COLUMNS, wanted, cell):
+    for rows in run_cells(options.out, KEY, COLUMNS, wanted, run_cell):
         figures = [f"{float(row['accuracy']):.3f}" for row in rows]
         ari = f"{float(rows[0]['ari']):.2f}" if rows[0]["ari"] else ""
         named = [rows[0][column] for column in KEY]

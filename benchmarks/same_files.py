@@ -15,56 +15,58 @@ _OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.cs
 _CLOCKS = ("time/", "seconds", "run_id")
 
 
-def differences(path: Path, reference: Path) -> list[str]:
+def find_differences(path: Path, reference: Path) -> list[str]:
     """Lists the files that only one folder has, and those with different content."""
-    mine, other = _files(path), _files(reference)
+    mine, other = _list_files(path), _list_files(reference)
     found = [f"{name} is missing" for name in sorted(other - mine)]
     found += [f"{name} is left over" for name in sorted(mine - other)]
     return found + [
-        f"{name} differs" for name in sorted(mine & other) if content(path / name) != content(reference / name)
+        f"{name} differs"
+        for name in sorted(mine & other)
+        if read_content(path / name) != read_content(reference / name)
     ]
 
 
-def damages(path: Path) -> list[str]:
+def find_damages(path: Path) -> list[str]:
     """Lists runs below a folder whose files do not match their `SHA256SUMS`, or that have none."""
     runs = [file.parent for file in sorted(path.rglob("config.yaml")) if (file.parent / "metrics.csv").exists()]
     found = {run: find_changed(run) for run in runs}
     return [f"{run.relative_to(path)}: {names or 'not finished'}" for run, names in found.items() if names != []]
 
 
-def _files(path: Path) -> set[str]:
+def _list_files(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and "wandb" not in file.parts}
 
 
-def content(file: Path) -> Any:
+def read_content(file: Path) -> Any:
     """Returns the content of a file that must be equal."""
     if file.name in _OF_A_PROCESS:
         return None
     match file.suffix:
         case ".csv":
-            return [_without_clocks(row) for row in read_table(file)]
+            return [_drop_clocks(row) for row in read_table(file)]
         case ".json":
-            return _without_clocks(json.loads(file.read_text()))
+            return _drop_clocks(json.loads(file.read_text()))
         case ".yaml":
             return yaml.safe_load(file.read_text())
         case ".npz":
             with np.load(file) as arrays:
                 return {name: (array.dtype.str, array.tobytes()) for name, array in arrays.items()}
         case ".pt":
-            return _bits(_without_identity(torch.load(file, weights_only=True)))
+            return _convert_to_bits(_drop_identity(torch.load(file, weights_only=True)))
         case _:
             return file.read_bytes()
 
 
-def _without_clocks(row: dict[str, Any]) -> dict[str, Any]:
+def _drop_clocks(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: _without_clocks(value) if isinstance(value, dict) else value
+        key: _drop_clocks(value) if isinstance(value, dict) else value
         for key, value in row.items()
         if not key.startswith(_CLOCKS)
     }
 
 
-def _without_identity(saved: Any) -> Any:
+def _drop_identity(saved: Any) -> Any:
     """Returns a checkpoint without clocks, ids of its run, and facts about files that contain clocks."""
     if not isinstance(saved, dict) or "tables" not in saved:
         return saved
@@ -72,9 +74,9 @@ def _without_identity(saved: Any) -> Any:
     return {key: value for key, value in saved.items() if key not in left_out}
 
 
-def _bits(value: Any) -> Any:
+def _convert_to_bits(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
     if isinstance(value, dict):
-        return {key: _bits(item) for key, item in value.items()}
-    return [_bits(item) for item in value] if isinstance(value, list) else value
+        return {key: _convert_to_bits(item) for key, item in value.items()}
+    return [_convert_to_bits(item) for item in value] if isinstance(value, list) else value

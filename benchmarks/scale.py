@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from data import SMALL_CLIENTS, measured
-from tables import fresh, print_rows
+from data import SMALL_CLIENTS, measure
+from tables import print_rows, run_in_process
 
 from lit_cfl.metric_names import Row
 
@@ -28,7 +28,7 @@ COLUMNS = ("what", "clients", "round s", "ms a client", "made s", "peak MiB", "a
 BATCH, CLUSTERS, SELECTED = 10, 10, 100
 
 
-def cohort(clients: int, rows_mib: int) -> Row:
+def measure_cohort(clients: int, rows_mib: int) -> Row:
     import torch
 
     from lit_cfl.aggregation import mean_by_cluster
@@ -68,10 +68,10 @@ def cohort(clients: int, rows_mib: int) -> Row:
             "all models MiB": clients * engine.layout.num_columns * 4 / 2**20,
         }
 
-    return measured(work)
+    return measure(work)
 
 
-def population(clients: int, rows_mib: int) -> Row:
+def measure_population(clients: int, rows_mib: int) -> Row:
     import torch
 
     from lit_cfl.aggregation import mean_by_cluster
@@ -100,16 +100,16 @@ def population(clients: int, rows_mib: int) -> Row:
             times.append(perf_counter() - start)
         return {"clients": clients, "round s": median(times[1:]), "made s": made - begun}
 
-    return measured(work)
+    return measure(work)
 
 
-CASES: dict[str, Callable[[int, int], Row]] = {"cohort": cohort, "population": population}
+CASES: dict[str, Callable[[int, int], Row]] = {"cohort": measure_cohort, "population": measure_population}
 
 
-def rows(cohorts: list[int], populations: list[int], rows_mib: int) -> Iterator[Row]:
+def measure_all(cohorts: list[int], populations: list[int], rows_mib: int) -> Iterator[Row]:
     for case, numbers in (("cohort", cohorts), ("population", populations)):
         for number in numbers:
-            row = fresh(__file__, ["--case", case, str(number), "--rows_mib", str(rows_mib)])
+            row = run_in_process(__file__, ["--case", case, str(number), "--rows_mib", str(rows_mib)])
             trained = number if case == "cohort" else min(SELECTED, number)
             yield {"what": case, "ms a client": 1000 * float(row["round s"]) / trained} | row
 
@@ -156,7 +156,7 @@ def main() -> None:
     if options.case:
         print(json.dumps(CASES[options.case[0]](int(options.case[1]), options.rows_mib)))
         return
-    found = print_rows(COLUMNS, rows(options.cohorts, options.populations, options.rows_mib), options.out)
+    found = print_rows(COLUMNS, measure_all(options.cohorts, options.populations, options.rows_mib), options.out)
     if options.picture:
         draw(found, options.picture)
 

@@ -29,7 +29,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from data import SMALL_CLIENTS, peak
+from data import SMALL_CLIENTS, measure_peak_mib
 from tables import print_rows
 
 from lit_cfl import algorithms
@@ -61,7 +61,7 @@ COLUMNS = (
 )
 
 
-def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
+def measure_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
     options = {"FlexCFL": {"pretrain": Budget(1)}, "StoCFL": {"psi_budget": Budget(1, "steps", "full")}}
     data = Synthetic(num_clients=clients, num_clusters=4, **SMALL_CLIENTS)
     experiment = Experiment(
@@ -74,7 +74,7 @@ def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
         local=LocalTraining(1, 10),
         tracking=Tracking(wandb="disabled"),
     )
-    times = evaluation_times()
+    times = record_evaluation_times()
     begun, begun_wall = process_time(), perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run(experiment, Path(folder) / "run")
@@ -85,12 +85,12 @@ def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
         "evaluation s": second - trained,
         "run s": process_time() - begun,
         "wall s": perf_counter() - begun_wall,
-        "peak MiB": peak(),
+        "peak MiB": measure_peak_mib(),
         "files": files,
     }
 
 
-def evaluation_times() -> list[tuple[float, float]]:
+def record_evaluation_times() -> list[tuple[float, float]]:
     """Records the CPU time before and after each evaluation of a run, including its rows."""
     times: list[tuple[float, float]] = []
     add_row = Recorder._add_row
@@ -105,19 +105,19 @@ def evaluation_times() -> list[tuple[float, float]]:
     return times
 
 
-def rows(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
+def measure_cells(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
     """Yields each cell's row, from `known` if present, with `growth` relative to the algorithm's previous row."""
     before: Row = {}
     for cell in cells:
         same = (row for row in known if row.items() >= cell.items())
-        row = next(same, None) or cell | fresh(cell, limit)
+        row = next(same, None) or cell | measure_in_process(cell, limit)
         if before.get("algorithm") == row["algorithm"] and "run s" in row and "run s" in before:
             row = row | {"growth": float(row["run s"]) / float(before["run s"])}
         yield row
         before = row
 
 
-def kept(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[Row]:
+def save_rows(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[Row]:
     """Yields the rows, and writes them into the file with those that it has."""
     for row in found:
         known += [row] if row not in known else []
@@ -126,11 +126,11 @@ def kept(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[R
         yield row
 
 
-def fresh(cell: Row, limit: float) -> Row:
+def measure_in_process(cell: Row, limit: float) -> Row:
     """Measures a run in a separate process."""
     with get_context("fork").Pool(1) as pool:  # which ends with the block
         try:
-            found = pool.apply_async(whole_run, tuple(cell.values())).get(limit)
+            found = pool.apply_async(measure_run, tuple(cell.values())).get(limit)
         except InputError as error:
             found = {"note": f"refused: {error}"}
         except TimeoutError:
@@ -138,7 +138,7 @@ def fresh(cell: Row, limit: float) -> Row:
     return found | {"load": os.getloadavg()[0], "day": date.today().isoformat()}
 
 
-def cells(options: argparse.Namespace) -> list[Row]:
+def list_cells(options: argparse.Namespace) -> list[Row]:
     pairs = [(name, clients) for name in options.algorithms for clients in options.clients]
     if options.largest and "FedAvg" in options.algorithms:
         pairs.insert(1 + max(at for at, pair in enumerate(pairs) if pair[0] == "FedAvg"), ("FedAvg", options.largest))
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     known = json.loads(options.out.read_text()) if options.out and options.out.exists() else []
-    print_rows(COLUMNS, kept(rows(cells(options), known, options.limit), known, options.out))
+    print_rows(COLUMNS, save_rows(measure_cells(list_cells(options), known, options.limit), known, options.out))
 
 
 if __name__ == "__main__":

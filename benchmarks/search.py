@@ -31,10 +31,10 @@ def main() -> None:
     base = base_config("fedgroup/digits") | {"rounds": given.rounds}
     base["data"]["init_args"]["validation"] = 0.25
     with TemporaryDirectory() as folder:
-        one = studied(base, Path(folder) / "one", given.trials, 1)
-        values = values_of(Path(folder) / "one")
-        plain = in_a_loop(base, values, Path(folder) / "plain")
-        all_at_once = studied(base, Path(folder) / "all", given.trials, None)
+        one = measure_study(base, Path(folder) / "one", given.trials, 1)
+        values = read_values(Path(folder) / "one")
+        plain = run_in_loop(base, values, Path(folder) / "plain")
+        all_at_once = measure_study(base, Path(folder) / "all", given.trials, None)
     overhead, speedup = 100 * (one / plain - 1), plain / all_at_once
     print(
         f"{given.trials} trials of {given.rounds} rounds: {plain:.1f} s in a loop, {one:.1f} s one at a time in Ray, "
@@ -43,32 +43,32 @@ def main() -> None:
     print(json.dumps({"overhead_percent": round(overhead, 1), "speedup": round(speedup, 2)}))
 
 
-def studied(base: dict[str, Any], path: Path, trials: int, concurrent: int | None) -> float:
+def measure_study(base: dict[str, Any], path: Path, trials: int, concurrent: int | None) -> float:
     """Runs a study; returns the seconds from its first trial's first round to its last trial's end."""
     space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's value
     study = Study(base, space, scheduler="FIFOScheduler", num_repeats=0, limits=Limits(concurrent=concurrent))
     run_study(StudyRequest(study, path), say=lambda line: None)
-    return span(path / "trials")
+    return measure_span(path / "trials")
 
 
-def span(path: Path) -> float:
+def measure_span(path: Path) -> float:
     """Returns the seconds from the first run's first round to the end of the last run in a folder."""
     begun = min(file.stat().st_mtime for file in path.glob("*/environment.json"))
     return max(file.stat().st_mtime for file in path.glob("*/summary.json")) - begun
 
 
-def values_of(path: Path) -> list[str]:
+def read_values(path: Path) -> list[str]:
     """Returns the values of trained trials; the base's setting comes first, and the grid does not train it again."""
     with (path / "trials.csv").open() as file:
         return [row["algorithm.eta_g"] for row in csv.DictReader(file) if not row["repeats"]]
 
 
-def in_a_loop(base: dict[str, Any], values: list[str], path: Path) -> float:
+def run_in_loop(base: dict[str, Any], values: list[str], path: Path) -> float:
     """Returns the seconds of the same trials without Ray, after one trial for warm-up."""
     run(build(base, ["--algorithm.eta_g", values[0]]), path / "warm", mode="resume")
     for number, value in enumerate(values):
         run(build(base, ["--algorithm.eta_g", value]), path / "trials" / str(number), mode="resume")
-    return span(path / "trials")
+    return measure_span(path / "trials")
 
 
 if __name__ == "__main__":

@@ -62,13 +62,13 @@ def main() -> None:
     few, many = given.trials
     each = {}
     for how in given.how:
-        held = [measured(count, _WAYS[how]) for count in (few, many)]
+        held = [measure_study(count, _WAYS[how]) for count in (few, many)]
         each[how] = round((held[1] - held[0]) / (many - few))
         print(f"{how}: {few} trials {held[0]:.0f} MiB, {many} trials {held[1]:.0f} MiB", flush=True)
     print(json.dumps({"MiB of each further trial": each}))
 
 
-def measured(trials: int, first: str) -> float:
+def measure_study(trials: int, first: str) -> float:
     """Measures the PSS in MiB of all processes of a study with `trials` training trials."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -82,22 +82,22 @@ def measured(trials: int, first: str) -> float:
         )
         try:
             deadline = monotonic() + _PATIENCE_SECONDS
-            while sum(rounds_of(file) > 1 for file in folder.glob("study/trials/*/metrics.csv")) < trials:
+            while sum(count_rounds(file) > 1 for file in folder.glob("study/trials/*/metrics.csv")) < trials:
                 if process.poll() is not None or monotonic() > deadline:
                     raise SystemExit("not all trials have started")
                 sleep(0.5)
             sleep(_SETTLE_SECONDS)
-            return sum(pss_mib(path) for path in Path("/proc").glob("[0-9]*") if marked(path, mark))
+            return sum(read_pss_mib(path) for path in Path("/proc").glob("[0-9]*") if belongs_to_study(path, mark))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
 
 
-def rounds_of(file: Path) -> int:
+def count_rounds(file: Path) -> int:
     return file.read_text().count("\n") - 1
 
 
-def marked(path: Path, mark: str) -> bool:
+def belongs_to_study(path: Path, mark: str) -> bool:
     """Returns whether a process belongs to the study, according to its environment."""
     try:
         return f"{_MARK}={mark}".encode() in (path / "environ").read_bytes()
@@ -105,7 +105,7 @@ def marked(path: Path, mark: str) -> bool:
         return False
 
 
-def pss_mib(path: Path) -> float:
+def read_pss_mib(path: Path) -> float:
     try:
         lines = (path / "smaps_rollup").read_text().splitlines()
     except OSError:

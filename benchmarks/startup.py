@@ -32,7 +32,7 @@ COMMANDS = {
 MADE = ("tiny", "page.html")
 
 
-def seconds(command: list[str]) -> tuple[float, float]:
+def measure_command(command: list[str]) -> tuple[float, float]:
     """Returns the wall and CPU seconds of a command."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter()
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -42,7 +42,7 @@ def seconds(command: list[str]) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def measured(words: str, runs: int) -> list[tuple[float, float, float, float]]:
+def measure_runs(words: str, runs: int) -> list[tuple[float, float, float, float]]:
     """Returns, for each run, the wall and CPU seconds of the import and then of the command."""
     found = []
     for number in range(runs):
@@ -51,9 +51,9 @@ def measured(words: str, runs: int) -> list[tuple[float, float, float, float]]:
             Path(name).unlink(missing_ok=True)
         command = [sys.executable, "-m", "lit_cfl", *words.split()]
         if number == 0:
-            seconds(command)  # fills the caches
+            measure_command(command)  # fills the caches
             rmtree("run" if "--run_dir run" in words else "tiny", ignore_errors=True)
-        found.append((*seconds(IMPORT), *seconds(command)))
+        found.append((*measure_command(IMPORT), *measure_command(command)))
     return found
 
 
@@ -71,7 +71,7 @@ def main() -> None:
         for words, note in COMMANDS.items():
             if given.only and not words.startswith((given.only, "run --config quickstart --run_dir")):
                 continue
-            rows = measured(words, given.runs)
+            rows = measure_runs(words, given.runs)
             ratios = [(wall / imported, cpu / of_import) for imported, of_import, wall, cpu in rows]
             figures = [median(row[2] for row in rows), median(row[3] for row in rows)]
             figures += [median(ratio[part] for ratio in ratios) for part in (0, 1)]

@@ -50,7 +50,7 @@ COLUMNS = ("round", "ari", "unobserved", "clusters", "objective", "accuracy", "g
 ROUNDS, SHARE, SHOWN = 50, 0.1, (1, 5, 10, 20, 50)
 
 
-def data(name: str) -> FederatedDataModule:
+def make_data(name: str) -> FederatedDataModule:
     hundred = IID(100, test="shared")
     if name == "rotated":
         return MNIST(partition=hundred, skew=Rotations(), copies=True)
@@ -61,7 +61,7 @@ def data(name: str) -> FederatedDataModule:
     return Hybrid([MNIST(partition=hundred), FashionMNIST(partition=hundred)])
 
 
-def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Experiment:
+def build_experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Experiment:
     def task() -> Classification:
         return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.1))
 
@@ -70,10 +70,10 @@ def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Exp
     return Experiment(module, task, algorithm, seeds=[seed], rounds=ROUNDS, cohort_size=cohort_size, local=local)
 
 
-def cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
+def run_cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
     """Yields one row per round."""
     algorithm, begun = StoCFL(tau=tau, psi=psi), perf_counter()
-    prepared = experiment(data(name), algorithm, seed).prepare(seed)
+    prepared = build_experiment(make_data(name), algorithm, seed).prepare(seed)
     truth = prepared.data.true_clusters
     for r in prepared.rounds():
         index = algorithm.serve(r.state, r.data.population).index
@@ -82,19 +82,19 @@ def cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
         row |= {"ari": adjusted_rand_score(truth[seen], index[seen]), "unobserved": int((~seen).sum())}
         row |= {"clusters": len(index[seen].unique()), "objective": r.info.scores["clusters/objective"]}
         if row["round"] % 10 == 0:
-            row |= accuracies(prepared, algorithm, r)
+            row |= score_models(prepared, algorithm, r)
         if row["round"] == ROUNDS:
             placed = place_for_scoring(algorithm, r.state, prepared.engine, r.data, r.data.population, r.index)
             row |= {"ari_all": adjusted_rand_score(truth, placed.index), "seconds": round(perf_counter() - begun, 1)}
         yield row
 
 
-def accuracies(prepared: PreparedRun, algorithm: StoCFL, r: Round) -> Row:
+def score_models(prepared: PreparedRun, algorithm: StoCFL, r: Round) -> Row:
     found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index).metrics
     return {"accuracy": found["test/weighted_accuracy"], "global": found["test/global_accuracy"]}
 
 
-def line(rows: list[Row]) -> str:
+def format_row(rows: list[Row]) -> str:
     """Formats a cell's row of the printed table."""
     aris = [float(row["ari"]) for row in rows]
     wrong = [number for number, ari in enumerate(aris, 1) if ari < 1]
@@ -126,8 +126,8 @@ def main() -> None:
     ]
     print(f"| {' | '.join(shown)} |\n|{'---|' * len(shown)}", flush=True)
     wanted = product(options.data, options.psi, options.tau, options.seeds)
-    for rows in run_cells(options.out, CELL, COLUMNS, wanted, cell):
-        print(line(rows), flush=True)
+    for rows in run_cells(options.out, CELL, COLUMNS, wanted, run_cell):
+        print(format_row(rows), flush=True)
 
 
 if __name__ == "__main__":

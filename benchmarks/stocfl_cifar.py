@@ -39,7 +39,7 @@ TAUS = (0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
-def psi_of_all(start: str, kind: str) -> tuple[Tensor, Tensor]:
+def compute_psi(start: str, kind: str) -> tuple[Tensor, Tensor]:
     """Returns Psi of all clients `[n, d]` and their true clusters."""
     words = ["--cohort_size", "200", "--rounds", "1", "--task.starting_weights", STARTS[start]]
     base = build(base_config(CONFIG), ["--seed", str(SEED), *words])
@@ -49,7 +49,7 @@ def psi_of_all(start: str, kind: str) -> tuple[Tensor, Tensor]:
     return only.state.psi_of(prepared.data.population), prepared.data.true_clusters
 
 
-def cosines(psi: Tensor, truth: Tensor) -> list[Row]:
+def summarise_cosines(psi: Tensor, truth: Tensor) -> list[Row]:
     """Returns quantiles of the cosines of two clients under the same and under different rotations."""
     found, same = cosine_similarity(psi), truth[:, None] == truth
     pairs = {"one": same & ~torch.eye(len(psi), dtype=torch.bool), "two": ~same}
@@ -61,7 +61,7 @@ def cosines(psi: Tensor, truth: Tensor) -> list[Row]:
     ]
 
 
-def merged(psi: Tensor, tau: float) -> Tensor:
+def merge_clusters(psi: Tensor, tau: float) -> Tensor:
     """Merges clusters round by round (Algorithm 1, lines 9 to 17); returns each client's cluster, -1 if not sampled."""
     rng, index = torch.Generator().manual_seed(SEED), torch.full((len(psi),), -1)
     for _ in range(ROUNDS):
@@ -84,10 +84,10 @@ def main() -> None:
     closeness: list[Row] = []
     found: list[Row] = []
     for start, kind in product(options.starts, options.only):
-        psi, truth = psi_of_all(start, kind)
-        closeness += [{"start": start, "psi": kind} | row for row in cosines(psi, truth)]
+        psi, truth = compute_psi(start, kind)
+        closeness += [{"start": start, "psi": kind} | row for row in summarise_cosines(psi, truth)]
         for tau in TAUS:
-            index = merged(psi, tau)
+            index = merge_clusters(psi, tau)
             ari = round(adjusted_rand_score(truth, index), 3)
             found.append({"start": start, "psi": kind, "tau": tau, "clusters": len(index.unique()), "ari": ari})
             print(found[-1], flush=True)

@@ -46,35 +46,35 @@ SETS, IMAGES, SHOWN, SEED = 10, 600, (5, 10, 40), 0
 TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
 
-def experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
+def build_experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
     """Builds the setting of `benchmarks/stocfl.py` with one epoch of training, or a single round with all clients."""
-    base = replace(stocfl.experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
+    base = replace(stocfl.build_experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
     clients = module.federated(SEED).num_clients
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
 
 
-def all_psi(module: FederatedDataModule, psi: Psi) -> tuple[Tensor, Tensor]:
+def compute_psi(module: FederatedDataModule, psi: Psi) -> tuple[Tensor, Tensor]:
     """Returns Psi of all clients `[n, d]` at the seed's anchor, and their true clusters."""
     algorithm = StoCFL(psi=psi, representation="sampled", tau=1)
-    prepared = experiment(module, algorithm, everyone=True).prepare(SEED)
+    prepared = build_experiment(module, algorithm, everyone=True).prepare(SEED)
     (only,) = prepared.rounds()
     assert isinstance(only.state, StoCFLState)
     return only.state.psi_of(prepared.data.population), prepared.data.true_clusters
 
 
-def cosines() -> Iterator[Row]:
+def compute_cosines() -> Iterator[Row]:
     """Yields the cosine of each pair of each panel's ten sets, for both kinds of Psi."""
-    for panel, module in image_sets().items():
+    for panel, module in draw_image_sets().items():
         for psi in PSI:
-            found = cosine_similarity(all_psi(module, psi)[0])
+            found = cosine_similarity(compute_psi(module, psi)[0])
             for i, j in torch.combinations(torch.arange(SETS), with_replacement=True).tolist():
                 yield {"panel": panel, "psi": psi, "i": i, "j": j, "cosine": float(found[i, j])}
 
 
-def image_sets() -> dict[str, ArrayData]:
+def draw_image_sets() -> dict[str, ArrayData]:
     """Draws the ten sets of each panel, each without replacement from all images."""
     rng = torch.Generator().manual_seed(0)
-    digits, clothes = (images_of(kind) for kind in (MNIST, FashionMNIST))
+    digits, clothes = (load_images(kind) for kind in (MNIST, FashionMNIST))
 
     def draw(source: tuple[Tensor, Tensor], labels: int = 10) -> tuple[Tensor, Tensor]:
         x, y = source
@@ -91,29 +91,29 @@ def image_sets() -> dict[str, ArrayData]:
         return x, (y + s) % 10
 
     return {
-        "labels": gathered(lambda s: draw(digits, s + 1)),
-        "rotation": gathered(rotated),
-        "label shift": gathered(shifted),
-        "domain": gathered(lambda s: draw(digits if s < SETS // 2 else clothes)),
+        "labels": make_module(lambda s: draw(digits, s + 1)),
+        "rotation": make_module(rotated),
+        "label shift": make_module(shifted),
+        "domain": make_module(lambda s: draw(digits if s < SETS // 2 else clothes)),
     }
 
 
-def images_of(kind: Callable[[], MNIST | FashionMNIST]) -> tuple[Tensor, Tensor]:
+def load_images(kind: Callable[[], MNIST | FashionMNIST]) -> tuple[Tensor, Tensor]:
     """Returns all images of a data set, and their labels."""
     examples = kind().examples
     return examples.batch(torch.arange(len(examples)))
 
 
-def gathered(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
+def make_module(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
     """Makes a data module of ten clients from the ten sets."""
     x, y = zip(*map(made, range(SETS)), strict=True)
     owner = torch.arange(SETS).repeat_interleave(IMAGES)
     return ArrayData(torch.cat(x).numpy(), torch.cat(y).numpy(), owner.numpy(), num_labels=10, test=0.0)
 
 
-def mapped(module: FederatedDataModule, psi: Psi) -> list[Row]:
+def map_clients(module: FederatedDataModule, psi: Psi) -> list[Row]:
     """Returns a row per client: its true cluster and its position on a t-SNE map based on cosines."""
-    rows, truth = all_psi(module, psi)
+    rows, truth = compute_psi(module, psi)
     distances = (1 - cosine_similarity(rows)).clamp(min=0)
     places = TSNE(metric="precomputed", init="random", perplexity=30, random_state=0).fit_transform(distances.numpy())
     return [
@@ -122,40 +122,40 @@ def mapped(module: FederatedDataModule, psi: Psi) -> list[Row]:
     ]
 
 
-def clusters(module: FederatedDataModule, algorithm: StoCFL) -> Iterator[Tensor]:
+def track_clusters(module: FederatedDataModule, algorithm: StoCFL) -> Iterator[Tensor]:
     """Yields the cluster of every client after each round; -1 if not sampled yet."""
-    for r in experiment(module, algorithm, everyone=False).prepare(SEED).rounds():
+    for r in build_experiment(module, algorithm, everyone=False).prepare(SEED).rounds():
         assert isinstance(r.state, StoCFLState)
         yield r.state.index
 
 
-def clients() -> Iterator[Row]:
+def map_all_clients() -> Iterator[Row]:
     """Yields the clients of the four settings, with their position on the map of our default Psi."""
     for name in SETTINGS:
-        module = stocfl.data(name)
-        found = mapped(module, "update")
-        for number, index in enumerate(clusters(module, StoCFL()), 1):
+        module = stocfl.make_data(name)
+        found = map_clients(module, "update")
+        for number, index in enumerate(track_clusters(module, StoCFL()), 1):
             if number in SHOWN:
                 for row, cluster in zip(found, index.tolist(), strict=True):
                     row[f"cluster_{number}"] = cluster
         yield from ({"data": name} | row for row in found)
 
 
-def taus() -> tuple[list[Row], list[Row]]:
+def try_taus() -> tuple[list[Row], list[Row]]:
     """Returns rows of clients and rows of values of tau, for groups of labels under rotations."""
     groups = LabelGroups(clients_per_group=50, test="shared")
     module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
     places, ends = [], []
     for psi in PSI:
-        found = mapped(module, psi)
+        found = map_clients(module, psi)
         truth = torch.tensor([row["truth"] for row in found])
         for tau in TAUS:
             algorithm = StoCFL(tau=tau, psi=psi)
-            *_, index = clusters(module, algorithm)
+            *_, index = track_clusters(module, algorithm)
             seen = index >= 0
             scores = {
                 "ari": adjusted_rand_score(truth[seen], index[seen]),
-                "ari_labels": adjusted_rand_score(labels_of(truth[seen]), index[seen]),
+                "ari_labels": adjusted_rand_score(find_label_groups(truth[seen]), index[seen]),
             }
             ends.append({"psi": psi, "tau": tau, "clusters": len(index[seen].unique())} | scores)
             print(ends[-1], flush=True)
@@ -166,7 +166,7 @@ def taus() -> tuple[list[Row], list[Row]]:
     return places, ends
 
 
-def labels_of(truth: Tensor) -> Tensor:
+def find_label_groups(truth: Tensor) -> Tensor:
     """Returns the group of labels of each true cluster; the two rotations of a group have adjacent numbers."""
     return truth // 2
 
@@ -180,11 +180,11 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     tables: dict[str, list[Row]] = {}
     if "cosines" in wanted:
-        tables["cosines"] = list(cosines())
+        tables["cosines"] = list(compute_cosines())
     if "clients" in wanted:
-        tables["clients"] = list(clients())
+        tables["clients"] = list(map_all_clients())
     if "taus" in wanted:
-        tables["tau_clients"], tables["taus"] = taus()
+        tables["tau_clients"], tables["taus"] = try_taus()
     for name, rows in tables.items():
         write_rows(options.out / f"{name}.csv", list(rows[0]), rows, digits=4)
         print(f"{len(rows)} rows: {options.out / name}.csv")

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from damage import RUNS, without_ray
+from damage import RUNS, disable_ray
 from hurt import NEVER, Hurt
-from kills import in_child
-from same_files import content, damages
+from kills import run_in_child
+from same_files import find_damages, read_content
 
 from lit_cfl.tune.record import TRIALS, trial_id
 
@@ -70,11 +70,11 @@ class HurtStudies:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
         os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, trials starve on a busy machine
         self._write_study()
-        self.operations = self._counted()
+        self.operations = self._count_operations()
 
     def _write_study(self) -> None:
         words = ["run", *RUNS["fedgroup"], "--baseline", "null", "--rounds", "3"]
-        if in_child([*words, "--run_dir", str(self.folder / "base")], self.output):
+        if run_in_child([*words, "--run_dir", str(self.folder / "base")], self.output):
             raise RuntimeError(self.output.read_text())
         shutil.copy(self.folder / "base" / "config.yaml", self.folder / "base.yaml")
         study = {"name": "small", "base": str(self.folder / "base.yaml"), "scheduler": "FIFOScheduler"}
@@ -83,7 +83,7 @@ class HurtStudies:
             yaml.safe_dump(study | {"limits": {"trials": _NUM_TRIALS}, "num_repeats": 0})
         )
 
-    def _counted(self) -> dict[str, int]:
+    def _count_operations(self) -> dict[str, int]:
         """Runs the study undisturbed; returns the number of file operations of the driver and of each trial."""
         driver, trials = (self.folder / f"{name}.txt" for name in ("driver", "trials"))
 
@@ -91,7 +91,7 @@ class HurtStudies:
             _hurt_workers(self.reference / TRIALS, "count", NEVER, trials, self.reference)
             Hurt(self.reference, "count", NEVER, apart=self.reference / "ray", record=driver)
 
-        code = self._tune(self._begin(self.reference), prepare)
+        code = self._tune(self._make_words(self.reference), prepare)
         if code:
             raise RuntimeError(f"the undisturbed study ended with {code}: {self.output.read_text()}")
         lines = trials.read_text().splitlines()
@@ -100,18 +100,18 @@ class HurtStudies:
         }
         return {_DRIVER: len(driver.read_text().splitlines())} | found
 
-    def _begin(self, path: Path) -> list[str]:
+    def _make_words(self, path: Path) -> list[str]:
         return ["tune", "--config", str(self.folder / "study.yaml"), "--study_dir", str(path)]
 
     def _tune(self, words: Sequence[str], prepare: Callable[[], object] = lambda: None) -> int:
         """Runs a study in a child process, and again if Ray did not start within its own limit of 30 s."""
         for _ in range(_STARTS):
-            code = in_child(words, self.output, prepare, _LIMIT_SECONDS)
+            code = run_in_child(words, self.output, prepare, _LIMIT_SECONDS)
             if code != 2 or "timed out during startup" not in self.output.read_text():
                 break
         return code
 
-    def _hurting(self, how: str, who: str, at: int) -> Callable[[], object]:
+    def _make_interruption(self, how: str, who: str, at: int) -> Callable[[], object]:
         def prepare() -> None:
             folder, trial = (self.path, NEVER) if who == _DRIVER else (self.path / TRIALS / who, at)
             _hurt_workers(folder, how, trial, self.record, self.path)
@@ -123,7 +123,7 @@ class HurtStudies:
         """Interrupts the driver or a trial at an operation; returns that operation, and the fault ("" if none)."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.record.unlink(missing_ok=True)
-        code = self._tune(self._begin(self.path), self._hurting(how, who, at))
+        code = self._tune(self._make_words(self.path), self._make_interruption(how, who, at))
         said = self.output.read_text()
         operation = self.record.read_text().strip().replace(f"{self.path}/", "") if self.record.exists() else "none"
         ended = how != "kill" or who == _DRIVER
@@ -133,27 +133,27 @@ class HurtStudies:
         if how != "kill" and not (str(self.path) in said and (not begun or f"--resume {self.path}" in said)):
             return operation, f"the error does not name a file and how to resume: {said[-600:]}"
         if ended:
-            words = ["tune", "--resume", str(self.path)] if begun else self._begin(self.path)
+            words = ["tune", "--resume", str(self.path)] if begun else self._make_words(self.path)
             if self._tune(words):
                 return operation, f"not resumed: {self.output.read_text()[-600:]}"
-        code = in_child(["tune", "--resume", str(self.path)], self.output, without_ray)
+        code = run_in_child(["tune", "--resume", str(self.path)], self.output, disable_ray)
         if code:
             return operation, f"the resumed study was not finished: {self.output.read_text()[-600:]}"
-        return operation, "; ".join([*self._differences(), *damages(self.path)][:6])
+        return operation, "; ".join([*self._find_differences(), *find_damages(self.path)][:6])
 
-    def _differences(self) -> list[str]:
-        mine, other = _files(self.path), _files(self.reference)
+    def _find_differences(self) -> list[str]:
+        mine, other = _list_files(self.path), _list_files(self.reference)
         found = [f"{name} is missing" for name in sorted(other - mine)]
         found += [f"{name} is left over" for name in sorted(mine - other)]
         return found + [
             f"{name} differs"
             for name in sorted(mine & other)
-            if self._content(self.path, name) != self._content(self.reference, name)
+            if self._read_content(self.path, name) != self._read_content(self.reference, name)
         ]
 
-    def _content(self, path: Path, name: str) -> Any:
+    def _read_content(self, path: Path, name: str) -> Any:
         """Returns the content of a study's file that must be equal."""
-        found = content(path / name)
+        found = read_content(path / name)
         if name.endswith("trial.json"):
             found = {key: value for key, value in found.items() if key not in _OF_RECORDS}
             found["last_result"] = {key: value for key, value in found["last_result"].items() if key != "seconds"}
@@ -166,7 +166,7 @@ def _hurt_workers(folder: Path, how: str, at: int, record: Path, disk: Path) -> 
     os.environ[_HURT] = json.dumps(words)
 
 
-def _files(path: Path) -> set[str]:
+def _list_files(path: Path) -> set[str]:
     names = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
     return {str(name) for name in names if not {"ray", "wandb"} & set(name.parts)}
 
@@ -187,18 +187,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for how, number in itertools.product(given.how, range(given.draws)):
             if (str(given.seed), how, str(number)) in done:
                 continue
-            row = _drawn(study, given.seed, how, number)
+            row = _interrupt_study(study, given.seed, how, number)
             rows.append(row)
             print(f"{row}, {time.monotonic() - begun:.0f} s", flush=True)
             if given.log:
-                _write(given.log, rows)
+                _write_log(given.log, rows)
     for how in given.how:
         troubles = [row["trouble"] for row in rows if row["how"] == how]
         print(f"{how}: {sum(not trouble for trouble in troubles)} of {len(troubles)} studies equal")
     return 1 if any(row["trouble"] for row in rows) else 0
 
 
-def _drawn(study: HurtStudies, seed: int, how: str, number: int) -> dict[str, str]:
+def _interrupt_study(study: HurtStudies, seed: int, how: str, number: int) -> dict[str, str]:
     """Draws an operation and interrupts a study there; returns the row of the log."""
     rng = random.Random(f"{seed} {number}")
     who = rng.choice(sorted(study.operations.keys() - {_DRIVER})) if number % 2 else _DRIVER
@@ -208,7 +208,7 @@ def _drawn(study: HurtStudies, seed: int, how: str, number: int) -> dict[str, st
     return dict(zip(_COLUMNS, map(str, cells), strict=True))
 
 
-def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+def _write_log(path: Path, rows: Sequence[dict[str, str]]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -17,20 +17,20 @@ def print_rows(columns: Sequence[str], rows: Iterable[Row], out: Path | None = N
     found = []
     for row in rows:
         found.append(row)
-        print(f"| {' | '.join(shown(row.get(column, '')) for column in columns)} |", flush=True)
+        print(f"| {' | '.join(format_cell(row.get(column, '')) for column in columns)} |", flush=True)
         if out is not None:
             out.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 
-def shown(cell: Any) -> str:
+def format_cell(cell: Any) -> str:
     """Formats a cell with three significant digits, or as a whole number from 100 on."""
     if not isinstance(cell, int | float):
         return str(cell)
     return f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}"
 
 
-def fresh(script: str, words: Sequence[str], environment: dict[str, str] | None = None) -> Row:
+def run_in_process(script: str, words: Sequence[str], environment: dict[str, str] | None = None) -> Row:
     """Runs a case of a script in a fresh process; returns the row that it prints as JSON in its last line."""
     done = subprocess.run(
         [sys.executable, script, *words],

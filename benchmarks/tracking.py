@@ -46,7 +46,7 @@ from lit_cfl.tracking.trackers import Trackers
 CLUSTERS, WIDTH = 10, 64
 
 
-def whole_run(rounds: int, tracked: bool) -> str:
+def measure_run(rounds: int, tracked: bool) -> str:
     """Measures a run; returns a row of its times, those of its parts and of waiting, and tracking's CPU time."""
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
     tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
@@ -68,7 +68,7 @@ def whole_run(rounds: int, tracked: bool) -> str:
         (Trackers, ("_start_wandb", "_log", "_conclude", "_finish"), background, thread_time),
     ):
         for name in names:
-            setattr(owner, name, timed(getattr(owner, name), spent, clock))
+            setattr(owner, name, count_time(getattr(owner, name), spent, clock))
     begun = perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run(experiment, Path(folder) / "run")
@@ -79,7 +79,7 @@ def whole_run(rounds: int, tracked: bool) -> str:
     return " | ".join([f"{took:.2f}", *parts])
 
 
-def timed(call: Callable[..., Any], spent: list[float], clock: Callable[[], float]) -> Callable[..., Any]:
+def count_time(call: Callable[..., Any], spent: list[float], clock: Callable[[], float]) -> Callable[..., Any]:
     @wraps(call)
     def measured(*arguments: Any, **options: Any) -> Any:
         begun = clock()
@@ -91,25 +91,25 @@ def timed(call: Callable[..., Any], spent: list[float], clock: Callable[[], floa
     return measured
 
 
-def picture(clients: int) -> str:
+def measure_picture(clients: int) -> str:
     """Measures the picture; returns a row of its clients, seconds, and peak memory in MiB before and after."""
     rng = torch.Generator().manual_seed(0)
     true = torch.arange(clients) % CLUSTERS
     directions = torch.randn(CLUSTERS, WIDTH, generator=rng)[true] + torch.randn(clients, WIDTH, generator=rng)
     directions /= directions.norm(dim=1, keepdim=True)
-    before, begun = peak_mib(), perf_counter()
+    before, begun = read_peak_mib(), perf_counter()
     alike = Similarity(torch.arange(clients), directions @ directions.T)
     arrays = snapshot(SimpleNamespace(data=SimpleNamespace(true_clusters=true)), alike, true)
     with tempfile.TemporaryDirectory() as folder:
         write_figure(similarity({0: arrays}), Path(folder) / "similarity", ["png"])
-    return f"{clients:,} | {perf_counter() - begun:.2f} | {before:,.0f} | {peak_mib():,.0f}"
+    return f"{clients:,} | {perf_counter() - begun:.2f} | {before:,.0f} | {read_peak_mib():,.0f}"
 
 
-def peak_mib() -> float:
+def read_peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def in_process(*words: str) -> str:
+def run_in_process(*words: str) -> str:
     """Runs one part of this script in a separate process; returns the last line of its output."""
     command = [sys.executable, __file__, *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
@@ -123,13 +123,13 @@ def main() -> None:
     parser.add_argument("--once", choices=("tracked", "untracked", "picture"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once == "picture":
-        print(picture(options.clients))
+        print(measure_picture(options.clients))
     elif options.once:
-        print(whole_run(options.rounds, options.once == "tracked"))
+        print(measure_run(options.rounds, options.once == "tracked"))
     else:
         compare(options.rounds, options.repeats)
         print("\n| clients | picture s | MiB before | peak MiB |\n|---|---|---|---|")
-        print(f"| {in_process('--once', 'picture', '--clients', str(options.clients))} |")
+        print(f"| {run_in_process('--once', 'picture', '--clients', str(options.clients))} |")
 
 
 def compare(rounds: int, repeats: int) -> None:
@@ -138,7 +138,7 @@ def compare(rounds: int, repeats: int) -> None:
     took: dict[str, list[float]] = {"untracked": [], "tracked": []}
     for _ in range(repeats):
         for kind, found in took.items():
-            line = in_process("--once", kind, "--rounds", str(rounds))
+            line = run_in_process("--once", kind, "--rounds", str(rounds))
             found.append(float(line.split(" | ")[0]))
             print(f"| {kind} | {line} |", flush=True)
     if repeats:

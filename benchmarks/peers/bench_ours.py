@@ -23,7 +23,7 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
 
-def experiment(args: argparse.Namespace, data: bc.ClientData) -> Experiment:
+def build_experiment(args: argparse.Namespace, data: bc.ClientData) -> Experiment:
     return Experiment(
         ArrayData(data.x, data.y, np.repeat(np.arange(data.clients), np.diff(data.offsets)), test=0.0),
         lambda: Classification(bc.make_model(args), partial(torch.optim.SGD, lr=args.lr)),
@@ -42,7 +42,7 @@ def main() -> None:
     args = bc.parse(parser)
     clock, data, net = bc.Clock(args), bc.make_data(args), bc.make_model(args).to(args.device)
     evaluator = bc.Evaluator(data, args.device)
-    prepared = experiment(args, data).prepare(args.seed)
+    prepared = build_experiment(args, data).prepare(args.seed)
     layout = ParameterLayout.of(net)
     rounds = prepared.rounds()
     clock.resume()

@@ -25,7 +25,7 @@ from statistics import median
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
-from engines import processor  # noqa: E402  # a script in the parent folder
+from engines import read_processor  # noqa: E402  # a script in the parent folder
 
 STEPS = 1200  # client-steps per round
 NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "conv5"}
@@ -34,7 +34,7 @@ ONE_CORE = ["taskset", "-c", "0"]
 LAUNCHERS = {"pfl": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]}
 
 
-def milliseconds(name: str, python: str, model: str, rounds: int, one_core: bool) -> float:
+def measure_milliseconds(name: str, python: str, model: str, rounds: int, one_core: bool) -> float:
     """Returns a framework's milliseconds per client-step."""
     command = [
         *(ONE_CORE if one_core else []),
@@ -54,7 +54,7 @@ def milliseconds(name: str, python: str, model: str, rounds: int, one_core: bool
         *OPTIONS.get(name, []),
         *(["--threads", "1"] if one_core else []),
     ]
-    text = output(command)
+    text = read_output(command)
     if found := re.search(r"([0-9.]+) ms per client-step", text):
         return float(found[1])
     seconds = re.search(r'"s_per_round_median": ([0-9.e-]+)', text)
@@ -63,18 +63,18 @@ def milliseconds(name: str, python: str, model: str, rounds: int, one_core: bool
     return 1000 * float(seconds[1]) / STEPS
 
 
-def output(command: Sequence[str]) -> str:
+def read_output(command: Sequence[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return done.stdout
 
 
-def one_turn(pythons: Mapping[str, str], model: str, rounds: int, one_core: bool) -> dict[str, float]:
+def run_turn(pythons: Mapping[str, str], model: str, rounds: int, one_core: bool) -> dict[str, float]:
     """Returns each framework's milliseconds per client-step; prints each at once, since a turn of the CNN is long."""
     turn = {}
     for name, python in pythons.items():
-        turn[name] = milliseconds(name, python, model, rounds, one_core)
+        turn[name] = measure_milliseconds(name, python, model, rounds, one_core)
         print(f"{model}, {name}: {turn[name]:.3g} ms", file=sys.stderr, flush=True)
     return turn
 
@@ -89,11 +89,11 @@ def main() -> None:
     options = parser.parse_args()
     peers = dict(pair.split("=", 1) for pair in options.python)
     pythons = {"ours": sys.executable} | peers
-    print(f"{processor()}\n\n| model | ours | {' | '.join(peers)} |\n|{'---|' * (2 + len(peers))}", flush=True)
+    print(f"{read_processor()}\n\n| model | ours | {' | '.join(peers)} |\n|{'---|' * (2 + len(peers))}", flush=True)
     found = {}
     for model in options.models:
         rounds = 4 if model == "cnn" else 30
-        turns = [one_turn(pythons, model, rounds, options.one_core) for _ in range(options.turns)]
+        turns = [run_turn(pythons, model, rounds, options.one_core) for _ in range(options.turns)]
         found[model] = turns
         cells = [f"{median(turn['ours'] for turn in turns):.3g}"]
         for name in peers:
@@ -101,7 +101,7 @@ def main() -> None:
             cells.append(f"{median(turn[name] for turn in turns):.3g} ({ratio:.2g})")
         print(f"| {model} | {' | '.join(cells)} |", flush=True)
     if options.out:
-        options.out.write_text(json.dumps({"processor": processor()} | found, indent=2) + "\n")
+        options.out.write_text(json.dumps({"processor": read_processor()} | found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class PaperTable:
                 cell.method,
                 variant,
                 experiment["config"],
-                tuple(shlex.split(_filled(" ".join(words), fill))),
+                tuple(shlex.split(_fill_placeholders(" ".join(words), fill))),
                 self.populations if redraw else self.seeds,
                 redraw,
                 self.core_hours(cell),
@@ -185,7 +185,7 @@ class PaperTable:
         return metric if variant == PUBLISHED else cell.metric
 
 
-def _filled(words: str, fill: Mapping[str, Any]) -> str:
+def _fill_placeholders(words: str, fill: Mapping[str, Any]) -> str:
     """Replaces a method's placeholders by an experiment's values; other braces, such as a shift's, stay."""
     return reduce(lambda text, name: text.replace(f"{{{name}}}", str(fill[name])), fill, words)
 

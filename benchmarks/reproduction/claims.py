@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Literal
 
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable
-from benchmarks.reproduction.files import Row, read_yaml, text
+from benchmarks.reproduction.files import Row, read_page_text, read_yaml
 from benchmarks.reproduction.markdown import markdown_table
-from benchmarks.reproduction.pages import why_open
+from benchmarks.reproduction.pages import explain_open
 from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.storage import write_rows, write_text
 
@@ -96,22 +96,22 @@ class JudgedPart:
     @property
     def follows(self) -> bool | None:
         """Returns whether the paper's number follows from its own tables, up to its last digit."""
-        return None if self.recomputed is None else _follows(self.part, self.recomputed)
+        return None if self.recomputed is None else _agrees_with_cells(self.part, self.recomputed)
 
     @cached_property
     def verdict(self) -> Found:
-        """Returns the verdict of `claim_verdict`; a number that the paper's own cells contradict cannot hold."""
-        found = claim_verdict(self.part.unit, self.compared_with, self.ours)
+        """Returns the verdict of `compare_numbers`; a number that the paper's own cells contradict cannot hold."""
+        found = compare_numbers(self.part.unit, self.compared_with, self.ours)
         return "holds for its cells" if found == "holds" and self.follows is False else found
 
 
-def claims() -> list[Claim]:
+def read_claims() -> list[Claim]:
     """Reads the claims."""
     content = read_yaml(_FILE)
     return [Claim(**(entry | {"parts": tuple(Part(**part) for part in entry["parts"])})) for entry in content]
 
 
-def claim_verdict(unit: Unit, paper: float, ours: float | None) -> Found:
+def compare_numbers(unit: Unit, paper: float, ours: float | None) -> Found:
     """Compares our number with the paper's.
 
     Returns:
@@ -129,21 +129,21 @@ def claim_verdict(unit: Unit, paper: float, ours: float | None) -> Found:
     return "same direction" if (ours - even) * (paper - even) > 0 else "does not hold"
 
 
-def worst(parts: Sequence[JudgedPart]) -> Found:
+def choose_worst(parts: Sequence[JudgedPart]) -> Found:
     """Returns the verdict of a claim: the worst of its parts that ran."""
     found = {part.verdict for part in parts}
     return next(verdict for verdict in _WORST_FIRST if verdict in found)
 
 
-def judged_parts(claim: Claim, results: RecordedResults) -> list[JudgedPart]:
+def judge_parts(claim: Claim, results: RecordedResults) -> list[JudgedPart]:
     """Judges every number of a claim."""
-    return [_judged(part, results) for part in claim.parts]
+    return [_judge_part(part, results) for part in claim.parts]
 
 
-def _judged(part: Part, results: RecordedResults) -> JudgedPart:
+def _judge_part(part: Part, results: RecordedResults) -> JudgedPart:
     if part.not_run:
         return JudgedPart(part, None, 0, 0, part.value, None, None, 0, part.not_run)
-    pairs = _pairs(part, results)
+    pairs = _pair_cells(part, results)
 
     def ours(known: Known, variant: str = DEFAULT) -> float | None:
         table, cell = known
@@ -156,7 +156,7 @@ def _judged(part: Part, results: RecordedResults) -> JudgedPart:
         return None if part.metric else known[1].value
 
     run = [pair for pair in pairs if None not in map(ours, pair)]
-    recomputed, shown = _computed(part, pairs, paper), _computed(part, run, paper)
+    recomputed, shown = _compute_number(part, pairs, paper), _compute_number(part, run, paper)
     of_missing = 0.0 if recomputed is None or shown is None else shown - recomputed
     cells = [known for pair in run for known in pair]
     with_options = any(results.rows(*known, PUBLISHED) for known in cells)
@@ -165,26 +165,28 @@ def _judged(part: Part, results: RecordedResults) -> JudgedPart:
         recomputed,
         len(pairs),
         len(run),
-        (part.value if recomputed is None or _follows(part, recomputed) else recomputed) + of_missing,
-        _computed(part, run, ours),
-        _computed(part, run, published) if with_options else None,
+        (part.value if recomputed is None or _agrees_with_cells(part, recomputed) else recomputed) + of_missing,
+        _compute_number(part, run, ours),
+        _compute_number(part, run, published) if with_options else None,
         min((len(results.rows(*known)) for known in cells), default=0),
-        "" if run else _why_not(pairs),
+        "" if run else _explain_open(pairs),
     )
 
 
-def _follows(part: Part, recomputed: float) -> bool:
+def _agrees_with_cells(part: Part, recomputed: float) -> bool:
     return abs(recomputed - part.value) <= PRINTED + _ROUNDING
 
 
-def _pairs(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
+def _pair_cells(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
     """Pairs the cells of a part, row by row, leaving out rows without a number in the paper."""
     sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
     pairs = list(zip(*sides, strict=True))
     return [pair for pair in pairs if all(cell.value is not None or cell.extra for _, cell in pair)]
 
 
-def _computed(part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[Known], float | None]) -> float | None:
+def _compute_number(
+    part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[Known], float | None]
+) -> float | None:
     """Computes a part's number from the numbers of its cells; None if one is missing."""
     found = [[number(known) for known in pair] for pair in pairs]
     values = [[value for value in pair if value is not None] for pair in found]
@@ -199,19 +201,19 @@ def _computed(part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[
     return ratio if part.unit == "ratio" else 100 * (ratio - 1)
 
 
-def _why_not(pairs: Sequence[tuple[Known, ...]]) -> str:
+def _explain_open(pairs: Sequence[tuple[Known, ...]]) -> str:
     cells = [known for pair in pairs for known in pair]
     missing = [reason for table, cell in cells if (reason := table.not_run(cell)) is not None]
-    return "; ".join(dict.fromkeys(missing or [why_open(table, cell) for table, cell in cells]))
+    return "; ".join(dict.fromkeys(missing or [explain_open(table, cell) for table, cell in cells]))
 
 
 def write_claims(folder: Path, results: RecordedResults) -> list[Found]:
     """Writes both files of the claims; returns the verdict of each claim."""
-    judged = {claim: judged_parts(claim, results) for claim in claims()}
+    judged = {claim: judge_parts(claim, results) for claim in read_claims()}
     rows = [_row(claim, parts, part) for claim, parts in judged.items() for part in parts]
     write_rows(folder / "claims.csv", list(rows[0]), rows)
     write_text(folder / "claims.md", "\n".join(_page(judged)))
-    return [worst(parts) for parts in judged.values()]
+    return [choose_worst(parts) for parts in judged.values()]
 
 
 def _row(claim: Claim, parts: Sequence[JudgedPart], judged: JudgedPart) -> Row:
@@ -232,7 +234,7 @@ def _row(claim: Claim, parts: Sequence[JudgedPart], judged: JudgedPart) -> Row:
         "ours_published_options": _number(judged.published),
         "seeds": judged.seeds or "",
         "verdict": judged.verdict,
-        "claim_verdict": worst(parts),
+        "claim_verdict": choose_worst(parts),
         "reason": judged.reason,
         "note": claim.note,
     }
@@ -257,9 +259,9 @@ _HEADINGS = (
 
 
 def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
-    verdicts = [worst(parts) for parts in judged.values()]
+    verdicts = [choose_worst(parts) for parts in judged.values()]
     counts = ", ".join(f"`{name}` {verdicts.count(name)}" for name in reversed(_WORST_FIRST) if name in verdicts)
-    lines = [text("claims").format(count=len(judged), counts=counts), ""]
+    lines = [read_page_text("claims").format(count=len(judged), counts=counts), ""]
     for paper in dict.fromkeys(claim.paper for claim in judged):
         rows = [_cells(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
         lines += [f"## {paper}", "", *markdown_table(_HEADINGS, rows)]

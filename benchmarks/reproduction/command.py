@@ -9,19 +9,19 @@ from pathlib import Path
 
 from benchmarks.reproduction import layercfl, which_method
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Setting, load_table, table_names
-from benchmarks.reproduction.files import held
+from benchmarks.reproduction.files import lock_folder
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.pages import write_pages
 from benchmarks.reproduction.plan import (
     PlannedRun,
-    chosen_cells,
-    expected_seconds,
-    fitting,
-    keys_of,
-    missing,
-    planned_runs,
-    runs_of,
-    told_time,
+    estimate_seconds,
+    find_missing,
+    format_time,
+    group_keys,
+    list_runs,
+    match_names,
+    plan_runs,
+    select_cells,
 )
 from benchmarks.reproduction.recorder import LedgerRecorder
 from benchmarks.reproduction.results import RecordedResults
@@ -74,7 +74,7 @@ class TableOfRuns:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 1 if a run failed, 2 for invalid input, 128 + the signal after an interruption."""
     try:
-        return _reproduce(_parser().parse_args(arguments))
+        return _reproduce(_make_parser().parse_args(arguments))
     except InputError as error:
         print(f"reproduction: error: {error}", file=sys.stderr)
         return 2
@@ -96,8 +96,8 @@ def _reproduce(given: argparse.Namespace) -> int:
         print(f"Summary: {out / 'summary.md'}")
         return 0
     if given.table == layercfl.TABLE:
-        return _layer_figures(given)
-    return _run(given, _which_method(given) if given.table == which_method.TABLE else _paper_table(given))
+        return _measure_layers(given)
+    return _run(given, _search_and_compare(given) if given.table == which_method.TABLE else _reproduce_table(given))
 
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
@@ -123,7 +123,7 @@ def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
         groups = ([run for run in group if run.key not in failed] for group in table.open_runs(ledger))
         return [] if given.pages else next(filter(None, groups), [])
 
-    with held(table.out):
+    with lock_folder(table.out):
         write = table.write if table.every_run else lambda ledger: f"{len(ledger.rows)} runs"
         recorder = LedgerRecorder(table.name, ledger, Path(given.work or WORK), write, table.curves)
         table.write(ledger)
@@ -138,18 +138,18 @@ def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
     return 1 if failed else 0
 
 
-def _paper_table(given: argparse.Namespace) -> TableOfRuns:
+def _reproduce_table(given: argparse.Namespace) -> TableOfRuns:
     """Finds the runs that a table's cells need, and judges the cells."""
     table, out = load_table(given.table), Path(given.out or TABLES)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
     _require_known(given.seeds, known)
-    everything = planned_runs(table, (*table.cells, *table.extras))
-    variants = fitting(list(dict.fromkeys(run.setting.variant for run in everything)), given.variants, "variant")
-    settings = {setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell)}
+    everything = plan_runs(table, (*table.cells, *table.extras))
+    variants = match_names(list(dict.fromkeys(run.setting.variant for run in everything)), given.variants, "variant")
+    settings = {setting for cell in select_cells(table, given.only) for setting in table.settings(cell)}
     seeds = given.seeds or known
     wanted = {run.key for run in everything if run.setting in settings and run.setting.variant in variants
               and run.seed in seeds}  # fmt: skip
-    keys, verdicts = keys_of(everything), list[str]()
+    keys, verdicts = group_keys(everything), list[str]()
 
     def write(ledger: Ledger) -> str:
         verdicts[:] = [judged.verdict for judged in write_pages(out, table, ledger, keys)]
@@ -159,20 +159,20 @@ def _paper_table(given: argparse.Namespace) -> TableOfRuns:
     return TableOfRuns(
         table.name,
         out,
-        lambda ledger: [missing([run for run in everything if run.key in wanted], ledger)],
+        lambda ledger: [find_missing([run for run in everything if run.key in wanted], ledger)],
         write,
-        lambda: _counted("cells", verdicts, out / f"{table.name}.md"),
+        lambda: _count_verdicts("cells", verdicts, out / f"{table.name}.md"),
         curves=True,
     )
 
 
-def _which_method(given: argparse.Namespace) -> TableOfRuns:
+def _search_and_compare(given: argparse.Namespace) -> TableOfRuns:
     """Searches and compares all systems, one cell of system and data set after another; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
     if not out.name:
         raise InputError(f"--out {out}: the page is written next to the folder; name one, such as {ANSWER}")
     names = [f"{data}/{system}" for data, system in protocol.cells()]
-    chosen = fitting([*protocol.data, *names], given.only, "data set, or data set/system,")
+    chosen = match_names([*protocol.data, *names], given.only, "data set, or data set/system,")
     known = (protocol.search_seed, *protocol.seeds)
     _require_known(given.seeds, known)
     variants, seeds = given.variants or ["*"], given.seeds or known
@@ -189,7 +189,7 @@ def _which_method(given: argparse.Namespace) -> TableOfRuns:
             yield [
                 run
                 for setting in filter(is_wanted, protocol.settings(choices, data, system))
-                for run in runs_of(setting, protocol.open_seeds(ledger, setting, seeds))
+                for run in list_runs(setting, protocol.open_seeds(ledger, setting, seeds))
             ]
 
     return TableOfRuns(
@@ -209,30 +209,30 @@ def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
         raise InputError(f"--seeds {unknown[0]} is not a seed of this table; its seeds: {known}")
 
 
-def _layer_figures(given: argparse.Namespace) -> int:
+def _measure_layers(given: argparse.Namespace) -> int:
     """Makes the measurements that LayerCFL's figures need, and judges the figures' statements."""
-    out, content = Path(given.out or TABLES), layercfl.plan()
-    known = layercfl.measurements(content)
+    out, content = Path(given.out or TABLES), layercfl.read_plan()
+    known = layercfl.list_measurements(content)
     seeds = sorted({m.seed for m in known})
     _require_known(given.seeds, seeds)
-    fit = fitting([m.key for m in known], given.only, "measurement")
+    fit = match_names([m.key for m in known], given.only, "measurement")
     chosen = [m for m in known if m.key in fit and (given.device or m.net not in content["with_device"])]
     if not chosen:
-        hours = told_time(3600 * layercfl.core_hours(content, m) for m in known if m.key in fit)
+        hours = format_time(3600 * layercfl.estimate_core_hours(content, m) for m in known if m.key in fit)
         raise InputError(f"these are measured on a GPU: give --device cuda, or --device cpu for {hours}")
-    left = layercfl.missing_measurements(out, content)
+    left = layercfl.find_missing(out, content)
     wanted = [m for m in left if m in chosen and m.seed in (given.seeds or seeds)]
     if given.dry_run:
-        _show_missing("measurements", {str(m): 3600 * layercfl.core_hours(content, m) for m in wanted})
+        _show_missing("measurements", {str(m): 3600 * layercfl.estimate_core_hours(content, m) for m in wanted})
         return 0
-    with held(out):
+    with lock_folder(out):
         layercfl.run_missing(out, [] if given.pages else wanted, given.device or "cpu")
         verdicts = [row["verdict"] for row in layercfl.write_page(out)]
-    print(_counted("statements", verdicts, out / f"{layercfl.TABLE}.md"))
+    print(_count_verdicts("statements", verdicts, out / f"{layercfl.TABLE}.md"))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reproduction",
         description="Runs the experiments that a paper's table needs, and writes the paper's numbers next to ours.",
@@ -260,16 +260,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show_plan(todo: Sequence[PlannedRun], ledger: Ledger) -> None:
-    _show_missing("runs", {str(run): expected_seconds(run, ledger) for run in todo})
+    _show_missing("runs", {str(run): estimate_seconds(run, ledger) for run in todo})
 
 
 def _show_missing(what: str, seconds: Mapping[str, float | None]) -> None:
     """Prints the missing runs or measurements that can start, and their expected times."""
     for name, known in seconds.items():
         print(f"{name}  {'' if known is None else f'{known:.0f} s'}".rstrip())
-    print(f"{len(seconds)} {what} are missing{f': {told_time(seconds.values())}' if seconds else ''}")
+    print(f"{len(seconds)} {what} are missing{f': {format_time(seconds.values())}' if seconds else ''}")
 
 
-def _counted(what: str, verdicts: Sequence[str], page: Path) -> str:
+def _count_verdicts(what: str, verdicts: Sequence[str], page: Path) -> str:
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
     return f"{len(verdicts)} {what}: {counts}\nTable: {page}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.reproduction.cells import PaperTable
 from benchmarks.reproduction.edc_madc import edc_madc_figure
-from benchmarks.reproduction.files import Row, read_yaml, text, write_picture
+from benchmarks.reproduction.files import Row, read_page_text, read_yaml, write_picture
 from benchmarks.reproduction.measured_figure import MeasuredFigure
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.stocfl_figures import stocfl_figures
@@ -95,13 +95,13 @@ class Drawn:
     missing: list[str]
 
 
-def paper_figures() -> list[PaperFigure]:
+def read_figures() -> list[PaperFigure]:
     """Reads the list of figures."""
     content = read_yaml(_FILE)
     return [PaperFigure(**(entry | {key: tuple(entry[key]) for key in ("rows", "columns")})) for entry in content]
 
 
-def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
+def draw_figure(figure: PaperFigure, results: RecordedResults) -> Drawn:
     """Makes the panels of a figure, and lists the runs behind them."""
     (table,) = (table for table in results.tables if table.name == figure.table)
     runs: list[Row] = []
@@ -111,7 +111,7 @@ def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
         panels: list[Panel | None] = []
         for column in figure.columns:
             experiment = column["experiment"] + row.get("suffix", "")
-            found = dict(_found(results, table, experiment, column["methods"]))
+            found = dict(_collect_runs(results, table, experiment, column["methods"]))
             title = column["title"] + row.get("suffix", "")
             panels.append(_panel(row, column["title"], found, results.ledger.rows) if found else None)
             absent = [method for method in column["methods"] if method not in found]
@@ -122,13 +122,13 @@ def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
                 for method, curves in found.items()
                 for key in curves
             ]
-        grid.append(_with_limits(panels, figure.same_scale))
+        grid.append(_limit_axes(panels, figure.same_scale))
     kept = [place for place in range(len(figure.columns)) if any(row[place] for row in grid)]
     rows = [[row[place] for place in kept] for row in grid if any(row)]
-    return Drawn(rows, _once(runs), list(dict.fromkeys(missing)))
+    return Drawn(rows, _drop_repeats(runs), list(dict.fromkeys(missing)))
 
 
-def _found(
+def _collect_runs(
     results: RecordedResults, table: PaperTable, experiment: str, methods: Sequence[str]
 ) -> Iterator[tuple[str, Curves]]:
     for method in methods:
@@ -166,7 +166,7 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
     return [fmean(values[max(0, place - half) : place + half + 1]) for place in range(len(values))]
 
 
-def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
+def _limit_axes(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
     """Limits the vertical axes to the range of the curves after a tenth of the rounds, without the steep beginning.
 
     The lowest and highest 1 % of these values are cut as well: single rounds would flatten the rest.
@@ -204,9 +204,9 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
     Returns:
         Names of the figures that were drawn.
     """
-    pages, runs, names = [text("figures"), ""], [], []
-    for figure in paper_figures():
-        found = drawn(figure, results)
+    pages, runs, names = [read_page_text("figures"), ""], [], []
+    for figure in read_figures():
+        found = draw_figure(figure, results)
         picture = folder / "figures" / figure.name
         pages += _section(figure, found)
         runs += found.runs
@@ -220,7 +220,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
         if measured.grid:
             names.append(measured.name)
             _write(folder / "figures" / measured.name, measured.grid, measured.styles)
-    pages += [text("figures_not_run"), ""]
+    pages += [read_page_text("figures_not_run"), ""]
     write_rows(folder / "figures.csv", COLUMNS, runs)
     write_text(folder / "figures.md", "\n".join(pages))
     return names
@@ -237,7 +237,7 @@ def _section(figure: PaperFigure, found: Drawn) -> list[str]:
         lines += [
             f"![{figure.title}](figures/{figure.name}.png)",
             "",
-            f"From {len({r['run'] for r in found.runs})} runs.{_told_windows(figure)}",
+            f"From {len({r['run'] for r in found.runs})} runs.{_describe_windows(figure)}",
         ]
     if found.grid and found.missing:
         lines += [f"Not run yet: {'; '.join(found.missing)}."]
@@ -259,10 +259,10 @@ def _measured_section(figure: MeasuredFigure) -> list[str]:
     ]
 
 
-def _told_windows(figure: PaperFigure) -> str:
+def _describe_windows(figure: PaperFigure) -> str:
     windows = {row["shows"]: row["window"] for row in figure.rows if "window" in row}
     return "".join(f" The {name} is a running mean over {window} rounds." for name, window in windows.items())
 
 
-def _once(rows: Sequence[Row]) -> list[Row]:
+def _drop_repeats(rows: Sequence[Row]) -> list[Row]:
     return list({tuple(row.values()): row for row in rows}.values())

@@ -24,12 +24,12 @@ def read_yaml(path: Path) -> Any:
     return yaml.load(path.read_text("utf-8"), _LOADER)  # noqa: S506  # either loader builds only plain values
 
 
-def text(name: str) -> str:
+def read_page_text(name: str) -> str:
     """Reads a hand-written part of a page, without the last line break."""
     return (Path(__file__).parent / "texts" / f"{name}.md").read_text("utf-8").rstrip("\n")
 
 
-def rounded(row: Mapping[str, Any], digits: int) -> Row:
+def round_floats(row: Mapping[str, Any], digits: int) -> Row:
     """Returns a row with floats rounded to significant digits."""
     return {name: f"{value:.{digits}g}" if isinstance(value, float) else value for name, value in row.items()}
 
@@ -54,7 +54,7 @@ def write_picture(figure: Figure, path: Path, dpi: int = _DPI) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other commands from writing into a folder; raises InputError if another one already does."""
     folder.mkdir(parents=True, exist_ok=True)
     try:

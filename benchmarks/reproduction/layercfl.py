@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.reproduction.files import Row, append_compressed, read_yaml, rounded, text, write_picture
+from benchmarks.reproduction.files import Row, append_compressed, read_page_text, read_yaml, round_floats, write_picture
 from benchmarks.reproduction.markdown import markdown_table
 from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.algorithms import FedAvg, LayerCFL
@@ -62,7 +62,7 @@ _FOURTH = 3  # the convolution that the paper chose for feature skew
 Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by layer and distance
 
 
-def plan() -> dict[str, Any]:
+def read_plan() -> dict[str, Any]:
     """Reads the planned measurements, and the figures' statements about them."""
     content: dict[str, Any] = read_yaml(_FILE)
     return content
@@ -98,7 +98,7 @@ class GapMeasurement:
         return f"{self.measured}: {self.net}, {self.images}, {self.examples} images per client, seed {self.seed}"
 
 
-def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
+def list_measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
     """Returns all measurements, starting with LeNet's, which are short."""
     found = [
         GapMeasurement(name, content["nets"][net], images, examples, seed)
@@ -110,7 +110,7 @@ def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
     return sorted(found, key=lambda m: m.net)
 
 
-def core_hours(content: Mapping[str, Any], measurement: GapMeasurement) -> float:
+def estimate_core_hours(content: Mapping[str, Any], measurement: GapMeasurement) -> float:
     """Returns the approximate core-hours of a measurement."""
     what = content["measured"][measurement.measured]
     images = measurement.examples * what["clients"] * what["rounds"]
@@ -118,7 +118,7 @@ def core_hours(content: Mapping[str, Any], measurement: GapMeasurement) -> float
     return hours
 
 
-def experiment(measurement: GapMeasurement, what: Mapping[str, Any], device: str) -> Experiment:
+def build_experiment(measurement: GapMeasurement, what: Mapping[str, Any], device: str) -> Experiment:
     """Builds the experiment of a measurement."""
     return Experiment(
         _data(measurement, what),
@@ -136,7 +136,7 @@ def _net(measurement: GapMeasurement) -> Net:
     return _NETS[measurement.net](input_shape=[3 if measurement.images == "cifar10" else 1, 32, 32], num_labels=10)
 
 
-def parameters(measurement: GapMeasurement) -> dict[str, int]:
+def count_parameters(measurement: GapMeasurement) -> dict[str, int]:
     """Returns the numbers of parameters of each layer of a measurement's net, and of the whole net (`whole`)."""
     layers = {name: sum(p.numel() for p in layer.parameters()) for name, layer in _net(measurement).named_children()}
     return layers | {WHOLE: sum(layers.values())}
@@ -161,7 +161,7 @@ def measure(
     These are a row with the round, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
     `PAIRS`, in which the clients of a true cluster have consecutive numbers.
     """
-    prepared = experiment(measurement, what, device).prepare(measurement.seed)
+    prepared = build_experiment(measurement, what, device).prepare(measurement.seed)
     clients, truth = prepared.data.population, prepared.data.true_clusters
     model = prepared.engine.at(0, prepared.data).initial(0)[None]
     order = truth.argsort(stable=True)
@@ -170,7 +170,7 @@ def measure(
             work = prepared.engine.at(number, prepared.data)
             fitted = work.fit(model, clients)
             updates = fitted.collect() - model
-            row: Row = {"round": number + 1, "loss": fitted.loss, AUTO: _auto(updates, work)}
+            row: Row = {"round": number + 1, "loss": fitted.loss, AUTO: _choose_layer(updates, work)}
             found = _similarities(updates, model[0], work)
             row |= {f"{layer} {distance}": separation_gap(rows, truth) for (layer, distance), rows in found.items()}
             yield row, [pair for key, rows in found.items() for pair in _pairs(*key, rows[order][:, order])]
@@ -199,13 +199,13 @@ def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
         yield {"layer": layer, "distance": distance, "i": i, "j": j, "value": values[i][j]}
 
 
-def _auto(updates: Tensor, work: LocalWork) -> str:
+def _choose_layer(updates: Tensor, work: LocalWork) -> str:
     """Returns the layer that `LayerCFL(layers="auto")` would choose, without the true clusters."""
     layer = _LAYERCFL.choose_layers(work.layout, "none", _LAYERCFL.score_layers(updates, work.layout))[0]
     return layer.removeprefix("net.")
 
 
-def hand_chosen(layers: list[str], kind: str) -> str:
+def choose_as_paper(layers: list[str], kind: str) -> str:
     """Returns the layer that the paper's authors chose: the fourth convolution, or the first fully connected layer."""
     of_kind = [layer for layer in layers if layer.startswith(kind)]
     return of_kind[min(_FOURTH, len(of_kind) - 1)] if kind == "conv" else of_kind[0]
@@ -237,7 +237,7 @@ class Gaps:
     @property
     def chosen(self) -> str:
         """Returns the layer that the paper's authors chose."""
-        return hand_chosen(self.layers, self.what["layer"])
+        return choose_as_paper(self.layers, self.what["layer"])
 
     def of(self, layer: str, distance: str) -> list[list[float]]:
         """Returns the Gaps of all rounds, one list per measurement."""
@@ -325,7 +325,8 @@ def layer_is_first(gaps: Gaps) -> Finding:
     most = kept + len(layer) - len(reached)  # if the layer were first in all undecided ones
     holds = None if kept <= len(layer) / 2 < most else kept > len(layer) / 2
     return holds, (
-        f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} ({never}: never)"
+        f"{gaps.chosen} in rounds {_join_numbers(layer)}, FMTL {_join_numbers(fmtl)}, AdaCFL {_join_numbers(adacfl)} "
+        f"({never}: never)"
     )
 
 
@@ -365,7 +366,7 @@ def compares_less(gaps: Gaps) -> Finding:
 
     Without one, the rounds count as one more than were measured, a lower bound.
     """
-    sizes, never = parameters(next(iter(gaps.curves))), gaps.what["rounds"] + 1
+    sizes, never = count_parameters(next(iter(gaps.curves))), gaps.what["rounds"] + 1
     first = {name: gaps.first(name, "delta_cos") for name in (gaps.chosen, WHOLE)}
     layer, whole = (sum(rounds) * sizes[name] for name, rounds in first.items())
     nevers = [rounds.count(never) for rounds in first.values()]
@@ -430,7 +431,7 @@ def auto_is_as_good(gaps: Gaps) -> Finding:
     return fmean(good) > 0.5, f"in {fmean(good):.0%} of the rounds"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))
 
 
@@ -454,13 +455,13 @@ RULES: dict[str, Rule] = {
 }
 
 
-def curves_of(curves: GapCurves, measured: str, net: str, images: str) -> dict[GapMeasurement, Sequence[Row]]:
+def select_curves(curves: GapCurves, measured: str, net: str, images: str) -> dict[GapMeasurement, Sequence[Row]]:
     """Returns the measurements with these settings."""
     kind = (measured, net, images)
     return {m: rows for m, rows in curves.items() if (m.measured, m.net, m.images) == kind}
 
 
-def judged(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:
+def judge_statements(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:
     """Judges each statement for each net and each data set that it covers.
 
     Args:
@@ -475,7 +476,7 @@ def judged(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:
     for statement in content["statements"]:
         what = content["measured"][statement["measured"]]
         for net, images in product(content["nets"], statement.get("images", content["images"])):
-            own = curves_of(curves, statement["measured"], content["nets"][net], content["images"][images])
+            own = select_curves(curves, statement["measured"], content["nets"][net], content["images"][images])
             row = {name: statement[name] for name in ("id", "figure", "words")}
             row |= {"net": net, "images": images, "seeds": len(what["seeds"])}
             found.append(row | _verdict(RULES[statement["rule"]], what, own))
@@ -511,10 +512,10 @@ _SKEWS = {
 }
 
 
-def recorded_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
+def read_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
     """Reads the finished measurements."""
-    found = _by_key(out / GAPS)
-    return {m: _rounds(found[m.key]) for m in measurements(content) if m.key in found}
+    found = _read_by_key(out / GAPS)
+    return {m: _rounds(found[m.key]) for m in list_measurements(content) if m.key in found}
 
 
 def _rounds(cells: Sequence[Row]) -> list[Row]:
@@ -525,7 +526,7 @@ def _rounds(cells: Sequence[Row]) -> list[Row]:
     return list(rows.values())
 
 
-def _by_key(file: Path) -> dict[str, list[Row]]:
+def _read_by_key(file: Path) -> dict[str, list[Row]]:
     """Reads the rows of each measurement in a file."""
     found: dict[str, list[Row]] = {}
     for row in read_table(file) if file.exists() else ():
@@ -533,12 +534,12 @@ def _by_key(file: Path) -> dict[str, list[Row]]:
     return found
 
 
-def missing_measurements(out: Path, content: Mapping[str, Any]) -> list[GapMeasurement]:
+def find_missing(out: Path, content: Mapping[str, Any]) -> list[GapMeasurement]:
     """Lists the measurements that are not recorded, or whose matrices are missing."""
-    gaps, matrices = _by_key(out / GAPS), _by_key(out / MATRICES)
+    gaps, matrices = _read_by_key(out / GAPS), _read_by_key(out / MATRICES)
     return [
         m
-        for m in measurements(content)
+        for m in list_measurements(content)
         if m.key not in gaps or (m.has_matrices(content["measured"][m.measured]) and m.key not in matrices)
     ]
 
@@ -549,7 +550,7 @@ def run_missing(
     device: str = "cpu",
 ) -> None:
     """Makes the missing measurements, and records each when it has finished."""
-    content = plan()
+    content = read_plan()
     for number, measurement in enumerate(wanted, 1):
         what = content["measured"][measurement.measured]
         rows, pairs = zip(*measure(measurement, what, device), strict=True)
@@ -568,20 +569,20 @@ def record_gaps(out: Path, measurement: GapMeasurement, rows: Sequence[Row]) -> 
         for column, value in row.items()
         if column != "round"
     )
-    append_compressed(out / GAPS, GAP_COLUMNS, (rounded(cell, 5) for cell in cells))
+    append_compressed(out / GAPS, GAP_COLUMNS, (round_floats(cell, 5) for cell in cells))
 
 
 def record_matrices(out: Path, measurement: GapMeasurement, pairs: Sequence[Row]) -> None:
     """Records the distances of all pairs of clients in a measurement's last round."""
     rows = ({"measurement": measurement.key} | pair for pair in pairs)
-    append_compressed(out / MATRICES, ("measurement", *PAIRS), (rounded(row, 4) for row in rows))
+    append_compressed(out / MATRICES, ("measurement", *PAIRS), (round_floats(row, 4) for row in rows))
 
 
 def write_page(out: Path) -> list[Row]:
     """Writes `layercfl.csv`, `layercfl.md` and its picture; returns the verdicts."""
-    content = plan()
-    curves = recorded_curves(out, content)
-    rows = judged(content, curves)
+    content = read_plan()
+    curves = read_curves(out, content)
+    rows = judge_statements(content, curves)
     out.mkdir(parents=True, exist_ok=True)
     write_rows(out / f"{TABLE}.csv", COLUMNS, rows)
     panels = _panels(content, curves)
@@ -589,9 +590,9 @@ def write_page(out: Path) -> list[Row]:
         places = [*panels, *[None] * (-len(panels) % _ACROSS)]
         grid = [places[start : start + _ACROSS] for start in range(0, len(places), _ACROSS)]
         write_picture(draw_panels(grid, _STYLES, PAGE, 1.9), out / "figures" / TABLE)
-    left_out = _left_out(content, curves)
+    left_out = _list_unmeasured(content, curves)
     shown = [row for row in rows if row["net"] not in left_out]
-    lines = [text(TABLE), "", *_settings(content), *_totals(content, shown)]
+    lines = [read_page_text(TABLE), "", *_settings(content), *_totals(content, shown)]
     for net in left_out:
         lines += _not_run(content, net)
     for statement in content["statements"]:
@@ -605,7 +606,7 @@ def write_page(out: Path) -> list[Row]:
         lines += [
             "![What the figures show, from our measurements](figures/layercfl.png)",
             "",
-            text("layercfl_figures"),
+            read_page_text("layercfl_figures"),
             "",
         ]
     lines += _write_matrices(out, content)
@@ -637,7 +638,7 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _left_out(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
+def _list_unmeasured(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
     """Lists the nets for a GPU of which nothing has been measured."""
     begun = {one.net for one in curves}
     return [net for net, short in content["nets"].items() if short in content["with_device"] and short not in begun]
@@ -646,10 +647,10 @@ def _left_out(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
 def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
     """Formats the expected times of a net's figures."""
     hours: dict[str, float] = {}
-    for one in measurements(content):
+    for one in list_measurements(content):
         if one.net == content["nets"][net]:
             figures = content["measured"][one.measured]["figures"]
-            hours[figures] = hours.get(figures, 0.0) + core_hours(content, one)
+            hours[figures] = hours.get(figures, 0.0) + estimate_core_hours(content, one)
     listed = [f"{number:.0f} for {figures.replace(', ', ' and ')}" for figures, number in hours.items()]
     return [
         f"Not run: {net} in the paper's width, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
@@ -661,8 +662,8 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
 
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
     """Draws the recorded matrices; returns the lines of the page."""
-    lines, found = [text("layercfl_matrices"), ""], _by_key(out / MATRICES)
-    for measurement in measurements(content):
+    lines, found = [read_page_text("layercfl_matrices"), ""], _read_by_key(out / MATRICES)
+    for measurement in list_measurements(content):
         what = content["measured"][measurement.measured]
         if not (measurement.has_matrices(what) and measurement.key in found):
             continue
@@ -685,28 +686,30 @@ def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]
 
 def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
     """Makes a row of panels per distance and a column per layer; shows only some of many convolutions."""
-    layers = _few_of(list(dict.fromkeys(row["layer"] for row in rows)))
+    layers = _select_layers(list(dict.fromkeys(row["layer"] for row in rows)))
     values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
     for row in rows:
         i, j = row["i"], row["j"]
         values[row["layer"], row["distance"]][[i, j], [j, i]] = row["value"]
     return [
         [
-            Panel(layer, "", name, matrix=HeatMap(_alike(values[layer, distance]), 0.0, 1.0, ""), bare=True)
+            Panel(
+                layer, "", name, matrix=HeatMap(_scale_to_similarity(values[layer, distance]), 0.0, 1.0, ""), bare=True
+            )
             for layer in layers
         ]
         for distance, name in _DISTANCES.items()
     ]
 
 
-def _few_of(layers: Sequence[str]) -> list[str]:
+def _select_layers(layers: Sequence[str]) -> list[str]:
     """Keeps every third of many convolutions, without the last, whose name would touch that of the next layer."""
     convolutions = [layer for layer in layers if layer.startswith("conv")]
     kept = convolutions[:-1:3] if len(convolutions) > _FEW else convolutions
     return [layer for layer in layers if layer not in convolutions or layer in kept]
 
 
-def _alike(distances: np.ndarray) -> np.ndarray:
+def _scale_to_similarity(distances: np.ndarray) -> np.ndarray:
     """Scales distances to similarities: 0 for the largest, 1 for the smallest distance between two clients."""
     low = distances[~np.eye(len(distances), dtype=bool)].min()
     scaled: np.ndarray = (distances.max() - distances) / (distances.max() - low)
@@ -725,7 +728,7 @@ def _panels(content: Mapping[str, Any], curves: GapCurves) -> list[Panel]:
     panels = []
     for name, what in content["measured"].items():
         for (figure, drawn), net, images in product(draw[name].items(), content["nets"], content["images"]):
-            if own := curves_of(curves, name, content["nets"][net], content["images"][images]):
+            if own := select_curves(curves, name, content["nets"][net], content["images"][images]):
                 panels.append(drawn(f"Fig. {figure}: {net}, {images}", Gaps(what, own)))
     return panels
 
@@ -733,7 +736,7 @@ def _panels(content: Mapping[str, Any], curves: GapCurves) -> list[Panel]:
 def _by_layer(title: str, gaps: Gaps) -> Panel:
     places = list(range(len(gaps.layers)))
     points = [Points(_UPDATES, places, [fmean(gaps.last(layer, "delta_cos")) for layer in gaps.layers])]
-    ticks = {float(gaps.layers.index(layer)): layer for layer in _few_of(gaps.layers)}
+    ticks = {float(gaps.layers.index(layer)): layer for layer in _select_layers(gaps.layers)}
     return Panel(title, "layer", "Gap", points=points, x_ticks=ticks)
 
 
@@ -756,20 +759,20 @@ def _by_images(title: str, y: str, gaps: Gaps, figure: Callable[[Gaps, str, str]
     examples = [m.examples for m in known]
     lines = [
         Curve(label, examples, [figure(one, layer, distance) for one in alone])
-        for label, layer, distance in _compared(gaps)
+        for label, layer, distance in _list_compared(gaps)
     ]
     return Panel(title, "images per client", y, curves=lines)
 
 
 def _over_rounds(title: str, gaps: Gaps) -> Panel:
     lines = []
-    for label, layer, distance in _compared(gaps):
+    for label, layer, distance in _list_compared(gaps):
         means = [fmean(values) for values in zip(*gaps.of(layer, distance), strict=True)]
         lines.append(Curve(label, range(1, len(means) + 1), means))
     return Panel(title, "round", "Gap", curves=lines)
 
 
-def _compared(gaps: Gaps) -> list[tuple[str, str, str]]:
+def _list_compared(gaps: Gaps) -> list[tuple[str, str, str]]:
     return [
         (_UPDATES, gaps.chosen, "delta_cos"),
         (_WEIGHTS, gaps.chosen, "cos"),

@@ -80,17 +80,17 @@ class Ledger:
         return found
 
 
-def results_version(algorithm: str) -> int:
+def read_results_version(algorithm: str) -> int:
     """Returns the version of an algorithm's results, from 1, which entries under "Results changed" raise."""
-    return int(_versions().get(algorithm, 1))
+    return int(_read_versions().get(algorithm, 1))
 
 
 @cache
-def _versions() -> dict[str, Any]:
+def _read_versions() -> dict[str, Any]:
     """Reads the packaged file once: every row that is looked up needs its algorithm's version."""
     return read_yaml(_VERSIONS) or {}
 
 
 def is_stale(row: Row) -> bool:
     """Returns whether results of the run's algorithm have changed since it ran."""
-    return int(row["results_version"]) < results_version(str(row["algorithm"]))
+    return int(row["results_version"]) < read_results_version(str(row["algorithm"]))

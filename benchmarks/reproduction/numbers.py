@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.reproduction.cells import PaperTable, load_table
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.plan import keys_of, runs_of
+from benchmarks.reproduction.plan import group_keys, list_runs
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.verdicts import ACCURACY_POINTS
 from lit_cfl.statistics import paired_difference
@@ -31,27 +31,27 @@ DIFFERENCES = [  # table, a cell, its variant, the cell that is subtracted, its 
 BASELINES = ("IFCA", "FeSEM")
 
 
-def differences(ledger: Ledger) -> Iterator[Row]:
+def compute_differences(ledger: Ledger) -> Iterator[Row]:
     """Yields each difference, paired by seed, with its interval."""
     for name, first, variant, second, other in DIFFERENCES:
         table = load_table(name)
-        mine, theirs = scores(ledger, table, first, variant), scores(ledger, table, second, other)
+        mine, theirs = collect_scores(ledger, table, first, variant), collect_scores(ledger, table, second, other)
         found = paired_difference(mine, theirs)
         what = f"{first} ({variant}) minus {second} ({other})"
         yield {"what": what, "value": found.mean, "margin": found.margin, "of": found.count}
 
 
-def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dict[int, float]:
+def collect_scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dict[int, float]:
     """Returns the scores of a cell's variant, by seed."""
     (cell,) = (cell for cell in table.cells if cell.id == f"{cell_id}-{SCORE}")
     (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
-    results = RecordedResults([table], ledger, keys_of(runs_of(setting, setting.seeds)))
+    results = RecordedResults([table], ledger, group_keys(list_runs(setting, setting.seeds)))
     return {row["seed"]: row[SCORE] for row in results.rows(table, cell, variant)}
 
 
-def counts(folder: Path) -> Iterator[Row]:
+def count_cells(folder: Path) -> Iterator[Row]:
     """Yields counts of the tables' cells with a value of ours."""
-    rows = {name: judged(folder, name) for name in ("flexcfl-3", "flexcfl-4", "fedgroup-3")}
+    rows = {name: select_judged(folder, name) for name in ("flexcfl-3", "flexcfl-4", "fedgroup-3")}
     synthetic = [row for found in rows.values() for row in found if "synthetic" in row["id"]]
     near = [row for row in synthetic if abs(row["ours_mean"] - row["paper_value"]) <= ACCURACY_POINTS]
     matches = [row for row in synthetic if row["verdict"] == "matches"]
@@ -80,22 +80,22 @@ def counts(folder: Path) -> Iterator[Row]:
     yield {"what": what, "value": len(above), "of": len(baselines)}
 
 
-def judged(folder: Path, name: str) -> list[Row]:
+def select_judged(folder: Path, name: str) -> list[Row]:
     """Returns the cells of a table with values of both the paper and us."""
     rows = read_table(folder / f"{name}.csv")
     return [row for row in rows if row["ours_mean"] is not None and row["paper_value"] is not None]
 
 
-def numbers(folder: Path) -> list[Row]:
+def compute_numbers(folder: Path) -> list[Row]:
     """Returns all rows of `numbers.csv`."""
-    return [*differences(Ledger.read(folder)), *counts(folder)]
+    return [*compute_differences(Ledger.read(folder)), *count_cells(folder)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("docs/reproduction"))
     folder = parser.parse_args().folder
-    rows = numbers(folder)
+    rows = compute_numbers(folder)
     write_rows(folder / "numbers.csv", COLUMNS, rows, digits=3)
     for row in rows:
         print(*(row.get(column) for column in COLUMNS))

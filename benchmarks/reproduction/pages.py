@@ -10,7 +10,7 @@ from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable, 
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger, is_stale
 from benchmarks.reproduction.markdown import markdown_table
-from benchmarks.reproduction.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
+from benchmarks.reproduction.verdicts import POPULATIONS, Measured, Verdict, judge_cell, summarise_runs
 from lit_cfl.storage import write_rows, write_text
 
 COLUMNS = (
@@ -62,7 +62,7 @@ class Judged:
 
     cell: Cell
     found: Mapping[str, Measured]
-    verdict: Verdict
+    judge_cell: Verdict
     reason: str
     stale: bool
 
@@ -71,12 +71,12 @@ class Judged:
         return self.found[variant].mean if variant in self.found else None
 
 
-def judged_cells(table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
+def judge_cells(table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
     """Judges every cell of a table by the ledger's runs."""
-    return [_judged(table, cell, ledger, keys) for cell in table.cells]
+    return [_judge_cell(table, cell, ledger, keys) for cell in table.cells]
 
 
-def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged:
+def _judge_cell(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged:
     found, stale = {}, False
     runs: dict[str, list[str]] = {}
     for setting in table.settings(cell):
@@ -85,17 +85,17 @@ def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged
             continue  # the experiment has this option by default
         rows = [ledger.rows[key] for key in runs[setting.variant] if key in ledger.rows]
         stale = stale or any(map(is_stale, rows))
-        what = measured(table.metric(cell, setting.variant), rows)
+        what = summarise_runs(table.metric(cell, setting.variant), rows)
         if what is not None:
             found[setting.variant] = what
     missing = table.not_run(cell)
-    judgement = verdict(cell, missing, found.get(DEFAULT), found.get(PUBLISHED), table.redraws(cell))
-    still_open = _PART_RUN if DEFAULT in found else why_open(table, cell)
+    judgement = judge_cell(cell, missing, found.get(DEFAULT), found.get(PUBLISHED), table.redraws(cell))
+    still_open = _PART_RUN if DEFAULT in found else explain_open(table, cell)
     why = missing or still_open if judgement == "not run" else ""
     return Judged(cell, found, judgement, why, stale)
 
 
-def why_open(table: PaperTable, cell: Cell) -> str:
+def explain_open(table: PaperTable, cell: Cell) -> str:
     """Returns why a cell that can be run has not been run."""
     hours = table.core_hours(cell)
     return NOT_YET if hours is None else f"a run takes about {hours:g} core-hours without a GPU"
@@ -103,11 +103,11 @@ def why_open(table: PaperTable, cell: Cell) -> str:
 
 def write_pages(folder: Path, table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
     """Writes a table's two files into a folder; returns the judged cells."""
-    cells = judged_cells(table, ledger, keys)
+    cells = judge_cells(table, ledger, keys)
     rows = [_row(table, judged, ledger, keys) for judged in cells]
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder / f"{table.name}.csv", COLUMNS, rows, digits=4)
-    extras = [_judged(table, cell, ledger, keys) for cell in table.extras]
+    extras = [_judge_cell(table, cell, ledger, keys) for cell in table.extras]
     write_text(folder / f"{table.name}.md", _page(table, cells, [judged for judged in extras if judged.found]))
     return cells
 
@@ -116,7 +116,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
     cell, settings = judged.cell, table.settings(judged.cell)
     head, _, shift = cell.experiment.partition(", ")
     dataset, _, model = head.rpartition(" ")
-    ours, option = judged.found.get(DEFAULT), _shown_option(judged)
+    ours, option = judged.found.get(DEFAULT), _choose_variant(judged)
     devices = {
         ledger.rows[keys[setting, seed]]["device"]
         for setting in settings
@@ -151,7 +151,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
     return row
 
 
-def _shown_option(judged: Judged) -> str | None:
+def _choose_variant(judged: Judged) -> str | None:
     """Returns the variant to show next to the default: the published code's, else the one closest to the paper."""
     others = {name: found.mean for name, found in judged.found.items() if name != DEFAULT}
     if PUBLISHED in others or not others:

@@ -10,7 +10,7 @@ from statistics import median
 
 from benchmarks.reproduction.cells import Cell, PaperTable, Setting
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.result_key import class_name, result_key
+from benchmarks.reproduction.result_key import compute_key, get_class_name
 from lit_cfl.errors import InputError
 
 _NAMED = 12  # names listed in an error
@@ -37,13 +37,13 @@ class PlannedRun:
         return f"{self.setting}, seed {self.seed}"
 
 
-def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
-    """Returns the cells and extras whose ids match a pattern; raises InputError like `fitting`."""
+def select_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
+    """Returns the cells and extras whose ids match a pattern; raises InputError like `match_names`."""
     known = {cell.id: cell for cell in (*table.cells, *table.extras)}
-    return [known[name] for name in fitting(list(known), only, f"cell of {table.name}")]
+    return [known[name] for name in match_names(list(known), only, f"cell of {table.name}")]
 
 
-def fitting(names: Sequence[str], patterns: Sequence[str], what: str) -> list[str]:
+def match_names(names: Sequence[str], patterns: Sequence[str], what: str) -> list[str]:
     """Returns the names that match one of the patterns, or all names without a pattern.
 
     Args:
@@ -59,32 +59,32 @@ def fitting(names: Sequence[str], patterns: Sequence[str], what: str) -> list[st
     return [name for name in names if not patterns or any(fnmatch(name, pattern) for pattern in patterns)]
 
 
-def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
+def plan_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
     """Returns every run that the cells need, seed by seed; equal runs of several methods share a key."""
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
-    runs = [run for setting in settings for run in runs_of(setting, setting.seeds)]
+    runs = [run for setting in settings for run in list_runs(setting, setting.seeds)]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 
 
-def runs_of(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
+def list_runs(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
     """Returns the runs of a setting under these seeds."""
     return [
-        PlannedRun(setting, seed, result_key(config), class_name(config["algorithm"]), int(config["rounds"]))
+        PlannedRun(setting, seed, compute_key(config), get_class_name(config["algorithm"]), int(config["rounds"]))
         for seed, config in setting.configs(seeds).items()
     ]
 
 
-def keys_of(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
+def group_keys(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
     """Returns the keys of runs by setting and seed."""
     return {(run.setting, run.seed): run.key for run in runs}
 
 
-def missing(runs: Sequence[PlannedRun], ledger: Ledger) -> list[PlannedRun]:
+def find_missing(runs: Sequence[PlannedRun], ledger: Ledger) -> list[PlannedRun]:
     """Returns the runs without a fresh row in the ledger, one per key."""
     return list({run.key: run for run in reversed(runs) if ledger.fresh(run.key) is None}.values())[::-1]
 
 
-def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
+def estimate_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
     """Returns the expected duration of a run, or None if unknown.
 
     This is the median over recorded runs with the same options; without such runs the value in the table's file;
@@ -92,14 +92,14 @@ def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
     fewest words.
     """
     setting, found = run.setting, defaultdict[int, list[float]](list)
-    for words, seconds in _recorded_rounds(setting.config, ledger):
+    for words, seconds in _read_durations(setting.config, ledger):
         found[len(words.symmetric_difference(setting.words))].append(seconds)
     if 0 not in found and setting.core_hours is not None:
         return 3600 * setting.core_hours
     return median(found[min(found)]) * run.rounds if found else None
 
 
-def _recorded_rounds(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[str], float]]:
+def _read_durations(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[str], float]]:
     """Yields the option words and the seconds per round of each recorded run of a configuration."""
     for row in ledger.rows.values():
         used, words = _split(row["command"])
@@ -114,7 +114,7 @@ def _split(command: str) -> tuple[str, frozenset[str]]:
     return words[3], frozenset(words[4:])
 
 
-def told_time(seconds: Iterable[float | None]) -> str:
+def format_time(seconds: Iterable[float | None]) -> str:
     """Formats the sum of expected times, and the number of unknown ones."""
     times = list(seconds)
     known = [value for value in times if value is not None]

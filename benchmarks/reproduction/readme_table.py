@@ -35,13 +35,13 @@ REASONS = {  # reasons for numbers that are not reproduced
 ROW = re.compile(r"^\| (?P<name>\w+) (?P<kept>(?:\|[^|]*){4})\|[^|]*\|[^|]*\|$", re.MULTILINE)
 
 
-def with_numbers(readme: str, folder: Path) -> str:
+def insert_numbers(readme: str, folder: Path) -> str:
     """Returns the README with the last two columns of its table taken from the tables in a folder."""
     rows = {row["id"]: (name, row) for name in table_names() for row in read_table(folder / f"{name}.csv")}
 
     def line(found: re.Match[str]) -> str:
         name = found["name"]
-        paper, ours = numbers(*rows[CELLS[name]], name) if name in CELLS else ("-", "-")
+        paper, ours = format_numbers(*rows[CELLS[name]], name) if name in CELLS else ("-", "-")
         return f"| {name} {found['kept']}| {paper} | {ours} |"
 
     head, mark, table = readme.partition("| Algorithm |")
@@ -49,7 +49,7 @@ def with_numbers(readme: str, folder: Path) -> str:
     return head + mark + ROW.sub(line, body) + end + rest
 
 
-def numbers(table: str, row: Row, algorithm: str) -> tuple[str, str]:
+def format_numbers(table: str, row: Row, algorithm: str) -> tuple[str, str]:
     """Returns the paper's number with its source, and ours with spread, number of seeds, verdict and reason."""
     model = f", {row['model']}" if row["model"] else ""
     paper = f"{row['paper_value']:.1f} ([{table}](docs/reproduction/{table}.md): {row['dataset']}{model})"
@@ -63,7 +63,7 @@ def numbers(table: str, row: Row, algorithm: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    README.write_text(with_numbers(README.read_text("utf-8"), TABLES), "utf-8")
+    README.write_text(insert_numbers(README.read_text("utf-8"), TABLES), "utf-8")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.reproduction.files import Row, read_yaml
-from benchmarks.reproduction.ledger import Ledger, results_version
-from benchmarks.reproduction.plan import PlannedRun, expected_seconds, told_time
-from benchmarks.reproduction.scores import run_curve, run_scores
+from benchmarks.reproduction.ledger import Ledger, read_results_version
+from benchmarks.reproduction.plan import PlannedRun, estimate_seconds, format_time
+from benchmarks.reproduction.scores import read_curve, read_scores
 from lit_cfl import run_many
 
 
@@ -40,10 +40,10 @@ class LedgerRecorder:
 
         def ended(directory: Path) -> str:
             run = left.pop(directory.parent)
-            curve = run_curve(directory) if self.curves else None
-            self.ledger = self.ledger.with_run(ledger_row(run, directory), self.table, curve)
+            curve = read_curve(directory) if self.curves else None
+            self.ledger = self.ledger.with_run(make_ledger_row(run, directory), self.table, curve)
             done = self.write(self.ledger)
-            return f"{done}, {told_time(expected_seconds(run, self.ledger) for run in left.values())} left"
+            return f"{done}, {format_time(estimate_seconds(run, self.ledger) for run in left.values())} left"
 
         words = ["--pictures.formats", "[]", *([] if device is None else ["--device", device])]
         experiments = {folder: run.setting.build(run.seed, words) for folder, run in runs.items()}
@@ -56,20 +56,20 @@ class LedgerRecorder:
         device, starts from scratch.
         """
         asked = "" if device is None else f"-{device.replace(':', '')}"
-        return (self.work / f"{run.key}-{results_version(run.algorithm)}{asked}" / run.setting.slug).resolve()
+        return (self.work / f"{run.key}-{read_results_version(run.algorithm)}{asked}" / run.setting.slug).resolve()
 
 
-def ledger_row(run: PlannedRun, directory: Path) -> Row:
+def make_ledger_row(run: PlannedRun, directory: Path) -> Row:
     """Returns the row of `runs.csv` for a finished run."""
     plan = read_yaml(directory / "config.yaml")["plan"]
     environment = json.loads((directory / "environment.json").read_text("utf-8"))
-    return run_scores(directory) | {
+    return read_scores(directory) | {
         "run": run.key,
         "seed": run.seed,
         "algorithm": run.algorithm,
-        "results_version": results_version(run.algorithm),
+        "results_version": read_results_version(run.algorithm),
         "version": version("lit-cfl"),
-        "commit": _commit(),
+        "commit": _read_commit(),
         "device": plan["device"],
         "processor": environment.get("processor"),
         "torch": environment["packages"]["torch"],
@@ -78,7 +78,7 @@ def ledger_row(run: PlannedRun, directory: Path) -> Row:
     }
 
 
-def _commit() -> str:
+def _read_commit() -> str:
     """Returns the commit of the code's checkout, or an empty string outside a checkout."""
     git = shutil.which("git")
     if git is None:

@@ -42,7 +42,7 @@ _RECORDED_AS = {
 _LENGTH = 12  # hexadecimal digits: 48 bits suffice for some thousand runs
 
 
-def result_key(config: Mapping[str, Any]) -> str:
+def compute_key(config: Mapping[str, Any]) -> str:
     """Returns a hash of what determines a result: the letter r and 12 hexadecimal digits.
 
     The configuration has one seed. Classes count by name, not by module, so that a module may move. Plan, engine,
@@ -50,25 +50,25 @@ def result_key(config: Mapping[str, Any]) -> str:
     a large learning rate, rounding can grow to percentage points (docs/reproduction/README.md, "What another machine
     gives").
     """
-    decides = {name: _by_names(config.get(name)) for name in _DECIDES}
-    decides |= {name: _by_names(config[name]) for name in _SINCE if config.get(name) is not None}
+    decides = {name: _normalise(config.get(name)) for name in _DECIDES}
+    decides |= {name: _normalise(config[name]) for name in _SINCE if config.get(name) is not None}
     return "r" + hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:_LENGTH]
 
 
-def class_name(section: Mapping[str, Any]) -> str:
+def get_class_name(section: Mapping[str, Any]) -> str:
     """Returns the class name in a configuration's section, without the module."""
     return str(section["class_path"]).rpartition(".")[2]
 
 
-def _by_names(value: Any) -> Any:
+def _normalise(value: Any) -> Any:
     if isinstance(value, Mapping):
         kept = {key: part for key, part in value.items() if not (key in _ADDED and part == _ADDED[key])}
-        named = {key: _by_names(_as_recorded(key, part)) for key, part in kept.items()}
+        named = {key: _normalise(_use_recorded_value(key, part)) for key, part in kept.items()}
         if isinstance(named.get("class_path"), str):
-            named["class_path"] = class_name(named)
+            named["class_path"] = get_class_name(named)
         return named
-    return [_by_names(part) for part in value] if isinstance(value, list | tuple) else value
+    return [_normalise(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _as_recorded(option: str, value: Any) -> Any:
+def _use_recorded_value(option: str, value: Any) -> Any:
     return _RECORDED_AS.get((option, value), value) if value is None or isinstance(value, str) else value

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.reproduction.cells import DEFAULT, Cell, PaperTable, load_table, table_names
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.pages import Judged, Keys, judged_cells
-from benchmarks.reproduction.plan import keys_of, planned_runs
+from benchmarks.reproduction.pages import Judged, Keys, judge_cells
+from benchmarks.reproduction.plan import group_keys, plan_runs
 from lit_cfl.statistics import spread
 
 
@@ -31,12 +31,12 @@ class RecordedResults:
     def read(cls, folder: Path) -> "RecordedResults":
         """Reads the ledger of a folder, and builds every experiment of every table, which takes about a minute."""
         tables = [load_table(name) for name in table_names()]
-        runs = [run for table in tables for run in planned_runs(table, (*table.cells, *table.extras))]
-        return cls(tables, Ledger.read(folder), keys_of(runs))
+        runs = [run for table in tables for run in plan_runs(table, (*table.cells, *table.extras))]
+        return cls(tables, Ledger.read(folder), group_keys(runs))
 
     def judged(self, table: PaperTable) -> list[Judged]:
         """Judges the cells of a table."""
-        return judged_cells(table, self.ledger, self.keys)
+        return judge_cells(table, self.ledger, self.keys)
 
     def cells(self, pattern: str) -> list[tuple[PaperTable, Cell]]:
         """Returns the cells and extras whose ids match a pattern, with their tables."""

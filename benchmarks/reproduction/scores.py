@@ -40,7 +40,7 @@ CURVE = (
 )
 
 
-def run_scores(run: Path) -> Row:
+def read_scores(run: Path) -> Row:
     """Returns the scores of a finished run, its `rounds` and `seconds`; None for scores that it lacks.
 
     Accuracies are in percent.
@@ -59,7 +59,7 @@ def run_scores(run: Path) -> Row:
     * `local_steps`: mini-batches of all clients together, excluding fine-tuning.
     """
     summary, rows = json.loads((run / "summary.json").read_text("utf-8")), read_table(run / "metrics.csv")
-    accuracy, gaps = _column(rows, "test/weighted_accuracy"), _column(rows, "train/discrepancy")
+    accuracy, gaps = _read_column(rows, "test/weighted_accuracy"), _read_column(rows, "train/discrepancy")
     reached = [row["round"] for row in rows if (row["test/weighted_accuracy"] or 0) >= 0.85]
     percent = {
         "max_weighted_test_accuracy": summary.get("test/max_weighted_accuracy"),
@@ -88,15 +88,15 @@ def run_scores(run: Path) -> Row:
     }
 
 
-def run_curve(run: Path) -> list[Row]:
+def read_curve(run: Path) -> list[Row]:
     """Returns the values of each round that figures draw, with five significant digits."""
     rows = read_table(run / "metrics.csv")
-    return [{name: _short(row.get(name)) for name in CURVE} for row in rows]
+    return [{name: _round_number(row.get(name)) for name in CURVE} for row in rows]
 
 
-def _column(rows: Sequence[Row], name: str) -> list[float]:
+def _read_column(rows: Sequence[Row], name: str) -> list[float]:
     return [row[name] for row in rows if row.get(name) is not None]
 
 
-def _short(value: object) -> object:
+def _round_number(value: object) -> object:
     return float(f"{value:.5g}") if isinstance(value, float) else value

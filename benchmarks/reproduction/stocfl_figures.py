@@ -120,10 +120,12 @@ def _clients(folder: Path) -> MeasuredFigure:
     rows = _read(folder / "clients.csv")
     columns = [column for column in (rows[0] if rows else ()) if column.startswith("cluster_")]
     names = list(dict.fromkeys(row["data"] for row in rows))
-    grid: Grid = [[_map(name.capitalize(), "Psi", _of(rows, "data", name), None) for name in names]] if rows else []
+    grid: Grid = (
+        [[_map(name.capitalize(), "Psi", _select_rows(rows, "data", name), None) for name in names]] if rows else []
+    )
     for column in columns:
         label = f"round {column.removeprefix('cluster_')}"
-        grid.append([_map(name.capitalize(), label, _of(rows, "data", name), column) for name in names])
+        grid.append([_map(name.capitalize(), label, _select_rows(rows, "data", name), column) for name in names])
     return _figure(
         "stocfl-6a",
         "Figure 6(a): clients and their clusters",
@@ -140,12 +142,12 @@ def _map(title: str, label: str, rows: Sequence[Row], column: str | None) -> Pan
         return Panel(title, "", label, points=[_points(_CLIENT, rows)], bare=True)
     seen = [row for row in rows if row[column] >= 0]
     parts = [(_UNSEEN, [row for row in rows if row[column] < 0])]
-    for name, clusters in _named(seen, column).items():
+    for name, clusters in _name_clusters(seen, column).items():
         parts.append((name, [row for row in seen if row[column] in clusters]))
     return Panel(title, "", label, points=[_points(name, part) for name, part in parts if part], bare=True)
 
 
-def _named(rows: Sequence[Row], column: str) -> dict[str, list[int]]:
+def _name_clusters(rows: Sequence[Row], column: str) -> dict[str, list[int]]:
     """Names each cluster after the true cluster of most of its clients, so that colours stay from round to round.
 
     If several have the same true cluster, the largest is named after it; the others are "smaller clusters".
@@ -169,9 +171,9 @@ def _rounds(folder: Path) -> MeasuredFigure:
     names = list(dict.fromkeys(row["data"] for row in rows))
     grid: Grid = []
     for label, value in _OVER_ROUNDS.items() if rows else ():
-        grid.append([_over_rounds(name, label, value, _of(rows, "data", name)) for name in names])
+        grid.append([_over_rounds(name, label, value, _select_rows(rows, "data", name)) for name in names])
     ends = [row for row in rows if row["round"] == max(row["round"] for row in rows)]
-    last = ", ".join(f"{name} {_least_and_greatest(_of(ends, 'data', name), 'clusters')}" for name in names)
+    last = ", ".join(f"{name} {_least_and_greatest(_select_rows(ends, 'data', name), 'clusters')}" for name in names)
     return _figure(
         "stocfl-6b",
         "Figure 6(b): number of clusters and objective",
@@ -203,12 +205,14 @@ def _taus(folder: Path) -> MeasuredFigure:
     columns = [column for column in (clients[0] if clients else ()) if column.startswith("cluster_")]
     grid: Grid = []
     for psi in dict.fromkeys(row["psi"] for row in ends):
-        own = _of(ends, "psi", psi)
+        own = _select_rows(ends, "psi", psi)
         line = Curve(psi, [row["tau"] for row in own], [row["clusters"] for row in own])
-        mapped = _of(clients, "psi", psi)
+        mapped = _select_rows(clients, "psi", psi)
         maps = [_map(f"tau {column.removeprefix('cluster_')}", f"Psi: {psi}", mapped, column) for column in columns]
         grid.append([*maps, Panel("clusters after 50 rounds", "tau", "clusters", curves=[line], limits=(0, 12))])
-    found = ". ".join(f"By {psi}: {_told(_of(ends, 'psi', psi))}" for psi in dict.fromkeys(r["psi"] for r in ends))
+    found = ". ".join(
+        f"By {psi}: {_describe_taus(_select_rows(ends, 'psi', psi))}" for psi in dict.fromkeys(r["psi"] for r in ends)
+    )
     return _figure(
         "stocfl-7",
         "Figure 7: tau determines which clusters are separated",
@@ -219,15 +223,15 @@ def _taus(folder: Path) -> MeasuredFigure:
     )
 
 
-def _told(rows: Sequence[Row]) -> str:
+def _describe_taus(rows: Sequence[Row]) -> str:
     """Describes the values of tau that give exactly the true clusters, and those that give the groups of labels."""
     return ", ".join(
-        f"{what} with tau {_values([row['tau'] for row in rows], [row[column] == 1 for row in rows])}"
+        f"{what} with tau {_list_values([row['tau'] for row in rows], [row[column] == 1 for row in rows])}"
         for what, column in (("eight clusters", "ari"), ("four", "ari_labels"))
     )
 
 
-def _values(taus: Sequence[float], chosen: Sequence[bool]) -> str:
+def _list_values(taus: Sequence[float], chosen: Sequence[bool]) -> str:
     """Lists the chosen values; adjacent ones as a range."""
     stretches = [
         [tau for tau, _ in run] for fits, run in groupby(zip(taus, chosen, strict=True), itemgetter(1)) if fits
@@ -235,7 +239,7 @@ def _values(taus: Sequence[float], chosen: Sequence[bool]) -> str:
     return ", ".join(f"{run[0]:g} to {run[-1]:g}" for run in stretches) or "none of the values tried"
 
 
-def _of(rows: Sequence[Row], column: str, value: object) -> list[Row]:
+def _select_rows(rows: Sequence[Row], column: str, value: object) -> list[Row]:
     return [row for row in rows if row[column] == value]
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 from benchmarks.reproduction.cells import DEFAULT, PaperTable
 from benchmarks.reproduction.claims import Found, write_claims
 from benchmarks.reproduction.figures import write_figures
-from benchmarks.reproduction.files import text, write_picture
+from benchmarks.reproduction.files import read_page_text, write_picture
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.pages import Judged
 from benchmarks.reproduction.results import RecordedResults
@@ -66,7 +66,7 @@ def _points(cells: Sequence[Judged]) -> list[Points]:
 
 
 def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn: bool) -> Iterator[str]:
-    yield f"{text('summary')}\n"
+    yield f"{read_page_text('summary')}\n"
     if drawn:
         yield "![The papers' numbers against ours, a dot per cell](figures/summary.png)\n"
         yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."

@@ -51,7 +51,7 @@ class Measured:
         return spread(self.values).deviation
 
 
-def measured(metric: str, rows: Sequence[Row]) -> Measured | None:
+def summarise_runs(metric: str, rows: Sequence[Row]) -> Measured | None:
     """Summarises rows of `runs.csv` for a metric; returns None without rows."""
     if not rows:
         return None
@@ -100,7 +100,7 @@ def agrees_with_populations(paper: float, values: Sequence[float | None]) -> boo
     return abs(fmean(known) - paper) <= margin * sqrt(len(known) + 1)
 
 
-def verdict(
+def judge_cell(
     cell: Cell, not_run: str | None, default: Measured | None, published: Measured | None, redraws: bool = False
 ) -> Verdict:
     """Judges a cell.

@@ -87,7 +87,7 @@ class Protocol:
 
     def open_seeds(self, ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:
         """Returns the seeds under which a setting still has to run, or has to run again."""
-        rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds if seed in seeds}
+        rows = {seed: find_run(ledger, setting, seed) for seed in setting.seeds if seed in seeds}
         old = "0.3" if self._is_renewed(setting.experiment, setting.method) else ""
         return [seed for seed, row in rows.items() if row is None or str(row["version"]) < old]
 
@@ -95,7 +95,7 @@ class Protocol:
         """Returns whether the first edition had this system on this data set."""
         return "since" not in self.data[data] and "since" not in self.systems[system]
 
-    def drawn(self, system: str) -> list[Options]:
+    def draw_trials(self, system: str) -> list[Options]:
         """Returns the first edition's trials, the same for all data: the default and random points of the grid."""
         grid = {**self.common, **self.systems[system]["options"]}
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -109,7 +109,7 @@ class Protocol:
 
     def search(self, data: str, system: str, ledger: Ledger) -> Search:
         """Returns the trials of all stages reached by recorded runs, and the best one after the last stage."""
-        trials = self.drawn(system) if self.in_first_edition(data, system) else []
+        trials = self.draw_trials(system) if self.in_first_edition(data, system) else []
         for stage in (self._rates, self._one_option, *[self._edge] * len(self.edges)):
             best = self._best(data, system, trials, ledger)
             if trials and best is None:
@@ -120,7 +120,7 @@ class Protocol:
     def first_choice(self, data: str, system: str, ledger: Ledger) -> Options | None:
         """Returns the first edition's choice; None if it did not have this system on this data set."""
         known = self.in_first_edition(data, system)
-        return self._best(data, system, self.drawn(system), ledger, every=True) if known else None
+        return self._best(data, system, self.draw_trials(system), ledger, every=True) if known else None
 
     def _best(
         self, data: str, system: str, trials: Sequence[Options], ledger: Ledger, every: bool = False
@@ -128,7 +128,7 @@ class Protocol:
         """Returns the trial with the best validation accuracy, the first in case of ties; None if one has not run."""
         scores = []
         for number, options in enumerate(trials):
-            row = recorded(ledger, self._trial(data, system, number, options), self.search_seed)
+            row = find_run(ledger, self._trial(data, system, number, options), self.search_seed)
             if row is None:
                 return None
             score = row["validation_accuracy"]
@@ -156,7 +156,7 @@ class Protocol:
         following = {max(tried): above, min(tried): below}.get(best[RATE], [])
         return [best | {RATE: rate} for rate in following]
 
-    def reported(self, data: str, system: str, ledger: Ledger) -> list[tuple[Setting, Options]]:
+    def list_reported(self, data: str, system: str, ledger: Ledger) -> list[tuple[Setting, Options]]:
         """Returns the settings that run under the new seeds, each with its chosen options.
 
         `best` has the best options of the completed search; until then those of the first edition, if they can still be
@@ -203,10 +203,10 @@ class Protocol:
         search = self.search(data, system, ledger)
         yield from (self._trial(data, system, number, options) for number, options in enumerate(search.trials))
         if search.chosen:
-            yield from (setting for setting, _ in self.reported(data, system, ledger))
+            yield from (setting for setting, _ in self.list_reported(data, system, ledger))
 
 
-def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
+def find_run(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
     """Returns the fresh row of a run, identified by its command; None if it has not run.
 
     For a system that fine-tunes its clients, the accuracies are those after fine-tuning.
@@ -219,6 +219,6 @@ def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
     return row | {name: row[score] for name, score in zip(names, tuned, strict=True)}
 
 
-def options_told(options: Mapping[str, Any]) -> str:
+def format_options(options: Mapping[str, Any]) -> str:
     """Formats chosen options by their last names: `lr 0.03, mu 1.0`."""
     return ", ".join(f"{name.rpartition('.')[2]} {shlex.quote(str(value))}" for name, value in options.items())

@@ -18,9 +18,9 @@ from benchmarks.reproduction.cells import Setting
 from benchmarks.reproduction.command import ANSWER
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.plan import runs_of
+from benchmarks.reproduction.plan import list_runs
 from benchmarks.reproduction.recorder import LedgerRecorder
-from benchmarks.reproduction.which_method import BEST, FIRST, TABLE, Protocol, recorded
+from benchmarks.reproduction.which_method import BEST, FIRST, TABLE, Protocol, find_run
 from benchmarks.reproduction.which_method_results import SCORE
 from lit_cfl.statistics import spread
 from lit_cfl.storage import read_table, write_rows
@@ -29,13 +29,13 @@ FILE, DRAW, NUMBER = "again.csv", 2611, 10
 COLUMNS = ("data", "system", "seed", "recorded", "again", "deviation", "holds", "processor")
 
 
-def reported_runs(protocol: Protocol, ledger: Ledger) -> Iterator[tuple[Setting, int, Row, float]]:
+def list_reported_runs(protocol: Protocol, ledger: Ledger) -> Iterator[tuple[Setting, int, Row, float]]:
     """Yields the first edition's reported runs, in a fixed order, with the standard deviation over their seeds."""
     first = [cell for cell in product(protocol.data, protocol.systems) if protocol.in_first_edition(*cell)]
     for data, system in sorted(first, key=lambda cell: "now" not in protocol.systems[cell[1]]):
-        for setting, options in protocol.reported(data, system, ledger):
+        for setting, options in protocol.list_reported(data, system, ledger):
             if setting.variant in (BEST, FIRST) and options == protocol.first_choice(data, system, ledger):
-                rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds}
+                rows = {seed: find_run(ledger, setting, seed) for seed in setting.seeds}
                 known = {seed: row for seed, row in rows.items() if row}
                 deviation = spread([row[SCORE] for row in known.values()]).deviation or 0.0
                 yield from ((setting, seed, row, deviation) for seed, row in known.items())
@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(ANSWER), help="folder of runs.csv")
     out = parser.parse_args().out
-    runs = list(reported_runs(Protocol.read(), Ledger.read(out)))
+    runs = list(list_reported_runs(Protocol.read(), Ledger.read(out)))
     rows = read_table(out / FILE) if (out / FILE).exists() else []
     for number in np.random.default_rng(DRAW).permutation(len(runs))[:NUMBER]:
         setting, seed, before, deviation = runs[number]
@@ -55,7 +55,7 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             empty = Ledger(Path(folder) / "ledger", {})
             recorder = LedgerRecorder(TABLE, empty, Path(folder), lambda ledger: "", curves=False)
-            recorder.run(runs_of(setting, [seed]), None, 1)
+            recorder.run(list_runs(setting, [seed]), None, 1)
             (after,) = recorder.ledger.rows.values()
         scores = {"recorded": before[SCORE], "again": after[SCORE], "deviation": deviation}
         holds = abs(after[SCORE] - before[SCORE]) <= deviation

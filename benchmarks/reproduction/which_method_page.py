@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reproduction.files import Row, text, write_picture
+from benchmarks.reproduction.files import Row, read_page_text, write_picture
 from benchmarks.reproduction.heat_table import heat_table
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.markdown import markdown_table
-from benchmarks.reproduction.which_method import BEST, FIRST, NEWCOMERS, RATE, Protocol, options_told
+from benchmarks.reproduction.which_method import BEST, FIRST, NEWCOMERS, RATE, Protocol, format_options
 from benchmarks.reproduction.which_method_results import (
     BASELINE,
     BOUND,
     SCORE,
     Entry,
     best_of_data,
-    entries,
-    ranked_data,
-    ranking,
+    collect_entries,
+    rank_systems,
+    select_ranked_data,
 )
 from lit_cfl.pictures.ranks import draw_ranks
 from lit_cfl.statistics import Interval, Ranking
@@ -44,10 +44,10 @@ def page_of(out: Path) -> Path:
 
 def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
     """Writes `<out>.md`, and `results.csv` and the pictures in `out`; returns the progress as text."""
-    found = entries(protocol, ledger)
+    found = collect_entries(protocol, ledger)
     groups = best_of_data(protocol, found)
-    ranked = ranked_data(protocol, groups)
-    ranks = ranking(ranked) if ranked else None
+    ranked = select_ranked_data(protocol, groups)
+    ranks = rank_systems(ranked) if ranked else None
     out.mkdir(parents=True, exist_ok=True)
     write_rows(out / "results.csv", COLUMNS, _rows(found), digits=5)
     if ranks:
@@ -69,7 +69,7 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
         row: Row = {name: entry.mean(score) for name, score in _MEANS.items()}
         row |= {"data": entry.data, "system": entry.system, "variant": entry.variant}
         row |= {"one_cluster": entry.num_degenerate, "of_oracle": _share(entry, list(peers.values()))}
-        row |= {"seconds": entry.seconds, "seeds": len(entry.rows), "options": options_told(entry.options)}
+        row |= {"seconds": entry.seconds, "seeds": len(entry.rows), "options": format_options(entry.options)}
         row["search"] = "completed" if entry.completed and entry.variant == BEST else "first edition"
         for name, other in (("to_fedavg", peers.get(BASELINE)), ("to_best", best)):
             if other is not None and other is not entry:
@@ -109,10 +109,10 @@ def _page(
         yield from _section(data, group)
     if ranks:
         yield from _across(out, ranks)
-    yield from _changed(found)
-    yield from _again(out)
-    yield from _held_out(found)
-    yield from _other_clusters(protocol, found)
+    yield from _list_changes(found)
+    yield from _tabulate_again(out)
+    yield from _tabulate_newcomers(found)
+    yield from _tabulate_other_numbers(protocol, found)
 
 
 def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
         equal = [e.system for e in group if e is not best and e.system != BOUND and not _apart(e.minus(best))]
         winners = f"{best.system} ({best.accuracy:.1f} %)"
         if equal:
-            winners += f", not told apart from {_listed(equal)}"
+            winners += f", not told apart from {_join_names(equal)}"
         if best is base:
             gain = "no system is above FedAvg"
         elif base.system in equal:
@@ -145,7 +145,7 @@ def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Ent
     yield from ["## Protocol", ""]
     yield "`python -m benchmarks.reproduction which-method` wrote this page, and continues the runs. Every number is in"
     yield f"[results.csv]({out.name}/results.csv)."
-    yield text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
+    yield read_page_text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
     hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
     yield f"The {len(ledger.rows):,} runs took {hours:.1f} hours on one core that other programs used, too."
     yield from ["", "### Data", ""]
@@ -186,7 +186,7 @@ def _cells(entry: Entry, group: Sequence[Entry]) -> list[str]:
     cells = [entry.system + ("" if entry.completed else " †"), f"{entry.accuracy:.1f}", *gaps]
     cells += ["" if share is None else f"{share:.0f}", f"{entry.mean('worst10_accuracy') or 0.0:.1f}"]
     cells += [_clusters(entry), "" if ari is None else f"{ari:.2f}", f"{entry.mean('traffic'):,.0f}"]
-    return [*cells, "" if steps is None else f"{steps:,.0f}", options_told(entry.options)]
+    return [*cells, "" if steps is None else f"{steps:,.0f}", format_options(entry.options)]
 
 
 def _clusters(entry: Entry) -> str:
@@ -213,7 +213,7 @@ def _across(out: Path, found: Ranking) -> Iterator[str]:
     yield from markdown_table(["system", "mean rank"], ranks)
 
 
-def _changed(found: Sequence[Entry]) -> Iterator[str]:
+def _list_changes(found: Sequence[Entry]) -> Iterator[str]:
     """Lists cells in which the completed search chose other options than the first edition."""
     best = {(e.data, e.system): e for e in found if e.variant == BEST}
     pairs = [(e, best[e.data, e.system]) for e in found if e.variant == FIRST and (e.data, e.system) in best]
@@ -222,13 +222,20 @@ def _changed(found: Sequence[Entry]) -> Iterator[str]:
     yield from ["## What completing the searches changed", ""]
     yield from ["Cells whose completed search chose other options than the first edition's, and their accuracies.", ""]
     rows = [
-        [a.data, a.system, options_told(a.options), f"{a.accuracy:.1f}", options_told(b.options), f"{b.accuracy:.1f}"]
+        [
+            a.data,
+            a.system,
+            format_options(a.options),
+            f"{a.accuracy:.1f}",
+            format_options(b.options),
+            f"{b.accuracy:.1f}",
+        ]
         for a, b in pairs
     ]
     yield from markdown_table(["data", "system", "first edition", "%", "completed", "%"], rows)
 
 
-def _again(out: Path) -> Iterator[str]:
+def _tabulate_again(out: Path) -> Iterator[str]:
     """Tabulates recorded runs that were trained again."""
     if not (out / "again.csv").exists():
         return
@@ -237,13 +244,13 @@ def _again(out: Path) -> Iterator[str]:
     yield from ["## Recorded runs, trained again", ""]
     yield f"{len(rows)} runs of version 0.2, drawn by `benchmarks/reproduction/which_method_again.py`, were trained"
     yield f"again: {held} differ from the recorded accuracy by no more than the standard deviation of their five seeds."
-    yield from [text("which_method_again"), ""]
+    yield from [read_page_text("which_method_again"), ""]
     cells = [[r["data"], r["system"], str(r["seed"]), *(f"{r[k]:.2f}" for k in ("recorded", "again", "deviation"))]
              for r in rows]  # fmt: skip
     yield from markdown_table(["data", "system", "seed", "recorded %", "again %", "standard deviation"], cells)
 
 
-def _held_out(found: Sequence[Entry]) -> Iterator[str]:
+def _tabulate_newcomers(found: Sequence[Entry]) -> Iterator[str]:
     """Tabulates accuracies of newcomers next to those of the training clients."""
     known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
     if not known:
@@ -259,7 +266,7 @@ def _held_out(found: Sequence[Entry]) -> Iterator[str]:
     yield from _matrix(list(dict.fromkeys(data for data, _ in known)), known, cell)
 
 
-def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]:
+def _tabulate_other_numbers(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]:
     """Tabulates accuracies with half and with twice the number of clusters."""
     others = [entry for entry in found if entry.variant.startswith("clusters ")]
     if not others:
@@ -314,5 +321,5 @@ def _interval(gap: Interval) -> str:
     return "-" if gap.mean is None else f"{gap.mean:+.2f} ± {gap.margin or 0.0:.2f}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

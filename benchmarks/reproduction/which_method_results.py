@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.which_method import BEST, Options, Protocol, recorded
+from benchmarks.reproduction.which_method import BEST, Options, Protocol, find_run
 from lit_cfl.statistics import Interval, Ranking, friedman, paired_difference, spread
 
 SCORE = "test_accuracy"
@@ -61,14 +61,14 @@ class Entry:
         return paired_difference(mine, its)
 
 
-def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
+def collect_entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
     """Returns every variant whose seeds have all run, in the order of the protocol."""
     found = []
     for data in protocol.data:
         for system in (system for of_data, system in protocol.cells() if of_data == data):
             completed = protocol.search(data, system, ledger).chosen is not None
-            for setting, options in protocol.reported(data, system, ledger):
-                rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds}
+            for setting, options in protocol.list_reported(data, system, ledger):
+                rows = {seed: find_run(ledger, setting, seed) for seed in setting.seeds}
                 known = {seed: row for seed, row in rows.items() if row is not None}
                 if len(known) == len(rows):
                     found.append(Entry(data, system, setting.variant, options, completed, known))
@@ -86,13 +86,13 @@ def best_of_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[E
     }
 
 
-def ranked_data(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> dict[str, Sequence[Entry]]:
+def select_ranked_data(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> dict[str, Sequence[Entry]]:
     """Returns the data sets on which all first-edition systems with unchanged options have run."""
     needed = {system for system, what in protocol.systems.items() if not {"since", "now"} & what.keys()}
     return {data: group for data, group in groups.items() if needed <= {entry.system for entry in group}}
 
 
-def ranking(groups: Mapping[str, Sequence[Entry]]) -> Ranking:
+def rank_systems(groups: Mapping[str, Sequence[Entry]]) -> Ranking:
     """Ranks the systems that ran on all of these data sets by their accuracy."""
     common = set.intersection(*({entry.system for entry in group} for group in groups.values()))
     return friedman(

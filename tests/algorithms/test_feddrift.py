@@ -343,7 +343,7 @@ def test_it_answers_as_the_authors_code_where_clusters_are_compared_on_present_d
     compared = [row for row in table if row["data"] == "present" or row["form"] == "eager"]
     assert len(compared) == 3 * script.CASES * script.STEPS
     for row in compared:
-        mine = list(script.ours(script.FORMS[row["form"]], script.points(int(row["case"]))))[int(row["step"])]
+        mine = list(script.run_ours(script.FORMS[row["form"]], script.draw_points(int(row["case"]))))[int(row["step"])]
         assert {name: row[name] for name in mine} == mine, row
     assert sum(bool(row["detected"]) for row in compared) > 10
 

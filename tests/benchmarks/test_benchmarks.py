@@ -80,10 +80,10 @@ def test_gpu_benchmark_says_what_failed_and_what_came_too_late(monkeypatch: pyte
         raise TypeError("something else\nand more")
 
     monkeypatch.setattr(gpu.Bench, "refused", broken)
-    assert list(gpu.measured(gpu.Bench("cpu", time.time() + 60), ("refused",))) == [
+    assert list(gpu.measure_parts(gpu.Bench("cpu", time.time() + 60), ("refused",))) == [
         {"part": "refused", "note": "TypeError: something else"}
     ]
-    late = list(gpu.measured(gpu.Bench("cpu", time.time()), gpu.PARTS))
+    late = list(gpu.measure_parts(gpu.Bench("cpu", time.time()), gpu.PARTS))
     assert late == [{"part": part, "note": "no time left"} for part in gpu.PARTS]
 
 

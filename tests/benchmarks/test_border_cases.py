@@ -22,7 +22,7 @@ border_cases = loaded("border_cases")
     ],
 )
 def test_what_matters_of_an_output_is_shown(output: str, seen: str):
-    assert border_cases.what_is_seen(output) == seen
+    assert border_cases.select_output(output) == seen
 
 
 def test_a_case_is_made_run_as_a_user_would_and_left_as_it_is(tmp_path: Path):

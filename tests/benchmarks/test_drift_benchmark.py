@@ -14,7 +14,7 @@ def drift(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_default_thresholds_are_those_of_the_rule(drift):
-    chosen = drift.chosen_thresholds(drift.read(FOLDER / "results" / "drift_curve.csv"))
+    chosen = drift.choose_thresholds(drift.read(FOLDER / "results" / "drift_curve.csv"))
     assert {metric: chosen[metric][0] for metric in THRESHOLDS} == THRESHOLDS
     assert all(chosen[metric][1] <= 1 for metric in THRESHOLDS)
 
@@ -22,7 +22,7 @@ def test_default_thresholds_are_those_of_the_rule(drift):
 def test_scores_by_hand(drift):
     alarms = [(3, 0), (7, 0), (22, 0), (25, 0), (21, 1), (20, 2)]  # completed rounds, client
     tests = [(index, client) for index in (4, 7, 20, 22) for client in range(4)]
-    found = drift.scores(alarms, tests, {0, 2, 3}, since=5)
+    found = drift.score_alarms(alarms, tests, {0, 2, 3}, since=5)
     assert found == {
         "drifted": 3,
         "found": 2,  # 3 is not
@@ -33,7 +33,7 @@ def test_scores_by_hand(drift):
 
 
 def test_clients_that_turn_have_the_images_of_the_next_cluster(drift):
-    data = drift.experiment(drift.PLAIN["IFCA"], "still", 0.25, 0).data.federated(0)
+    data = drift.build_experiment(drift.PLAIN["IFCA"], "still", 0.25, 0).data.federated(0)
     context = drift.ShiftContext(drift.START, 7, data.population)
     turned, log = drift.Turn(0.25).step(data, context)
     number, client = len(data.examples), int(log.clients[0])
@@ -44,7 +44,7 @@ def test_clients_that_turn_have_the_images_of_the_next_cluster(drift):
 
 
 def test_fresh_clients_have_half_of_their_images_another_one_in_each_round(drift):
-    data = drift.experiment(drift.PLAIN["IFCA"], "fresh", 0.25, 0).data.federated(0)
+    data = drift.build_experiment(drift.PLAIN["IFCA"], "fresh", 0.25, 0).data.federated(0)
     first, _ = drift.Fresh().step(data, drift.ShiftContext(0, 7, data.population))
     second, _ = drift.Fresh().step(first, drift.ShiftContext(1, 7, data.population))
     for now in (first, second):

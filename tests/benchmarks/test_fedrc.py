@@ -28,20 +28,20 @@ def test_three_rounds_of_the_authors_code_give_the_same_responsibilities_weights
     counts = torch.zeros(2, models, num_labels, dtype=torch.float64)
     for recorded in TABLE["rounds"]:
         losses = torch.cat([torch.tensor(of_client, dtype=torch.float64) for of_client in recorded["losses"]], dim=1)
-        shares = responsibilities(weights, losses + fedrc.label_shares(counts).log()[:, labels], owners)
+        shares = responsibilities(weights, losses + fedrc.compute_label_shares(counts).log()[:, labels], owners)
         weights = mean_shares(shares, owners, 2)
-        counts = fedrc.label_sums(shares, owners * num_labels + labels, 2, num_labels)
+        counts = fedrc.sum_by_label(shares, owners * num_labels + labels, 2, num_labels)
         expected = torch.cat([torch.tensor(part, dtype=torch.float64) for part in recorded["responsibilities"]], dim=1)
         assert_close(shares, expected, rtol=0, atol=1e-9)
         assert_close(weights, torch.tensor(recorded["weights"], dtype=torch.float64), rtol=0, atol=1e-9)
         shares_of_labels = torch.tensor(recorded["label_shares"], dtype=torch.float64)
-        assert_close(fedrc.label_shares(counts), shares_of_labels, rtol=0, atol=1e-9)
+        assert_close(fedrc.compute_label_shares(counts), shares_of_labels, rtol=0, atol=1e-9)
 
 
 def test_a_model_that_explains_no_example_of_a_label_keeps_a_share_above_zero(fedrc):
     counts = torch.tensor([[[3.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
     expected = torch.tensor([[1 - 1e-8 / 3, 1e-8 / 3], [0.5, 0.5]], dtype=torch.float64)
-    assert_close(fedrc.label_shares(counts), expected, rtol=1e-6, atol=0)
+    assert_close(fedrc.compute_label_shares(counts), expected, rtol=1e-6, atol=0)
 
 
 def test_the_first_round_is_that_of_fedem_and_the_second_divides_by_the_label_shares(fedrc):

@@ -17,12 +17,12 @@ def flux_table(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_levels_are_those_of_the_authors_script(flux_table):
-    pairs = [flux_table.arguments("x", level)[1] for level in range(1, 9)]
+    pairs = [flux_table.choose_arguments("x", level)[1] for level in range(1, 9)]
     found = [(options["rotations"], options["colors"]) for options in pairs]
     assert found == [(2, 1), (3, 1), (4, 1), (5, 1), (2, 3), (3, 3), (4, 3), (5, 3)]
-    assert flux_table.arguments("y", 8)[1] == {"client_n_class": 3, "py_bank": 5}
-    assert flux_table.arguments("y-given-x", 8)[1]["mixing_label_number"] == 8
-    assert flux_table.arguments("x-given-y", 8)[1]["rotated_label_number"] == 8
+    assert flux_table.choose_arguments("y", 8)[1] == {"client_n_class": 3, "py_bank": 5}
+    assert flux_table.choose_arguments("y-given-x", 8)[1]["mixing_label_number"] == 8
+    assert flux_table.choose_arguments("x-given-y", 8)[1]["rotated_label_number"] == 8
 
 
 def test_clients_are_tested_on_their_own_test_part(flux_table):
@@ -43,11 +43,13 @@ def test_the_tables_mean_over_shifts_and_whole_folds(flux_table, tmp_path):
             accuracy = 10 * (1 + flux_table.SHIFTS.index(shift))
             row = {"shift": shift, "level": 8, "fold": fold, "system": "IFCA", "net": "MLP"}
             writer.writerow(row | {"accuracy": accuracy, "ari": 0.5, "clusters": 2})
-    assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in flux_table.tables(path)
+    assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in flux_table.format_tables(path)
 
 
 def test_the_page_has_the_tables_of_the_recorded_rows(flux_table):
     page = (FOLDER.parent / "docs" / "flux_table.md").read_text()
-    lines = [line for line in flux_table.tables(FOLDER / "results" / "flux_table.csv").splitlines() if line[:1] == "|"]
+    lines = [
+        line for line in flux_table.format_tables(FOLDER / "results" / "flux_table.csv").splitlines() if line[:1] == "|"
+    ]
     assert lines
     assert [line for line in lines if line not in page] == []

@@ -36,7 +36,7 @@ def qmnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_images_get_their_writers_and_those_of_test_images_are_others(qmnist: Path):
     labels = np.array([*LABELS["train"], *LABELS["test"]])
-    found = mnist_writers.joined(mnist_writers.read_qmnist(qmnist), IMAGES, labels)
+    found = mnist_writers.join_parts(mnist_writers.read_qmnist(qmnist), IMAGES, labels)
     np.savez(qmnist / "own.npz", **found)
     data = ArrayData(source=qmnist / "own.npz", test=0.0).federated(0)
     assert [data.examples.targets(data.train[k]).tolist() for k in range(4)] == [[0, 4], [5, 1], [7], [2, 1]]
@@ -46,7 +46,7 @@ def test_images_get_their_writers_and_those_of_test_images_are_others(qmnist: Pa
 def test_labels_in_another_order_are_refused(qmnist: Path):
     labels = np.array([0, 5, 4, 1, *LABELS["test"]])
     with pytest.raises(ValueError, match="the writers belong to 7 images and MNIST has 7, or their labels differ"):
-        mnist_writers.joined(mnist_writers.read_qmnist(qmnist), IMAGES, labels)
+        mnist_writers.join_parts(mnist_writers.read_qmnist(qmnist), IMAGES, labels)
 
 
 @pytest.mark.parametrize(

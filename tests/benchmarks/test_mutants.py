@@ -27,28 +27,28 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_algorithm_has_a_planted_bug_and_there_are_at_least_25():
     import mutants
 
-    subjects = {mutant.name.partition("-")[0] for mutant in mutants.mutants()}
+    subjects = {mutant.name.partition("-")[0] for mutant in mutants.read_mutants()}
     assert {name.lower() for name in catalogue.names("algorithms")} <= subjects
-    assert len(mutants.mutants()) >= 25
+    assert len(mutants.read_mutants()) >= 25
 
 
 def test_every_bug_can_be_planted_in_the_present_tree_and_changes_something():
     import mutants
 
-    for mutant in mutants.mutants():
+    for mutant in mutants.read_mutants():
         text = (ROOT / mutant.file).read_text()
-        assert mutant.planted(text) != text, mutant.name  # raises where `old` does not occur exactly once
+        assert mutant.plant(text) != text, mutant.name  # raises where `old` does not occur exactly once
 
 
 def test_every_bug_is_described_and_names_tests_there_are_and_the_list_is_sorted():
     import mutants
 
-    for mutant in mutants.mutants():
+    for mutant in mutants.read_mutants():
         assert mutant.bug.endswith("."), mutant.name
         assert "|" not in mutant.bug, mutant.name  # it stands in a table
         assert mutant.tests, mutant.name
         assert all((ROOT / test.partition("::")[0]).is_file() for test in mutant.tests), mutant.name
-    names = [mutant.name for mutant in mutants.mutants()]
+    names = [mutant.name for mutant in mutants.read_mutants()]
     assert names == sorted(names)
 
 
@@ -56,11 +56,11 @@ def test_bug_is_planted_at_any_indentation_and_only_where_its_text_occurs_once()
     import mutants
 
     bug = mutants.Mutant("thing", "", "thing.py", (), "if x:\n    return y", "return 1\nreturn 2")
-    assert bug.planted("a\n    if x:\n        return y\nb") == "a\n    return 1\n    return 2\nb"
-    assert bug.planted("if x:\n    return y\nif x:\n    return z") == "return 1\nreturn 2\nif x:\n    return z"
+    assert bug.plant("a\n    if x:\n        return y\nb") == "a\n    return 1\n    return 2\nb"
+    assert bug.plant("if x:\n    return y\nif x:\n    return z") == "return 1\nreturn 2\nif x:\n    return z"
     for text, times in (("if x:\n        return y", 0), (2 * "if x:\n    return y\n", 2)):
         with pytest.raises(ValueError, match=f"`old` occurs {times} times in thing.py"):
-            bug.planted(text)
+            bug.plant(text)
 
 
 def test_table_of_the_documentation_lists_exactly_these_bugs_each_caught_by_a_test_it_names():
@@ -68,8 +68,8 @@ def test_table_of_the_documentation_lists_exactly_these_bugs_each_caught_by_a_te
 
     text = mutants.PAGE.read_text().partition(mutants.BEGIN)[2].partition(mutants.END)[0]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:3] == "| `"]
-    assert [row[:3] for row in rows] == [[mutant.name, mutant.file, mutant.bug] for mutant in mutants.mutants()]
-    for mutant, row in zip(mutants.mutants(), rows, strict=True):
+    assert [row[:3] for row in rows] == [[mutant.name, mutant.file, mutant.bug] for mutant in mutants.read_mutants()]
+    for mutant, row in zip(mutants.read_mutants(), rows, strict=True):
         file, _, test = row[3].partition("::")
         assert f"tests/{file}" in {named.partition("::")[0] for named in mutant.tests}, mutant.name
         assert f"def {test.rpartition('::')[2]}(" in (ROOT / "tests" / file).read_text(), mutant.name
@@ -118,7 +118,7 @@ def test_bug_that_gets_through_and_bug_that_cannot_be_planted_are_reported(tree:
 
     monkeypatch.setattr(mutants, "run_tests", run_here)
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
-    found = list(mutants.try_all(mutants.mutants(tree / "tests" / "mutants.toml"), tree))
+    found = list(mutants.try_all(mutants.read_mutants(tree / "tests" / "mutants.toml"), tree))
     assert [(result.mutant.name, result.caught) for result in found] == [
         ("thing-caught", "tests/test_thing.py::test_four"),
         ("thing-gone", ""),
@@ -141,9 +141,9 @@ def test_test_that_caught_a_bug_before_runs_first_unless_it_is_gone(tree: Path, 
         return subprocess.CompletedProcess(tests, code, "", "")
 
     monkeypatch.setattr(mutants, "run_tests", run_tests)
-    monkeypatch.setattr(mutants, "caught_before", lambda name: ["tests/test_thing.py::test_gone"])
-    bug = mutants.mutants(tree / "tests" / "mutants.toml")[0]
-    assert mutants.tried(bug, tree).trouble == "it gets through"
+    monkeypatch.setattr(mutants, "find_earlier_test", lambda name: ["tests/test_thing.py::test_gone"])
+    bug = mutants.read_mutants(tree / "tests" / "mutants.toml")[0]
+    assert mutants.try_mutant(bug, tree).trouble == "it gets through"
     assert asked == [("tests/test_thing.py::test_gone", "tests/test_thing.py"), ("tests/test_thing.py",)]
 
 
@@ -152,8 +152,8 @@ def test_the_table_says_which_test_caught_a_bug_before(tmp_path: Path):
 
     page = tmp_path / "page.md"
     page.write_text("| `a-b` | `a.py` | It is `odd`. | `x/test_a.py::test_b` |\n| `a-bc` | `a.py` | It. | nobody |\n")
-    assert mutants.caught_before("a-b", page) == ["tests/x/test_a.py::test_b"]
-    assert mutants.caught_before("a-bc", page) == []
+    assert mutants.find_earlier_test("a-b", page) == ["tests/x/test_a.py::test_b"]
+    assert mutants.find_earlier_test("a-bc", page) == []
 
 
 @needs_git
@@ -163,7 +163,7 @@ def test_test_that_fails_without_the_bug_catches_nothing(tree: Path, monkeypatch
     monkeypatch.setattr(mutants, "run_tests", run_here)
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     (tree / "tests" / "test_thing.py").write_text("def test_never():\n    assert False\n")
-    caught = mutants.mutants(tree / "tests" / "mutants.toml")[:1]
+    caught = mutants.read_mutants(tree / "tests" / "mutants.toml")[:1]
     assert [result.trouble for result in mutants.try_all(caught, tree)] == [
         "",
         "tests/test_thing.py::test_never fails without the bug, too",
@@ -189,7 +189,7 @@ def test_table_keeps_the_rows_of_bugs_that_were_not_tried(tree: Path):
 
     file, page = tree / "tests" / "mutants.toml", tree / "testing.md"
     page.write_text(f"Before.\n{mutants.BEGIN}\n{mutants.END}\nAfter.\n")
-    first, _, last = mutants.mutants(file)
+    first, _, last = mutants.read_mutants(file)
     mutants.write_table([mutants.Found(first, "tests/test_thing.py::test_four[1 2]", "")], page, file)
     mutants.write_table([mutants.Found(last, "", "it gets through")], page, file)
     assert page.read_text().splitlines() == [
@@ -214,6 +214,6 @@ def test_copy_has_what_is_not_committed_and_keeps_links(tree: Path):
     (tree / "package" / "more").symlink_to("../tests")
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     with ExitStack() as stack:
-        copy = mutants.copy_of(tree, stack)
+        copy = mutants.copy_tree(tree, stack)
         assert (copy / "package" / "more").readlink() == Path("../tests")
         assert (copy / "package" / "more" / "test_thing.py").is_file()

@@ -20,7 +20,7 @@ LAYERS: dict[str, list[str]] = architecture.layers_of_the_page()
 @pytest.fixture(scope="module")
 def found() -> dict[str, set[str]]:
     """What each module of the source imports."""
-    return architecture.imports()
+    return architecture.read_imports()
 
 
 def importers() -> dict[str, set[str]]:
@@ -38,12 +38,12 @@ def importing(package: str, imports: dict[str, set[str]]) -> set[str]:
 
 def faults(imports: dict[str, set[str]]) -> Iterator[str]:
     """Yields what breaks a rule of the page, in words."""
-    between = architecture.parts(imports)
-    if circle := architecture.circle(between):
+    between = architecture.group_by_part(imports)
+    if circle := architecture.find_cycle(between):
         yield f"imported in a circle: {' -> '.join(circle)}"
-    known = architecture.modules()
+    known = architecture.find_modules()
     ours = {name: {used for used in imports[name] if used in known} for name in imports}
-    if circle := architecture.circle(ours):
+    if circle := architecture.find_cycle(ours):
         yield f"imported in a circle: {' -> '.join(circle)}"
     height = {part: -number for number, parts in enumerate(LAYERS.values()) for part in parts}
     for part, used in between.items():
@@ -75,7 +75,7 @@ def test_a_class_name_has_one_meaning():
 @pytest.mark.long
 def test_each_part_of_the_page_exists_once(found: dict[str, set[str]]):
     listed = [part for parts in LAYERS.values() for part in parts]
-    assert sorted(listed) == sorted(architecture.parts(found))
+    assert sorted(listed) == sorted(architecture.group_by_part(found))
 
 
 @pytest.mark.long
@@ -115,15 +115,15 @@ def test_a_planted_import_is_found(found: dict[str, set[str]], module: str, impo
 
 def test_imports_inside_functions_count():
     source = "def f():\n    from lit_cfl.rounds import rounds\n    import ray.tune\n"
-    assert set(architecture.imported(source, architecture.modules())) == {"lit_cfl.rounds", "ray.tune"}
+    assert set(architecture.list_imported_names(source, architecture.find_modules())) == {"lit_cfl.rounds", "ray.tune"}
 
 
 @pytest.mark.long
 def test_the_picture_shows_the_layers_and_imports_of_the_source(found: dict[str, set[str]]):
     with Image.open(ROOT / "docs" / "architecture.png") as picture:
         shown = json.loads(picture.info["Description"])
-    drawn = architecture.arrows(architecture.parts(found), LAYERS)
-    assert shown == json.loads(architecture.described(LAYERS, drawn)), "run python benchmarks/architecture.py"
+    drawn = architecture.choose_arrows(architecture.group_by_part(found), LAYERS)
+    assert shown == json.loads(architecture.describe_drawing(LAYERS, drawn)), "run python benchmarks/architecture.py"
 
 
 def test_each_path_on_the_page_exists():
@@ -136,7 +136,7 @@ def test_each_dotted_name_on_the_page_exists():
     names = re.findall(r"`(lit_cfl(?:\.\w+)+)`", PAGE)
     assert len(names) > 8
     for name in names:
-        if name not in architecture.modules():
+        if name not in architecture.find_modules():
             module, _, attribute = name.rpartition(".")
             assert hasattr(importlib.import_module(module), attribute), name
 

@@ -11,7 +11,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "docs" / "notebooks"
 
 def require_same_output(page: Path, folder: Path) -> None:
     """Compares words and whole numbers exactly, and decimal numbers up to their last digit."""
-    outputs = loaded("gallery").play(page, folder)
+    outputs = loaded("gallery").run_blocks(page, folder)
     assert outputs
     for said, printed in outputs:
         assert re.sub(r"\d+\.\d", "x.x", said) == re.sub(r"\d+\.\d", "x.x", printed), printed

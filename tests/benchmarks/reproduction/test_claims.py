@@ -7,7 +7,15 @@ import yaml
 from recorded import by_command, recorded, tables
 
 from benchmarks.reproduction.cells import PUBLISHED
-from benchmarks.reproduction.claims import Claim, Part, claim_verdict, claims, judged_parts, worst, write_claims
+from benchmarks.reproduction.claims import (
+    Claim,
+    Part,
+    choose_worst,
+    compare_numbers,
+    judge_parts,
+    read_claims,
+    write_claims,
+)
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
@@ -19,7 +27,7 @@ T3, T4 = "flexcfl-t3-mnist-{}-{}-" + SCORE, "flexcfl-t4-mnist-{}-{}-" + SCORE + 
 
 
 def claim(name: str) -> Claim:
-    (found,) = (each for each in claims() if each.id == name)
+    (found,) = (each for each in read_claims() if each.id == name)
     return found
 
 
@@ -57,7 +65,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> RecordedResults:
     ],
 )
 def test_each_unit_has_its_rule(unit: str, paper: float, ours: float | None, expected: str):
-    assert claim_verdict(unit, paper, ours) == expected
+    assert compare_numbers(unit, paper, ours) == expected
 
 
 def test_difference_is_the_mean_over_rows_that_ran_and_the_paper_is_shifted_to_the_same_rows(tmp_path: Path):
@@ -70,7 +78,7 @@ def test_difference_is_the_mean_over_rows_that_ran_and_the_paper_is_shifted_to_t
             T3.format("mlp", "fesem"): scored(90.0),
         },
     )
-    (part,) = judged_parts(claim("flexcfl-mnist-fesem"), results)
+    (part,) = judge_parts(claim("flexcfl-mnist-fesem"), results)
     assert (part.rows, part.rows_run, part.seeds) == (3, 2, 1)
     assert part.recomputed == pytest.approx((95.8 - 84.6 + 97.0 - 89.8 + 99.0 - 92.0) / 3)
     assert part.follows is True  # 8.47 is printed as 8.4
@@ -83,13 +91,13 @@ def test_published_options_stand_beside_and_do_not_count(tmp_path: Path):
     fesem = T3.format("mclr", "fesem")
     default = recorded(tmp_path, {T3.format("mclr", "flexcfl"): scored(94.0), fesem: scored(95.0)})
     both = recorded(tmp_path, {fesem: scored(84.0)}, variant=PUBLISHED, before=default)
-    (part,) = judged_parts(claim("flexcfl-mnist-fesem"), both)
+    (part,) = judge_parts(claim("flexcfl-mnist-fesem"), both)
     assert (part.ours, part.published) == (-1.0, 10.0)
     assert part.verdict == "does not hold"
 
 
 def test_text_that_its_own_table_contradicts_is_named(nothing: RecordedResults):
-    (part,) = judged_parts(claim("flexcfl-swap-all-fedgroup"), nothing)
+    (part,) = judge_parts(claim("flexcfl-swap-all-fedgroup"), nothing)
     assert part.recomputed == pytest.approx((87.1 + 91.7 + 96.5) / 3 - (95.8 + 97.0 + 99.0) / 3)
     assert part.follows is False
     assert (part.verdict, part.reason) == ("not run", "not run yet")
@@ -101,9 +109,9 @@ def test_number_that_the_papers_own_cells_contradict_holds_for_its_cells_at_best
     without = {T3.format(net, "flexcfl"): scored(96.0) for net in ("mclr", "mlp", "cnn")}
     for ours, verdict in ((90.0, "holds for its cells"), (94.0, "same direction"), (97.0, "does not hold")):
         swapped = dict.fromkeys(fedgroup, scored(ours))
-        (part,) = judged_parts(claim("flexcfl-swap-all-fedgroup"), recorded(tmp_path / str(ours), swapped | without))
+        (part,) = judge_parts(claim("flexcfl-swap-all-fedgroup"), recorded(tmp_path / str(ours), swapped | without))
         assert (part.follows, part.verdict) == (False, verdict)
-        assert worst([part]) == verdict
+        assert choose_worst([part]) == verdict
 
 
 def test_traffic_is_a_ratio_or_a_percentage_of_models(tmp_path: Path):
@@ -118,17 +126,17 @@ def test_traffic_is_a_ratio_or_a_percentage_of_models(tmp_path: Path):
             stand_in.format("flexcfl_eta_g5.0"): sent(14700),
         },
     )
-    traffic, accuracy = judged_parts(claim("flexcfl-traffic-flexcfl"), results)
+    traffic, accuracy = judge_parts(claim("flexcfl-traffic-flexcfl"), results)
     assert traffic.ours == pytest.approx(1.26)
     assert (traffic.verdict, traffic.recomputed) == ("holds", None)
     assert accuracy.ours == 0
     assert accuracy.verdict == "does not hold"
-    assert worst([traffic, accuracy]) == "does not hold"
-    accuracy, extra = judged_parts(claim("flexcfl-traffic-eta_g"), results)
+    assert choose_worst([traffic, accuracy]) == "does not hold"
+    accuracy, extra = judge_parts(claim("flexcfl-traffic-eta_g"), results)
     assert accuracy.verdict == "not run"
     assert "NIST" in accuracy.reason
     assert extra.ours == pytest.approx(100 * 1500 / 13200)
-    assert worst([accuracy, extra]) == "holds"
+    assert choose_worst([accuracy, extra]) == "holds"
 
 
 def test_ratio_over_rows_of_unequal_size_is_that_of_the_means(tmp_path: Path):
@@ -136,7 +144,7 @@ def test_ratio_over_rows_of_unequal_size_is_that_of_the_means(tmp_path: Path):
     runs |= {T4.format("mclr", "flexcfl", "swap_all"): sent(400), T4.format("mlp", "flexcfl", "swap_all"): sent(2000)}
     both = {"plus": T4.format("*", "flexcfl", "swap_all"), "minus": T4.format("*", "fedavg", "swap_all")}
     parts = tuple(Part("traffic", 1.2, unit, **both, metric="traffic") for unit in ("ratio", "percent"))
-    ratio, percent = judged_parts(Claim("own", "P", "sends more", parts), recorded(tmp_path, runs))
+    ratio, percent = judge_parts(Claim("own", "P", "sends more", parts), recorded(tmp_path, runs))
     assert (ratio.rows_run, ratio.seeds) == (2, 1)
     assert ratio.ours == pytest.approx((400 + 2000) / (200 + 1800))  # the mean of the ratios 2 and 1.11 is 1.56
     assert percent.ours == pytest.approx(20.0)
@@ -145,7 +153,7 @@ def test_ratio_over_rows_of_unequal_size_is_that_of_the_means(tmp_path: Path):
 def test_sum_is_over_the_rows_that_ran(tmp_path: Path):
     runs = {T4.format(net, "fedgroup", "incremental"): scored(95.0) for net in ("mclr", "mlp")}
     runs |= {T4.format(net, "flexcfl", "incremental"): scored(94.0) for net in ("mclr", "mlp")}
-    (part,) = judged_parts(claim("flexcfl-incremental"), recorded(tmp_path, runs))
+    (part,) = judge_parts(claim("flexcfl-incremental"), recorded(tmp_path, runs))
     assert part.recomputed == pytest.approx(0.6)
     assert part.ours == pytest.approx(2.0)
     assert part.compared_with == pytest.approx(0.0)  # both are equal in the paper's two rows
@@ -153,7 +161,7 @@ def test_sum_is_over_the_rows_that_ran(tmp_path: Path):
 
 def test_clusters_are_counted(tmp_path: Path):
     runs = {f"stocfl-tau{tau}-rotated_pathological_mnist": [{"num_clusters": n}] for tau, n in (("0.8", 8), ("0.6", 5))}
-    parts = judged_parts(claim("stocfl-tau"), recorded(tmp_path, runs))
+    parts = judge_parts(claim("stocfl-tau"), recorded(tmp_path, runs))
     assert [(part.ours, part.verdict) for part in parts] == [(8.0, "holds"), (5.0, "does not hold")]
 
 
@@ -161,7 +169,7 @@ def test_stale_runs_count_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     runs = {T3.format("mclr", "flexcfl"): scored(96.0), T3.format("mclr", "fesem"): scored(85.0)}
     results = recorded(tmp_path, runs)
     monkeypatch.setattr("benchmarks.reproduction.ledger.results_version", lambda algorithm: 2)
-    (part,) = judged_parts(claim("flexcfl-mnist-fesem"), results)
+    (part,) = judge_parts(claim("flexcfl-mnist-fesem"), results)
     assert part.verdict == "not run"
 
 
@@ -169,9 +177,9 @@ def test_stale_runs_count_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(not FACTS.exists(), reason="the papers' numbers as they were transcribed are not at hand")
 def test_claims_and_what_the_papers_cells_give_are_those_that_were_transcribed(nothing: RecordedResults):
     facts = yaml.safe_load(FACTS.read_text())["claims"]
-    assert len(facts) == len(claims()) == 27
-    for fact, ours in zip(facts, claims(), strict=True):
-        parts = judged_parts(ours, nothing)
+    assert len(facts) == len(read_claims()) == 27
+    for fact, ours in zip(facts, read_claims(), strict=True):
+        parts = judge_parts(ours, nothing)
         listed = [value if isinstance(value, list) else [value] for value in (fact["value"], fact.get("recomputed"))]
         if "tau" not in ours.id:  # whose values are thresholds there, and numbers of clusters here
             assert [part.part.value for part in parts] == listed[0]
@@ -185,7 +193,7 @@ def test_written_files_say_the_same(tmp_path: Path, nothing: RecordedResults):
     found = write_claims(tmp_path, nothing)
     rows = read_table(tmp_path / "claims.csv")
     assert found == ["not run"] * 27
-    assert {row["id"] for row in rows} == {each.id for each in claims()}
+    assert {row["id"] for row in rows} == {each.id for each in read_claims()}
     assert all(row["reason"] for row in rows)
     page = (tmp_path / "claims.md").read_text()
     assert "27 claims: `not run` 27" in page

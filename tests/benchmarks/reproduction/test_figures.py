@@ -7,7 +7,7 @@ from PIL import Image
 from recorded import recorded, tables
 
 from benchmarks.reproduction.edc_madc import edc_madc_figure
-from benchmarks.reproduction.figures import STYLES, PaperFigure, drawn, paper_figures, write_figures
+from benchmarks.reproduction.figures import STYLES, PaperFigure, draw_figure, read_figures, write_figures
 from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style, draw_panels
 from lit_cfl.storage.csv_log import read_table
@@ -17,7 +17,7 @@ FEDAVG, FLEXCFL = (f"flexcfl-t3-mnist-mclr-{name}-{SCORE}" for name in ("fedavg"
 
 
 def figure(name: str) -> PaperFigure:
-    (found,) = (each for each in paper_figures() if each.name == name)
+    (found,) = (each for each in read_figures() if each.name == name)
     return found
 
 
@@ -28,7 +28,7 @@ def results(tmp_path: Path) -> RecordedResults:
 
 
 def test_every_panel_names_an_experiment_and_methods_of_its_table():
-    for each in paper_figures():
+    for each in read_figures():
         (table,) = (table for table in tables() if table.name == each.table)
         known = {(cell.experiment, cell.method) for cell in (*table.cells, *table.extras)}
         for row in each.rows:
@@ -42,7 +42,7 @@ def test_every_panel_names_an_experiment_and_methods_of_its_table():
 
 
 def test_lines_are_means_over_seeds_between_the_least_and_the_greatest(results: RecordedResults):
-    found = drawn(figure("flexcfl-3"), results)
+    found = draw_figure(figure("flexcfl-3"), results)
     assert [len(row) for row in found.grid] == [1, 1, 1]  # MLP and CNN have no run
     panel = found.grid[0][0]
     assert panel is not None
@@ -66,7 +66,7 @@ def test_traffic_is_a_multiple_of_fedavgs(tmp_path: Path):
     cell = f"flexcfl-t4-mnist-mclr-{{}}-{SCORE}-sswap_all"
     mig = "flexcfl-f6-mnist-mclr-ifca_mig-sswap_all"
     runs = {cell.format("fedavg"): [{SCORE: 89.0, "traffic": 12000}], mig: [{SCORE: 92.0, "traffic": 66000}]}
-    ((panel,),) = drawn(figure("flexcfl-6"), recorded(tmp_path, runs)).grid
+    ((panel,),) = draw_figure(figure("flexcfl-6"), recorded(tmp_path, runs)).grid
     assert panel is not None
     assert [(points.name, points.x, points.y) for points in panel.points] == [
         ("FedAvg", [1.0], [89.0]),
@@ -83,7 +83,7 @@ def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(
         assert picture.width == pytest.approx(7.16 * 180, abs=2)  # a page of a paper, though it has one panel
     page = (tmp_path / "figures.md").read_text()
     assert page.count("![") == 1
-    assert page.count("\nNot run yet.\n") == len(paper_figures()) - 1
+    assert page.count("\nNot run yet.\n") == len(read_figures()) - 1
     assert "(b) MLP (all); (c) CNN (all); (d) MLP, rates (all)." in page
     assert "Not measured yet: `python benchmarks/edc_madc.py`" in page
     assert {row["run"] for row in read_table(tmp_path / "figures.csv")} == set(results.ledger.rows)
@@ -122,7 +122,7 @@ def test_pairs_are_those_of_the_clients_that_found_the_clusters(monkeypatch: pyt
     import edc_madc
 
     monkeypatch.setitem(edc_madc.CONFIGS, "digits", "fedgroup/digits")
-    rows = list(edc_madc.pairs("digits"))
+    rows = list(edc_madc.measure_pairs("digits"))
     clients = {row["client"] for row in rows} | {row["other"] for row in rows}
     assert clients <= set(range(40))
     assert len(rows) == len({(row["client"], row["other"]) for row in rows}) == len(clients) * (len(clients) - 1) // 2

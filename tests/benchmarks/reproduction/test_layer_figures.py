@@ -18,21 +18,21 @@ from benchmarks.reproduction.layercfl import (
     RULES,
     GapMeasurement,
     Gaps,
-    hand_chosen,
-    judged,
+    choose_as_paper,
+    find_missing,
+    judge_statements,
+    list_measurements,
     measure,
-    measurements,
-    missing_measurements,
-    plan,
+    read_curves,
+    read_plan,
     record_gaps,
     record_matrices,
-    recorded_curves,
     write_page,
 )
 from lit_cfl.metric_names import Row
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "reproduction"
-CONTENT = plan()
+CONTENT = read_plan()
 viridis = colormaps["viridis"]
 DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
 
@@ -227,23 +227,25 @@ def test_every_statement_has_a_rule_and_a_measurement():
     assert {statement["rule"] for statement in CONTENT["statements"]} == set(RULES)
     assert {statement["measured"] for statement in CONTENT["statements"]} == set(CONTENT["measured"])
     assert len({statement["id"] for statement in CONTENT["statements"]}) == len(CONTENT["statements"])
-    assert len({measurement.key for measurement in measurements(CONTENT)}) == len(measurements(CONTENT))
+    assert len({measurement.key for measurement in list_measurements(CONTENT)}) == len(list_measurements(CONTENT))
 
 
 def test_layers_chosen_by_hand_are_the_paper_s():
     deep = [f"conv{n}" for n in range(1, 14)] + ["fc1", "fc2", "fc3"]
-    assert [hand_chosen(deep, "conv"), hand_chosen(deep, "fc")] == ["conv4", "fc1"]
-    assert hand_chosen(["conv1", "conv2", "fc1"], "conv") == "conv2"
+    assert [choose_as_paper(deep, "conv"), choose_as_paper(deep, "fc")] == ["conv4", "fc1"]
+    assert choose_as_paper(["conv1", "conv2", "fc1"], "conv") == "conv2"
 
 
 def test_statement_waits_for_all_of_its_measurements():
-    assert {row["verdict"] for row in judged(CONTENT, {})} == {"not run"}
+    assert {row["verdict"] for row in judge_statements(CONTENT, {})} == {"not run"}
 
 
 def test_statement_is_about_its_own_images():
     content = CONTENT | {"statements": [CONTENT["statements"][0] | {"images": ["CIFAR-10"]}]}
     content["measured"] = {"rotation": CONTENT["measured"]["rotation"] | {"seeds": [0]}}
-    found = judged(content, {GapMeasurement("rotation", "lenet", "cifar10", 500, 0): rounds(conv1_cos=[1, 1])})
+    found = judge_statements(
+        content, {GapMeasurement("rotation", "lenet", "cifar10", 500, 0): rounds(conv1_cos=[1, 1])}
+    )
     assert [(row["net"], row["images"], row["verdict"], row["seeds"]) for row in found] == [
         ("LeNet", "CIFAR-10", "holds", 1),
         ("VGG16 of an eighth of the width", "CIFAR-10", "not run", 1),
@@ -282,7 +284,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     for measurement in (first, second):
         record_gaps(tmp_path, measurement, rounds(conv1_cos=[1.0, -0.123456789]))
     what = CONTENT["measured"]["rotation"]
-    left = missing_measurements(tmp_path, CONTENT)
+    left = find_missing(tmp_path, CONTENT)
     assert first in left
     assert second not in left  # matrices are of the first seed alone
     pairs = [
@@ -291,13 +293,13 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
         for i, j in combinations(range(what["clients"]), 2)
     ]
     record_matrices(tmp_path, first, pairs)
-    assert first not in missing_measurements(tmp_path, CONTENT)
-    known = recorded_curves(tmp_path, CONTENT)
+    assert first not in find_missing(tmp_path, CONTENT)
+    known = read_curves(tmp_path, CONTENT)
     assert list(known) == [first, second]
     assert [row["round"] for row in known[second]] == [1, 2]
     assert [row["conv1 cos"] for row in known[second]] == [1.0, -0.12346]  # five digits
     record_gaps(tmp_path, second, rounds(conv1_cos=[0.5, 0.25]))
-    assert [row["conv1 cos"] for row in recorded_curves(tmp_path, CONTENT)[second]] == [0.5, 0.25]  # the later one
+    assert [row["conv1 cos"] for row in read_curves(tmp_path, CONTENT)[second]] == [0.5, 0.25]  # the later one
     (tmp_path / GAPS).unlink()
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
@@ -328,7 +330,7 @@ def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     assert "(figures: 9 for 4 and 5, 9 for 8 and 9, 77 for 6 and 7, 30 for 10, 128 for 11)" in page
     assert "| VGG16 |" not in page
     narrow = GapMeasurement("rotation", "vgg16", "cifar10", 500, 0)
-    record_gaps(tmp_path, replace(narrow, net="vgg16_full"), recorded_curves(COMMITTED, CONTENT)[narrow])
+    record_gaps(tmp_path, replace(narrow, net="vgg16_full"), read_curves(COMMITTED, CONTENT)[narrow])
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "core-hours without a GPU" not in page

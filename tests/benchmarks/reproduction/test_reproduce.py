@@ -19,19 +19,19 @@ from benchmarks.reproduction import numbers
 from benchmarks.reproduction.cells import Setting, load_table, table_names
 from benchmarks.reproduction.command import main
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.pages import COLUMNS, judged_cells, write_pages
+from benchmarks.reproduction.pages import COLUMNS, judge_cells, write_pages
 from benchmarks.reproduction.plan import (
     PlannedRun,
-    chosen_cells,
-    expected_seconds,
-    keys_of,
-    missing,
-    planned_runs,
+    estimate_seconds,
+    find_missing,
+    group_keys,
+    plan_runs,
+    select_cells,
 )
-from benchmarks.reproduction.result_key import result_key
+from benchmarks.reproduction.result_key import compute_key
 from benchmarks.reproduction.results import RecordedResults
-from benchmarks.reproduction.scores import run_scores
-from benchmarks.reproduction.verdicts import measured, verdict
+from benchmarks.reproduction.scores import read_scores
+from benchmarks.reproduction.verdicts import judge_cell, summarise_runs
 from lit_cfl.compare.jobs import Job
 from lit_cfl.config.parser import parse_run
 from lit_cfl.config.tiny import shrink
@@ -106,22 +106,22 @@ def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
     with skipped_without_data():
         experiment.data.federated(longest.seeds[0])
     run(shrink(experiment), tmp_path / "run")
-    assert run_scores(tmp_path / "run")["test_accuracy"] is not None
+    assert read_scores(tmp_path / "run")["test_accuracy"] is not None
 
 
 def test_pattern_that_fits_no_cell_is_named():
     with pytest.raises(InputError, match=r"no cell of flexcfl-1 matches \*-cnn-\*; there are flexcfl-t1-"):
-        chosen_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # though the other one fits
+        select_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # though the other one fits
 
 
 @pytest.mark.long
 def test_key_follows_what_decides_the_result_and_nothing_else():
     base = base_config("fedgroup/digits")
-    key = result_key(build(base, ["--seed", "1"]).to_dict())
+    key = compute_key(build(base, ["--seed", "1"]).to_dict())
     same = ["--name", "other", "--plan.threads", "2", "--engine", "trainer", "--tracking.wandb", "disabled"]
-    assert result_key(build(base, ["--seed", "1", *same]).to_dict()) == key
+    assert compute_key(build(base, ["--seed", "1", *same]).to_dict()) == key
     elsewhere = dict(base["algorithm"]) | {"class_path": "lit_cfl.algorithms.fedgroup.FedGroup"}
-    assert result_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"]).to_dict()) == key
+    assert compute_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"]).to_dict()) == key
     for words in (
         ["--seed", "2"],
         ["--seed", "1", "--rounds", "7"],
@@ -132,7 +132,7 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
         ["--seed", "1", "--task.starting_weights", "pytorch"],
         ["--seed", "1", "--local.last_batch", "drop"],
     ):
-        assert result_key(build(base, words).to_dict()) != key, words
+        assert compute_key(build(base, words).to_dict()) != key, words
 
 
 def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
@@ -140,12 +140,12 @@ def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
     task, local = dict(config["task"]["init_args"]), dict(config["local"])
     assert (task.pop("starting_weights"), local.pop("last_batch")) == ("net", "keep")
     earlier = config | {"task": config["task"] | {"init_args": task}, "local": local}
-    assert result_key(earlier) == result_key(config)
+    assert compute_key(earlier) == compute_key(config)
 
 
 def test_runs_of_before_with_the_default_threshold_of_migration_are_known():
     def of(threshold: float | None) -> str:
-        return result_key({"algorithm": {"class_path": "FlexCFL", "init_args": {"shift_threshold": threshold}}})
+        return compute_key({"algorithm": {"class_path": "FlexCFL", "init_args": {"shift_threshold": threshold}}})
 
     assert of(None) == of(0.2) != of(0.3)
 
@@ -153,13 +153,13 @@ def test_runs_of_before_with_the_default_threshold_of_migration_are_known():
 @pytest.mark.full
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     table = load_table("flexcfl-3")
-    (cell,) = chosen_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
-    runs = planned_runs(table, [cell])
+    (cell,) = select_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
+    runs = plan_runs(table, [cell])
     assert [run.seed for run in runs] == [2077, 2078, 2079, 2080, 2081]
     for planned in runs:
         config = planned.setting.build(planned.seed).to_dict()
         assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (planned.seed, [planned.seed])
-        assert planned.key == result_key(config)  # though the command was parsed for the first seed alone
+        assert planned.key == compute_key(config)  # though the command was parsed for the first seed alone
 
 
 @pytest.fixture
@@ -198,8 +198,8 @@ def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[st
     assert Path("docs/reproduction/runs.csv").read_bytes() == before
     assert main(["t", "--jobs", "1"]) == 0
     assert len(Ledger.read(Path("docs/reproduction")).rows) == 4
-    runs = planned_runs(table, table.cells)
-    assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
+    runs = plan_runs(table, table.cells)
+    assert find_missing(runs, Ledger.read(Path("docs/reproduction"))) == []
     results = RecordedResults.read(Path("docs/reproduction"))
     assert [[row["seed"] for row in results.rows(*known)] for known in results.cells("t-*")] == [[1, 2], [1, 2]]
     assert "2 cells: " in capsys.readouterr().out
@@ -213,8 +213,8 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
         return PlannedRun(setting, 9, "", "FedAvg", int(words.split()[1]))
 
     ledger = Ledger.read(tmp_path)
-    assert expected_seconds(run("--rounds 5"), ledger) is None
-    assert expected_seconds(run("--rounds 5", 0.5), ledger) == 1800
+    assert estimate_seconds(run("--rounds 5"), ledger) is None
+    assert estimate_seconds(run("--rounds 5", 0.5), ledger) == 1800
     recorded = {
         "--rounds 5 --seed 1": 10,
         "--rounds 5 --seed 2": 30,
@@ -224,9 +224,9 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
     for words, seconds in recorded.items():
         command = f"lit-cfl run --config quickstart {words}"
         ledger = ledger.with_run({"run": words, "command": command, "rounds": words.split()[1], "seconds": seconds})
-    assert expected_seconds(run("--rounds 5", 0.5), ledger) == pytest.approx(12)  # what was measured comes first
-    assert expected_seconds(run("--rounds 20 --cohort_size 99"), ledger) == pytest.approx(2000)
-    assert expected_seconds(run("--rounds 20 --cohort_size 99", 0.5), ledger) == 1800
+    assert estimate_seconds(run("--rounds 5", 0.5), ledger) == pytest.approx(12)  # what was measured comes first
+    assert estimate_seconds(run("--rounds 20 --cohort_size 99"), ledger) == pytest.approx(2000)
+    assert estimate_seconds(run("--rounds 20 --cohort_size 99", 0.5), ledger) == 1800
 
 
 @pytest.mark.full
@@ -263,17 +263,17 @@ def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypat
 def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.MonkeyPatch):
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
-    runs = [run for run in planned_runs(table, table.cells[1:]) if run.seed == 1]
-    assert missing(runs, ledger) == []
+    runs = [run for run in plan_runs(table, table.cells[1:]) if run.seed == 1]
+    assert find_missing(runs, ledger) == []
     monkeypatch.setattr("benchmarks.reproduction.ledger._versions", lambda: {"FedAvg": 2})
-    assert missing(runs, ledger) == runs
-    everything = planned_runs(table, table.cells)
-    write_pages(Path("docs/reproduction"), table, ledger, keys_of(everything))
+    assert find_missing(runs, ledger) == runs
+    everything = plan_runs(table, table.cells)
+    write_pages(Path("docs/reproduction"), table, ledger, group_keys(everything))
     assert "stale" in Path("docs/reproduction/t.md").read_text()
     assert Ledger.read(Path("docs/reproduction")).by_command == {}
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     assert len(list(Path("runs/reproduction").rglob("summary.json"))) == 2  # it ran again, and was not only read again
-    assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
+    assert find_missing(runs, Ledger.read(Path("docs/reproduction"))) == []
 
 
 def test_rows_that_another_command_has_recorded_meanwhile_are_kept(tmp_path: Path):
@@ -404,8 +404,8 @@ def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
     file.write_text(yaml.safe_dump(content))
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
-    runs = planned_runs(table, table.cells)
-    (judged,) = (one for one in judged_cells(table, ledger, keys_of(runs)) if one.cell.id == "t-two")
+    runs = plan_runs(table, table.cells)
+    (judged,) = (one for one in judge_cells(table, ledger, group_keys(runs)) if one.cell.id == "t-two")
     assert list(judged.found) == ["default", "longer"]
 
 
@@ -417,7 +417,7 @@ def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.full
 def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: Path):
-    write_rows(tmp_path / "numbers.csv", numbers.COLUMNS, numbers.numbers(COMMITTED), digits=3)
+    write_rows(tmp_path / "numbers.csv", numbers.COLUMNS, numbers.compute_numbers(COMMITTED), digits=3)
     assert (tmp_path / "numbers.csv").read_text() == (COMMITTED / "numbers.csv").read_text()
     first = read_table(COMMITTED / "numbers.csv")[0]
     assert f"({first['value']:.1f} ± {first['margin']:.1f} points" in (COMMITTED / "README.md").read_text()
@@ -441,7 +441,7 @@ def test_committed_verdicts_follow_from_the_committed_runs(name: str):
         if None not in found or not any(f"{data} " in command for command, _ in known):
             return found
         configs = setting.configs(setting.seeds)  # a run may serve two settings, and have one's command
-        return [result_key(config) for config in configs.values()]
+        return [compute_key(config) for config in configs.values()]
 
     for row, cell in zip(rows, table.cells, strict=True):
         found = {}
@@ -449,6 +449,8 @@ def test_committed_verdicts_follow_from_the_committed_runs(name: str):
             if setting.variant not in ("default", "published"):
                 continue  # a verdict does not look at it
             runs = [ledger.rows[key] for key in keys(setting) if key in ledger.rows]
-            found[setting.variant] = measured(table.metric(cell, setting.variant), runs)
-        expected = verdict(cell, table.not_run(cell), found.get("default"), found.get("published"), table.redraws(cell))
+            found[setting.variant] = summarise_runs(table.metric(cell, setting.variant), runs)
+        expected = judge_cell(
+            cell, table.not_run(cell), found.get("default"), found.get("published"), table.redraws(cell)
+        )
         assert row["verdict"] == expected, cell.id

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduction.scores import CURVE, SCORES, run_curve, run_scores
+from benchmarks.reproduction.scores import CURVE, SCORES, read_curve, read_scores
 
 # Round 1 has no cluster yet and scores nobody. Round 3 reaches 85 % exactly, round 4 is the best, round 5 the last.
 METRICS = """\
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_every_score_is_that_of_its_definition(run: Path):
-    scores = run_scores(run)
+    scores = read_scores(run)
     assert scores == pytest.approx(
         {
             "max_weighted_test_accuracy": 87.5,
@@ -78,7 +78,7 @@ def test_what_a_run_does_not_have_is_no_score(run: Path):
     few = {key: SUMMARY[key] for key in ("round", "time/elapsed_seconds", "traffic/models_down", "traffic/models_up")}
     (run / "summary.json").write_text(json.dumps(few))
     (run / "metrics.csv").write_text(METRICS.partition("3,0.85")[0].replace("2,0.5", "2,0.849"))
-    known = {name for name, value in run_scores(run).items() if value is not None}
+    known = {name for name, value in read_scores(run).items() if value is not None}
     assert known == {
         *("rounds", "seconds", "traffic", "accuracy_max", "accuracy_median"),
         *("discrepancy_mean", "discrepancy_variance"),
@@ -86,7 +86,7 @@ def test_what_a_run_does_not_have_is_no_score(run: Path):
 
 
 def test_curve_has_each_round_with_five_digits(run: Path):
-    curve = run_curve(run)
+    curve = read_curve(run)
     assert [tuple(row) for row in curve] == [CURVE] * 5
     assert list(curve[0].values()) == [1, None, 2.5, None, 30, 10, 1]
     assert list(curve[1].values()) == [2, 0.5, 1.2346, 1.0, 60, 20, 3]

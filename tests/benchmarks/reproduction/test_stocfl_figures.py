@@ -143,9 +143,9 @@ def test_clients_of_one_kind_are_neighbours_on_the_map(monkeypatch: pytest.Monke
     x = rng.normal(0, 0.3, (40, 30, 784)) + np.eye(784)[(y + 10 * kind[:, None])]  # each kind has its labels elsewhere
     owner = np.arange(40).repeat(30)
     module = ArrayData(x.reshape(-1, 784).astype(np.float32), y.ravel(), owner, kind.repeat(30), test=0.0)
-    rows, truth = script.all_psi(module, "gradient")
+    rows, truth = script.compute_psi(module, "gradient")
     assert rows.shape == (40, 7850)
     assert truth.tolist() == kind.tolist()
-    places = np.array([(row["x"], row["y"]) for row in script.mapped(module, "gradient")])
+    places = np.array([(row["x"], row["y"]) for row in script.map_clients(module, "gradient")])
     apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(40, np.inf))
     assert (kind[apart.argmin(1)] == kind).all()

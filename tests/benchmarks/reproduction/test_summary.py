@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_numbers_of_the_readme_are_those_of_the_tables():
-    assert readme_table.with_numbers(README, readme_table.TABLES) == README, (
+    assert readme_table.insert_numbers(README, readme_table.TABLES) == README, (
         "run python -m benchmarks.reproduction.readme_table"
     )
     assert README.count("docs/reproduction/flexcfl-3.md") == 5
@@ -54,7 +54,7 @@ def test_numbers_of_the_readme_follow_the_tables(tmp_path: Path):
     lines[place] = ",".join(row.get(column, "") for column in columns)
     file.write_text("\n".join([head, *lines]) + "\n")
     (line,) = (
-        row for row in readme_table.with_numbers(README, tmp_path).splitlines() if row.startswith("| FedGroup |")
+        row for row in readme_table.insert_numbers(README, tmp_path).splitlines() if row.startswith("| FedGroup |")
     )
     assert line.endswith("| 91.2 ± 0.5 (3 seeds): explained, 95.6 by the published options |")
     (before,) = (row for row in README.splitlines() if row.startswith("| FedGroup |"))

@@ -6,8 +6,8 @@ from math import inf
 import pytest
 
 from benchmarks.reproduction.cells import Cell, load_table
-from benchmarks.reproduction.pages import NOT_YET, Judged, _order, _section, why_open
-from benchmarks.reproduction.verdicts import Measured, agrees, agrees_with_populations, verdict
+from benchmarks.reproduction.pages import NOT_YET, Judged, _order, _section, explain_open
+from benchmarks.reproduction.verdicts import Measured, agrees, agrees_with_populations, judge_cell
 
 CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
 
@@ -57,28 +57,28 @@ def test_population_of_the_paper_counts_as_one_more(paper: float, values: tuple[
 
 def test_drawn_populations_are_judged_by_their_spread_and_not_before_five_have_run():
     values = (80.0, 84.0, 88.0, 92.0, 96.0)
-    assert verdict(CELL, None, runs(*values), None, redraws=True) == "matches"
-    assert verdict(CELL, None, runs(*values), None) == "not reproduced"
-    assert verdict(CELL, None, runs(*values[:4]), None, redraws=True) == "not run"
+    assert judge_cell(CELL, None, runs(*values), None, redraws=True) == "matches"
+    assert judge_cell(CELL, None, runs(*values), None) == "not reproduced"
+    assert judge_cell(CELL, None, runs(*values[:4]), None, redraws=True) == "not run"
     far = runs(60.0, 60.1, 60.2, 60.3, 60.4)
-    assert verdict(CELL, None, far, runs(*values), redraws=True) == "explained"
-    assert verdict(CELL, None, far, runs(*values[:4]), redraws=True) == "not reproduced"
+    assert judge_cell(CELL, None, far, runs(*values), redraws=True) == "explained"
+    assert judge_cell(CELL, None, far, runs(*values[:4]), redraws=True) == "not reproduced"
 
 
 def test_default_that_agrees_matches_whatever_the_published_options_give():
-    assert verdict(CELL, None, runs(94.0, 95.0, 96.0), runs(10.0, 10.0, 10.0)) == "matches"
+    assert judge_cell(CELL, None, runs(94.0, 95.0, 96.0), runs(10.0, 10.0, 10.0)) == "matches"
 
 
 def test_published_options_explain_on_three_seeds_and_on_no_fewer():
     default = runs(96.3, 96.5, 96.5)
-    assert verdict(CELL, None, default, runs(94.0, 93.9, 94.1)) == "explained"
-    assert verdict(CELL, None, default, runs(94.0, 93.9)) == "not reproduced"
-    assert verdict(CELL, None, default, runs(90.0, 90.0, 90.0)) == "not reproduced"
-    assert verdict(CELL, None, default, None) == "not reproduced"
+    assert judge_cell(CELL, None, default, runs(94.0, 93.9, 94.1)) == "explained"
+    assert judge_cell(CELL, None, default, runs(94.0, 93.9)) == "not reproduced"
+    assert judge_cell(CELL, None, default, runs(90.0, 90.0, 90.0)) == "not reproduced"
+    assert judge_cell(CELL, None, default, None) == "not reproduced"
 
 
 def test_mean_counts_and_not_the_best_seed():
-    assert verdict(CELL, None, runs(94.2, 97.0, 98.0), None) == "not reproduced"
+    assert judge_cell(CELL, None, runs(94.2, 97.0, 98.0), None) == "not reproduced"
 
 
 def test_target_that_one_seed_never_reached_has_no_mean():
@@ -88,9 +88,9 @@ def test_target_that_one_seed_never_reached_has_no_mean():
 
 
 def test_cell_without_runs_or_without_a_value_is_not_judged():
-    assert verdict(CELL, "no data", runs(94.2), None) == "not run"
-    assert verdict(CELL, None, None, runs(94.2, 94.2, 94.2)) == "not run"
-    assert verdict(Cell("b", "x", "y", "accuracy_max", None), None, runs(94.2), None) == "no value"
+    assert judge_cell(CELL, "no data", runs(94.2), None) == "not run"
+    assert judge_cell(CELL, None, None, runs(94.2, 94.2, 94.2)) == "not run"
+    assert judge_cell(Cell("b", "x", "y", "accuracy_max", None), None, runs(94.2), None) == "no value"
 
 
 def test_pairs_in_another_order_than_the_papers_are_named_and_equal_ones_are_not():
@@ -110,7 +110,7 @@ def test_a_section_says_how_long_a_run_takes_where_that_is_why_it_has_not_run():
     table = load_table("stocfl-2")
     cells = [cell for cell in table.cells if cell.experiment == table.cells[0].experiment]
     assert len(cells) == 4
-    open_cells = [Judged(cell, {}, "not run", why_open(table, cell), False) for cell in cells]
+    open_cells = [Judged(cell, {}, "not run", explain_open(table, cell), False) for cell in cells]
     assert _section(table, cells[0].experiment, open_cells)[-2] == (  # clients of StoCFL train two models
         "Not run: a run takes about 1 core-hours without a GPU (FedAvg, IFCA, CFL); "
         "a run takes about 2 core-hours without a GPU (StoCFL)."

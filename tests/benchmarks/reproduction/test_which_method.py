@@ -18,10 +18,16 @@ from benchmarks.reproduction.command import main
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.plan import PlannedRun
 from benchmarks.reproduction.recorder import LedgerRecorder
-from benchmarks.reproduction.result_key import result_key
-from benchmarks.reproduction.which_method import Protocol, Search, recorded
+from benchmarks.reproduction.result_key import compute_key
+from benchmarks.reproduction.which_method import Protocol, Search, find_run
 from benchmarks.reproduction.which_method_page import write_page
-from benchmarks.reproduction.which_method_results import Entry, best_of_data, entries, ranked_data, ranking
+from benchmarks.reproduction.which_method_results import (
+    Entry,
+    best_of_data,
+    collect_entries,
+    rank_systems,
+    select_ranked_data,
+)
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.experiment import Experiment
 from lit_cfl.statistics import interval
@@ -72,7 +78,7 @@ def ledger_of(accuracy: dict[str, list[float]], validation: dict[str, list[float
 
 def runs_to_come(data: str, system: str, ledger: Ledger) -> list[tuple[Setting, int]]:
     settings = SMALL.settings(ledger, data, system)
-    return [(setting, seed) for setting in settings for seed in setting.seeds if not recorded(ledger, setting, seed)]
+    return [(setting, seed) for setting in settings for seed in setting.seeds if not find_run(ledger, setting, seed)]
 
 
 ACCURACY = {"FedAvg": [60.0, 62.0, 70.0, 70.0], "IFCA": [80.0, 81.0, 69.0, 70.0], "StoCFL": [79.0, 83.0, 65.0, 64.0]}
@@ -85,13 +91,13 @@ FIRST_DATA = [name for name, what in PROTOCOL.data.items() if "since" not in wha
 
 @pytest.mark.parametrize("system", FIRST_SYSTEMS)
 def test_trials_are_the_default_and_others_of_the_grid(system: str):
-    trials = PROTOCOL.drawn(system)
+    trials = PROTOCOL.draw_trials(system)
     grid = {**PROTOCOL.common, **PROTOCOL.systems[system]["options"]}
     assert len(trials) == PROTOCOL.trials == len({tuple(trial.items()) for trial in trials})
     assert trials[0] == {name: values[0] for name, values in grid.items()}
     assert all(trial[name] in values for trial in trials for name, values in grid.items())
     assert len(PROTOCOL.systems[system]["options"]) <= 3
-    assert trials == PROTOCOL.drawn(system)
+    assert trials == PROTOCOL.draw_trials(system)
 
 
 @pytest.mark.full
@@ -115,7 +121,7 @@ def test_every_first_trial_parses_and_is_the_system_s_default(data: str):
 def test_best_trial_is_that_of_validation_data_and_the_first_of_equals():
     ledger = ledger_of(ACCURACY, VALIDATION)
     for system, best in {"FedAvg": 1, "IFCA": 0, "StoCFL": 2}.items():
-        assert SMALL.search("Rotated MNIST", system, ledger).chosen == SMALL.drawn(system)[best]
+        assert SMALL.search("Rotated MNIST", system, ledger).chosen == SMALL.draw_trials(system)[best]
 
 
 def searched(
@@ -159,13 +165,13 @@ def test_fesem_no_longer_chooses_one_start_for_all_and_keeps_its_trials():
 
     data = "Rotated MNIST"
     search, ledger = searched(PROTOCOL, data, "FeSEM", validation, Ledger(Path("nowhere"), {}))
-    assert search.trials[: PROTOCOL.trials] == PROTOCOL.drawn("FeSEM")
+    assert search.trials[: PROTOCOL.trials] == PROTOCOL.draw_trials("FeSEM")
     assert search.chosen is not None
     assert search.chosen[start] == "loss"
     first = PROTOCOL.first_choice(data, "FeSEM", ledger)
     assert first is not None
     assert first[start] == "same"
-    names = [(setting.variant, options[start]) for setting, options in PROTOCOL.reported(data, "FeSEM", ledger)]
+    names = [(setting.variant, options[start]) for setting, options in PROTOCOL.list_reported(data, "FeSEM", ledger)]
     assert names[:2] == [("best", "loss"), ("first edition", "same")]
     assert {options for _, options in names[2:]} == {"loss"}
 
@@ -182,7 +188,7 @@ def test_runs_of_0_2_run_again_where_they_are_renewed():
 def test_accuracies_after_fine_tuning_are_those_of_the_system_that_fine_tunes():
     setting, *_ = PROTOCOL.settings(Ledger(Path("nowhere"), {}), "Mixture", "FedAvg + FT")
     scores = {"tuned_accuracy": 7.0, "worst10_tuned_accuracy": 3.0, "tuned_validation_accuracy": 5.0}
-    row = recorded(add(Ledger(Path("nowhere"), {}), setting, 0, test_accuracy=1.0, **scores), setting, 0)
+    row = find_run(add(Ledger(Path("nowhere"), {}), setting, 0, test_accuracy=1.0, **scores), setting, 0)
     assert row is not None
     assert (row["test_accuracy"], row["worst10_accuracy"], row["validation_accuracy"]) == (7.0, 3.0, 5.0)
 
@@ -201,9 +207,9 @@ def test_new_data_sets_run_first_and_oracle_only_where_there_are_true_clusters()
 def test_committed_runs_are_those_of_todays_configurations(data: str):
     """Runs are found by their commands alone, for to build each experiment would take minutes."""
     first, *_ = PROTOCOL.settings(Ledger.read(COMMITTED), data, "FedAvg")
-    row = recorded(Ledger.read(COMMITTED), first, 0)
+    row = find_run(Ledger.read(COMMITTED), first, 0)
     assert row is not None
-    assert row["run"] == result_key(first.configs([0])[0])
+    assert row["run"] == compute_key(first.configs([0])[0])
 
 
 @pytest.mark.full
@@ -220,7 +226,7 @@ def test_committed_page_and_results_follow_from_the_committed_runs(tmp_path: Pat
 
 @pytest.mark.long
 def test_what_the_page_says_of_choosing_anew_is_that_of_its_runs():
-    found = {(e.data, e.system, e.variant): e for e in entries(PROTOCOL, Ledger.read(COMMITTED))}
+    found = {(e.data, e.system, e.variant): e for e in collect_entries(PROTOCOL, Ledger.read(COMMITTED))}
     means = [found["Shifting MNIST", "IFCA", variant] for variant in ("choose anew", "best")]
     accuracies = [interval([row["test_accuracy"] for row in entry.rows.values()]) for entry in means]
     shown = [f"{one.mean:.1f} ± {one.margin:.1f}" for one in accuracies]
@@ -232,8 +238,8 @@ def test_nothing_is_reported_before_all_trials_are_over():
     ledger = ledger_of(ACCURACY, VALIDATION)
     lacking = next(s for s in SMALL.settings(ledger, "Rotated MNIST", "IFCA") if s.variant == "trial 1").command(0)
     ledger = Ledger(ledger.folder, {name: row for name, row in ledger.rows.items() if name != lacking})
-    assert SMALL.reported("Rotated MNIST", "IFCA", ledger) == []
-    assert list(ranked_data(SMALL, best_of_data(SMALL, entries(SMALL, ledger)))) == ["Hybrid MNIST"]
+    assert SMALL.list_reported("Rotated MNIST", "IFCA", ledger) == []
+    assert list(select_ranked_data(SMALL, best_of_data(SMALL, collect_entries(SMALL, ledger)))) == ["Hybrid MNIST"]
 
 
 def test_choice_of_the_first_edition_stands_until_the_search_is_completed(tmp_path: Path):
@@ -241,7 +247,7 @@ def test_choice_of_the_first_edition_stands_until_the_search_is_completed(tmp_pa
     later = next(s for s in SMALL.settings(ledger, "Hybrid MNIST", "FedAvg") if s.variant == "trial 3").command(0)
     ledger = Ledger(ledger.folder, {name: row for name, row in ledger.rows.items() if name != later})
     assert SMALL.search("Hybrid MNIST", "FedAvg", ledger).chosen is None
-    found = {(e.data, e.system): e.completed for e in entries(SMALL, ledger) if e.variant == "best"}
+    found = {(e.data, e.system): e.completed for e in collect_entries(SMALL, ledger) if e.variant == "best"}
     assert [cell for cell, completed in found.items() if not completed] == [("Hybrid MNIST", "FedAvg")]
     assert write_page(tmp_path / "which_method", SMALL, ledger).endswith(" runs, 5 of 6 cells")
     assert "| FedAvg † | 70.0 |" in (tmp_path / "which_method.md").read_text()
@@ -314,10 +320,10 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     assert "* **Rotated MNIST**: StoCFL (81.0 %), not told apart from IFCA" in page
     assert "* **Hybrid MNIST**: FedAvg (70.0 %)" in page
     assert (tmp_path / "which_method" / "systems.png").stat().st_size > 5000
-    groups = best_of_data(SMALL, entries(SMALL, ledger))
-    assert ranking(groups).mean_ranks == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
+    groups = best_of_data(SMALL, collect_entries(SMALL, ledger))
+    assert rank_systems(groups).mean_ranks == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
     alone = {"Rotated MNIST": groups["Rotated MNIST"]}  # 81, 80.5 and 61
-    assert ranking(alone).mean_ranks == {"StoCFL": 1.0, "IFCA": 2.0, "FedAvg": 3.0}
+    assert rank_systems(alone).mean_ranks == {"StoCFL": 1.0, "IFCA": 2.0, "FedAvg": 3.0}
 
 
 def test_picture_colours_only_what_is_told_apart_from_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -349,7 +355,7 @@ def test_share_of_oracles_gain(tmp_path: Path):
             (setting, seed)
             for setting in protocol.settings(ledger, data, "Oracle")
             for seed in setting.seeds
-            if not recorded(ledger, setting, seed)
+            if not find_run(ledger, setting, seed)
         ]:
             for setting, seed in runs:
                 ledger = add(ledger, setting, seed, validation_accuracy=0.0, test_accuracy=84.0 + 2 * seed)
