@@ -100,7 +100,7 @@ def _page(
     short, heading, more = written.partition("\n\n## ")
     yield from ["# Which method when", "", *([short, ""] if short else [])]
     yield f"**Second edition: {_progress(protocol, found)}** (a system on a data set) are complete. Cells marked † have"
-    yield from ["the search of the first edition only; what is missing has not run.", ""]
+    yield from ["the search of the first edition only; missing cells have not run.", ""]
     if groups:
         yield from _best_by_data(out, protocol, groups)
     yield from ["", f"{heading.strip()} {more}", ""] if more else [""]
@@ -118,7 +118,7 @@ def _page(
 def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     if (out / "systems.png").exists():
         yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
-    yield "Mean over clients of the test accuracy in %. The colour is the difference to FedAvg, white if its 95 %"
+    yield "Test accuracy in %, as the mean over clients. The colour is the difference to FedAvg, white if its 95 %"
     yield from ["interval contains 0.", "", "## The best on each data set", ""]
     yield "A system is *not told apart* from the best if the 95 % interval of their difference, paired by seed,"
     yield "contains 0. The best is chosen by the same test data, which favours it, and the intervals are not corrected"
@@ -147,13 +147,13 @@ def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Ent
     yield f"[results.csv]({out.name}/results.csv)."
     yield read_page_text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
     hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
-    yield f"The {len(ledger.rows):,} runs took {hours:.1f} hours on one core that other programs used, too."
+    yield f"The {len(ledger.rows):,} runs took {hours:.1f} hours on one core of a shared machine."
     yield from ["", "### Data", ""]
     yield from markdown_table(["data", "what it is", "configuration"], list(_data_sets(protocol)))
-    yield from ["### Options", "", "What a search may choose besides the learning rate; the default is first.", ""]
+    yield from ["### Options", "", "Options that a search chooses besides the learning rate, default first.", ""]
     rows = [[s, "; ".join(map(_choice, protocol.options(s).items())) or "none"] for s in protocol.systems]
     yield from markdown_table(["system", "options"], rows)
-    yield from ["### Learning rates", "", "On how many data sets each rate is chosen.", ""]
+    yield from ["### Learning rates", "", "Number of data sets on which each rate was chosen.", ""]
     rates = sorted([*protocol.common[RATE], *protocol.edges])
     chosen = {
         s: Counter(e.options[RATE] for e in found if (e.system, e.variant) == (s, BEST)) for s in protocol.systems
@@ -203,8 +203,8 @@ def _across(out: Path, found: Ranking) -> Iterator[str]:
     apart = [f"{one} and {other}" for one, other in pairs if found.differ(one, other)]
     yield from ["## Across the data sets", "", f"![Mean ranks and critical difference]({out.name}/ranks.png)", ""]
     yield (
-        f"The {len(found.mean_ranks)} systems that ran on {found.data_sets} data sets are ranked. Friedman's test that "
-        f"all are alike gives p = {found.p_value:.2g}. By Nemenyi's test two systems differ if their mean ranks "
+        f"The {len(found.mean_ranks)} systems that ran on {found.data_sets} data sets are ranked. Friedman's test of "
+        f"equal systems gives p = {found.p_value:.2g}. By Nemenyi's test two systems differ if their mean ranks "
         f"differ by more than {found.critical_difference:.2f}: {len(pairs) - len(apart)} of {len(pairs)} pairs of "
         "systems cannot be told apart." + (f" The others are {', '.join(apart)}." if apart else "")
     )
@@ -219,7 +219,7 @@ def _list_changes(found: Sequence[Entry]) -> Iterator[str]:
     pairs = [(e, best[e.data, e.system]) for e in found if e.variant == FIRST and (e.data, e.system) in best]
     if not pairs:
         return
-    yield from ["## What completing the searches changed", ""]
+    yield from ["## Changes by the completed searches", ""]
     yield from ["Cells whose completed search chose other options than the first edition's, and their accuracies.", ""]
     rows = [
         [
