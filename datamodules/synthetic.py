@@ -29,7 +29,7 @@ _MOST = 10**9  # maximum number of examples; more would be a mistake in the size
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Clients drawn from one law; see `Synthetic`.
+    """Clients drawn from one distribution; see `Synthetic`.
 
     Args:
         sizes: Examples of each client, int64 `[clients]`, 1 or more.

@@ -76,7 +76,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
 
 def _warn_of_ids(path: Path, inputs: "DataFrame") -> None:
-    """Notifies of input columns that number the rows, such as pandas' index, from which a net learns nothing."""
+    """Warns of input columns that number the rows, such as pandas' index, from which a net learns nothing."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(

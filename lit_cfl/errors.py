@@ -31,7 +31,7 @@ class DivergedError(InputError):
 
 @contextmanager
 def prefix_errors(subject: str) -> Iterator[None]:
-    """Puts a subject, such as the name of an option, before the message of an InputError of the block."""
+    """Prefixes the message of an InputError raised within the block with a subject, such as an option's name."""
     try:
         yield
     except InputError as error:

@@ -114,7 +114,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
         return taken and all(done)
 
     def _repeat(self, trial: Any, results: Sequence[dict[str, Any]]) -> None:
-        """Repeats results on which the scheduler has decided before."""
+        """Replays a trial's earlier results to the scheduler of a resumed study, without a new decision."""
         one = self.of(trial)
         # median stopping takes no result after a decision to stop; `on_trial_complete` only adds one
         repeat = one.on_trial_complete if isinstance(one, MedianStoppingRule) else one.on_trial_result

@@ -109,7 +109,7 @@ class DominantClass(SharedOut):
                 f"no example has label {lacking[0]}, of which cluster {lacking[0]} is to have most; number the labels "
                 "from 0 without gaps, or give fewer clusters"
             )
-        most = most_for_everyone(there, members, self.beta)
+        most = find_max_size(there, members, self.beta)
         size = most if self.examples_per_client is None else self.examples_per_client
         if size < 1 or not fits(there, members, self.beta, size):
             raise InputError(
@@ -144,7 +144,7 @@ def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple
     return own * members[:, None] * dominant, torch.stack(rest)
 
 
-def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
+def find_max_size(there: Tensor, members: Tensor, beta: float) -> int:
     """Finds the maximum number of examples per client, 0 if not even 1; arguments as in `count_taken`."""
     low, high = 0, int(there.sum()) // int(members.sum()) + 1
     while high - low > 1:

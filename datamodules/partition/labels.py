@@ -80,7 +80,7 @@ class InnerDirichlet(SharedOut):
         else:
             sizes = self._given_sizes(len(labels))
         wishes = torch.stack([dirichlet_weights(num_labels, self.alpha, rng) for _ in range(len(sizes))])
-        counts = grant_wishes(wishes, sizes, torch.bincount(labels, minlength=num_labels))
+        counts = grant_requests(wishes, sizes, torch.bincount(labels, minlength=num_labels))
         which = torch.arange(num_labels).expand(len(sizes), -1)
         of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
         return shuffle_lists(join_pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
@@ -164,7 +164,7 @@ class Shards(SharedOut):
         return ClientIndex.from_sizes(dealt.entries, sizes.sum(1))
 
 
-def grant_wishes(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
+def grant_requests(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
     """Computes the number of examples of each label that each client gets, int64 `[clients, labels]`.
 
     Args:

@@ -16,7 +16,7 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class Alike(SharedOut, ABC):
-    """Clients whose examples follow one law, so that all are in one true cluster; a subclass draws their numbers."""
+    """Clients whose examples follow one distribution, so all are in one true cluster; a subclass draws their sizes."""
 
     by_label: ClassVar[bool] = False
 
@@ -34,7 +34,7 @@ class IID(Alike):
 
 @dataclass(frozen=True)
 class QuantitySkew(Alike):
-    """Gives every example to exactly one client, at random; only the sizes differ, by a law.
+    """Gives every example to exactly one client, at random; only the sizes differ, by a distribution.
 
     Args:
         min_size: Minimum number of examples of each client, 1 or more; the law divides the rest.
@@ -57,7 +57,7 @@ class QuantitySkew(Alike):
 
 @dataclass(frozen=True)
 class LogNormalSizes(QuantitySkew):
-    """Sizes from lognormal(0, sigma^2): the law of FedProx's "power law" (Li et al., MLSys 2020, released code).
+    """Sizes from lognormal(0, sigma^2), which FedProx calls a "power law" (Li et al., MLSys 2020, released code).
 
     Args:
         sigma: Standard deviation of the logarithm, 0 (equal sizes) or more; FedProx's MNIST has 2.

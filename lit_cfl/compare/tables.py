@@ -159,7 +159,7 @@ def latex(text: str) -> str:
 
 
 def _latex_figure(text: str) -> str:
-    """Formats a figure for LaTeX, with a minus for a hyphen."""
+    """Formats a number for LaTeX, with a minus sign instead of a hyphen."""
     return "--" if text == "-" else re.sub(r"-(?=\d)", "$-$", latex(text))
 
 

@@ -33,7 +33,7 @@ def describe_null(path: str, kinds: Sequence[Any]) -> str:
 
 
 def in_words(path: str, kinds: Sequence[Any]) -> str:
-    """Joins the types of an option, leaving out classes such as tensors if another type can be typed."""
+    """Lists the types of an option in words, without classes such as tensors if another type can be typed."""
     found = [word for word in (_in_words(path, kind) for kind in kinds) if word]
     plain = [word for word in found if not word.startswith("a class")]
     return " or ".join(dict.fromkeys(plain or found))

@@ -239,7 +239,7 @@ class Examples:
                 )
 
     def require_same_inputs(self, other: "Examples") -> None:
-        """Raises InputError if both are lines of tables whose columns have other names, or another order."""
+        """Raises InputError if both come from tables whose input columns differ in names or order."""
         for number, (mine, theirs) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):
             if mine != theirs:
                 raise InputError(

@@ -129,7 +129,7 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
 
 @dataclass(frozen=True)
 class CostAxis:
-    """A cost on the x-axis of scores.
+    """The x-axis of a figure of scores against a cost.
 
     Args:
         column: Column of `metrics.csv`.

@@ -60,7 +60,7 @@ class Search:
         return [Points(name, x, heights, notes=list(map(self._note, rows)))] if rows else []
 
     def by_status(self, column: str) -> list[Points]:
-        """Lists trials with the metric as points at the values of a column, by status."""
+        """Lists trials as points by status: the value of a column, and the metric."""
         return [dots for status in TRIAL_STYLES for dots in self.points(status, self.of(status), column)]
 
     def _note(self, row: Row) -> dict[str, str | None]:

@@ -100,16 +100,16 @@ class Display:
         """Closes the display."""
 
     def started(self, title: str, completed: int, rounds: int) -> None:
-        """Receives the start of a run, or its resumption after this many completed rounds."""
+        """Called when a run starts, or resumes after this many completed rounds."""
 
     def activity(self, title: str, activity: Activity) -> None:
-        """Receives the current activity of a run; called very often."""
+        """Called very often, with the current activity of a run."""
 
     def row(self, title: str, row: Row) -> None:
-        """Receives the row of an evaluated round."""
+        """Called with the row of an evaluated round."""
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
-        """Receives the end of a run.
+        """Called when a run has ended.
 
         Args:
             title: Title of the run.

@@ -137,7 +137,7 @@ def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | Non
 
 
 def is_run(path: Path) -> bool:
-    """Returns whether a directory contains a run, or remains of one."""
+    """Returns whether a directory contains a run, or the remains of one."""
     return any((path / name).is_file() for name in ("config.yaml", "metrics.csv", "summary.json"))
 
 

@@ -1,4 +1,4 @@
-"""What W&B shows of a round in addition to numbers: pictures, a histogram, tables."""
+"""The W&B media of a round: pictures, a histogram, and tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -10,7 +10,7 @@ from partition_cases import counts_in, divided, few, held, labels_of, pool_of, s
 
 from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, InnerDirichlet, Shards, SharedOut
 from lit_cfl.datamodules.partition.base import label_counts
-from lit_cfl.datamodules.partition.labels import grant_wishes
+from lit_cfl.datamodules.partition.labels import grant_requests
 from lit_cfl.errors import InputError
 
 
@@ -169,7 +169,7 @@ def test_inner_dirichlet_draws_the_labels_of_each_client_by_its_law():
 
 def test_of_a_label_that_is_short_each_gets_the_same_share_of_what_it_wants():
     wishes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
-    counts = grant_wishes(wishes, torch.tensor([40, 40]), torch.tensor([30, 30, 40]))
+    counts = grant_requests(wishes, torch.tensor([40, 40]), torch.tensor([30, 30, 40]))
     assert counts[:, 0].tolist() == [20, 10]  # 40 and 20 are wanted, and half of it is there
     # Then the first takes 20 of what is left, 10 and 40, as it is there: 4 and 16; the second wants 10 of label 1. Of
     # these 14 there are 10: 2 and 7 (rounded down), and so on; the second ends with two of label 2.

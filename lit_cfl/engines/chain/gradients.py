@@ -9,7 +9,7 @@ from lit_cfl.engines.chain.groups import pad
 from lit_cfl.engines.chain.losses import compute_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
-from lit_cfl.engines.chain.stack import as_matrix, least_lanes
+from lit_cfl.engines.chain.stack import as_matrix, min_lanes
 from lit_cfl.engines.chain.tables import CohortExamples
 from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import CohortFit
@@ -37,7 +37,7 @@ def compute_gradients(
         examples: The clients' examples.
         ended: Called with the number of finished clients.
     """
-    padded, done, least = pad(work.sizes, 4), 0, least_lanes(training.chain.layers)
+    padded, done, least = pad(work.sizes, 4), 0, min_lanes(training.chain.layers)
     starts = work.sizes.cumsum(0) - work.sizes
     for size in padded.unique().tolist():
         most = max(1, _STACK // (size * examples.width))

@@ -113,11 +113,11 @@ def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
     return torch.where(widths <= batch_size, pad(widths, 2).clamp(max=max(LEAST, batch_size)), fine)
 
 
-def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[ClientGroup]:
+def make_groups(work: CohortFit, shapes: Shapes, limit: "StackLimit") -> Iterator[ClientGroup]:
     """Yields the groups of clients that train in one stack.
 
     Args:
-        most: Maximum number of clients in a stack, by their shape.
+        limit: Maximum number of clients in a stack, by their shape.
     """
     keys = torch.stack([shapes.size, shapes.width, -work.steps], 1)
     order = torch.arange(len(work))
@@ -126,12 +126,12 @@ def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[Clien
     found, counts = keys[order, :2].unique_consecutive(dim=0, return_counts=True)
     start = 0
     for (size, width), count in zip(found.tolist(), counts.tolist(), strict=True):
-        for part in order[start : start + count].split(most(width, size)):
+        for part in order[start : start + count].split(limit(width, size)):
             yield ClientGroup(part, work.steps[part].tolist(), width, size)
         start += count
 
 
-class Most:
+class StackLimit:
     """Limits the number of clients of a stack by the bytes that their steps read and write.
 
     Args:

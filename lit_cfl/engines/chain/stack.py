@@ -47,10 +47,11 @@ class Stack:
         capture: StepCapture | None = None,
     ) -> None:
         self._training, self._slots, self._group, self._capture = training, slots, group, capture
-        self._least = least_lanes(training.chain.layers)
+        self._min_lanes = min_lanes(training.chain.layers)
         self._penalised = [layer for layer in training.chain.layers if layer.penalty]
-        if len(group.steps) < self._least:
-            group = ClientGroup(group.clients.repeat(self._least), group.steps * self._least, group.width, group.size)
+        fewest = self._min_lanes
+        if len(group.steps) < fewest:
+            group = ClientGroup(group.clients.repeat(fewest), group.steps * fewest, group.width, group.size)
         clients, device = group.clients, examples.inputs.device
         self._rules = training.rules(work.prox if work.centers is not None else 0.0)
         in_dual = self._names_in_dual_form() if group.size else []
@@ -128,7 +129,7 @@ class Stack:
         Lanes of finished clients continue to compute, but their numbers are not read.
         """
         steps, busy = range(spans[0].steps.start, spans[-1].steps.stop), spans[0].busy
-        lanes = max(busy, self._least)
+        lanes = max(busy, self._min_lanes)
         tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
         take = partial(self._step, tensors=tensors, update=self._update(lanes))
         losses = self._all_steps.shares.new_empty(len(steps), lanes, self._group.width, 1)
@@ -237,7 +238,7 @@ def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor:
     )
 
 
-def least_lanes(layers: list[ChainLayer]) -> int:
+def min_lanes(layers: list[ChainLayer]) -> int:
     """Returns the minimum number of clients in a stack.
 
     A product with a single row or column is computed differently if it is alone in its stack.

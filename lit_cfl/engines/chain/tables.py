@@ -122,7 +122,7 @@ class StackSteps:
         )
 
     def each(self, loss: Loss, outputs: int) -> Iterator[Step]:
-        """Yields the steps of a chain with this loss, which has this number of outputs."""
+        """Yields the steps one by one, with targets for a chain with this loss and this number of outputs."""
         shares = self.shares if self.weights is None else self.shares * self.weights
         targets = prepare_targets(loss, self.targets, shares, outputs)
         parts = (targets, shares, self.keys, self.corrections, self.first)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_cfl.engines.chain.compiled import CompiledSteps, can_train
 from lit_cfl.engines.chain.gradients import compute_gradients
-from lit_cfl.engines.chain.groups import ClientGroup, Most, Shapes, make_groups, pad, pad_widths
+from lit_cfl.engines.chain.groups import ClientGroup, Shapes, StackLimit, make_groups, pad, pad_widths
 from lit_cfl.engines.chain.inputs import dual_pays
 from lit_cfl.engines.chain.losses import targets_of
 from lit_cfl.engines.chain.parts import Chain
@@ -21,7 +21,7 @@ from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.chain.recognise import NotAChainError, recognise_chain, tensors_of
 from lit_cfl.engines.chain.replay import StepCapture
 from lit_cfl.engines.chain.scorer import ChainScorer
-from lit_cfl.engines.chain.stack import Stack, least_lanes
+from lit_cfl.engines.chain.stack import Stack, min_lanes
 from lit_cfl.engines.chain.tables import CohortExamples
 from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
@@ -97,7 +97,7 @@ class ChainWay(TrainingWay):
                     list(steps.chunks(self._threads)), partial(steps.train, rows, losses), self._threads, count
                 )
             else:
-                groups = list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
+                groups = list(make_groups(work, self._shapes(training, work), self._stack_limit(training, len(work))))
                 _train_groups(groups, train, self._threads, count)
         return rows, losses / work.num_seen
 
@@ -159,20 +159,21 @@ class ChainWay(TrainingWay):
             and chain.parts[0] is layer
             and layer.weight in training.names
             and not layer.penalty
-            and least_lanes(chain.layers) == 1
+            and min_lanes(chain.layers) == 1
         )
         if not can_be_dual:
             return Shapes(width, torch.zeros_like(size))
         return Shapes(width, torch.where(dual_pays(size, work.steps, width, layer.inputs, layer.outputs), size, 0))
 
-    def _most(self, training: Training, clients: int) -> Most:
+    def _stack_limit(self, training: Training, clients: int) -> StackLimit:
         copies, layer = 1 + training.optimizer.slots + (not training.is_plain), training.chain.layers[0]
         first = copies * layer.inputs * layer.outputs
         upper = copies * self.layout.num_columns - first
         size = self.plan.dtype.itemsize
+        numbers, lanes = _GPU_STACK // size, self.plan.lanes
         if self.plan.device == "cpu":
-            return Most(upper, first, layer.inputs, layer.outputs, _CPU_STACK // size, -(-clients // self._threads))
-        return Most(upper, first, layer.inputs, layer.outputs, _GPU_STACK // size, self.plan.lanes)
+            numbers, lanes = _CPU_STACK // size, -(-clients // self._threads)
+        return StackLimit(upper, first, layer.inputs, layer.outputs, numbers, lanes)
 
     @staticmethod
     def _require_fitting(chain: Chain, examples: CohortExamples) -> None:
