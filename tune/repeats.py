@@ -80,7 +80,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
 def _train_settings(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
-    """Trains all settings, as many at once as trials; returns their summaries by seed, and the failures."""
+    """Trains all settings, as many in parallel as trials were; returns their summaries by seed, and the failures."""
     resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
     arguments = {
         (setting, seed): (config, setting, seed, path, prepared.job)

@@ -49,7 +49,7 @@ class SharedData:
     module: ObjectRef[Any]
 
     def give_to(self, experiment: Experiment) -> None:
-        """Gives the experiment's module these data as if loaded, without a copy, if it describes the same data."""
+        """Passes these loaded data to the experiment's data module, without a copy, if both describe the same data."""
         if experiment.to_dict()["data"] == self.config:
             vars(experiment.data).update(vars(ray.get(self.module)))  # the task asks the same module for examples
 
