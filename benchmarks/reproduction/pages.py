@@ -62,7 +62,7 @@ class Judged:
 
     cell: Cell
     found: Mapping[str, Measured]
-    judge_cell: Verdict
+    verdict: Verdict
     reason: str
     stale: bool
 
