@@ -168,7 +168,7 @@ def test_clusters_are_counted(tmp_path: Path):
 def test_stale_runs_count_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     runs = {T3.format("mclr", "flexcfl"): scored(96.0), T3.format("mclr", "fesem"): scored(85.0)}
     results = recorded(tmp_path, runs)
-    monkeypatch.setattr("benchmarks.reproduction.ledger.results_version", lambda algorithm: 2)
+    monkeypatch.setattr("benchmarks.reproduction.ledger.read_results_version", lambda algorithm: 2)
     (part,) = judge_parts(claim("flexcfl-mnist-fesem"), results)
     assert part.verdict == "not run"
 

@@ -265,7 +265,7 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
     table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
     runs = [run for run in plan_runs(table, table.cells[1:]) if run.seed == 1]
     assert find_missing(runs, ledger) == []
-    monkeypatch.setattr("benchmarks.reproduction.ledger._versions", lambda: {"FedAvg": 2})
+    monkeypatch.setattr("benchmarks.reproduction.ledger._read_versions", lambda: {"FedAvg": 2})
     assert find_missing(runs, ledger) == runs
     everything = plan_runs(table, table.cells)
     write_pages(Path("docs/reproduction"), table, ledger, group_keys(everything))
