@@ -18,7 +18,8 @@ from lit_cfl.engines import scorer
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.factory import build_engine, warn_of_slowness
 from lit_cfl.engines.plan import Plan, Precision
-from lit_cfl.engines.stacked import gradients, stack
+from lit_cfl.engines.stacked import gradients
+from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import measure_workload
@@ -213,7 +214,7 @@ def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatc
 def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatch: pytest.MonkeyPatch):
     engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
     work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
-    expected, seen, whole = work.gradients(model, clients), [], stack.compute_stacked_gradients
+    expected, seen, whole = work.gradients(model, clients), [], stack_way.compute_stacked_gradients
 
     def short_of_memory(steps: object, layout: object, plan: Plan, model: Tensor, work: CohortFit) -> Tensor:
         seen.append(len(work))
@@ -221,7 +222,7 @@ def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatc
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(steps, layout, plan, model, work)
 
-    monkeypatch.setattr(stack, "compute_stacked_gradients", short_of_memory)
+    monkeypatch.setattr(stack_way, "compute_stacked_gradients", short_of_memory)
     with pytest.warns(Notice, match="2 client.s. train together"):
         found = work.gradients(model, clients)
     assert (seen, engine.plan.lanes) == ([4, 2, 2, 1], 2)

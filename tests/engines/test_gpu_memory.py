@@ -18,7 +18,7 @@ from lit_cfl.data import Examples
 from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_steps import Steps
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import InputError, Notice
@@ -154,7 +154,7 @@ def test_full_batches_have_few_lanes(net: str, monkeypatch: pytest.MonkeyPatch):
     room = 64  # the next power of two from the largest client on
     assert max(SIZES) == 36
     for most, lanes in ((10**6, 6), (2 * room + 1, 2), (room, 1)):
-        monkeypatch.setattr(stack, "STACK_EXAMPLES", most)
+        monkeypatch.setattr(stack_way, "STACK_EXAMPLES", most)
         engine = engine_of(net, GPU_PLAN, "full")
         assert_close(trained(engine), expected, rtol=0, atol=1e-5)
         assert engine.way._held.index.shape[1:] == (lanes, room)

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.dropout import replace_dropout
 from lit_cfl.engines.plan import Plan, Precision
-from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_memory import make_work
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.way import StackWay
@@ -76,5 +76,5 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
 
 def test_what_fake_tensors_cannot_take_counts_as_its_model(monkeypatch: pytest.MonkeyPatch):
     traits = TaskTraits.of(task(NETS["linear"])(), ragged_data())
-    monkeypatch.setattr(stack, "lane_bytes", lambda *_: 1 / 0)
+    monkeypatch.setattr(stack_way, "lane_bytes", lambda *_: 1 / 0)
     assert StackWay.client_bytes(traits, "64-true", 10) == 8 * PARAMETERS

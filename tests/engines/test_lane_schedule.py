@@ -9,7 +9,7 @@ from ragged import SHAPE, fitted, task
 from torch.testing import assert_close
 
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_schedule import (
     busy_lanes,
     schedule_by_cost,
@@ -103,7 +103,7 @@ def test_clients_of_equal_steps_all_train_at_once():
 def test_stack_of_many_widths_gives_the_same_rows(prox: float, monkeypatch: pytest.MonkeyPatch):
     make = task(lambda: MCLR(SHAPE, 10))
     expected, _ = fitted(make, Plan("loop"), prox=prox)
-    monkeypatch.setattr(stack, "width_for", lambda busy, _: width_for(busy, [8, 4, 2, 1]))
+    monkeypatch.setattr(stack_way, "width_for", lambda busy, _: width_for(busy, [8, 4, 2, 1]))
     found, _ = fitted(make, Plan("stack", lanes=8), prox=prox)
     assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
     assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)

@@ -21,7 +21,7 @@ from lit_cfl.data.examples import View
 from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
@@ -60,7 +60,7 @@ gpu = pytest.fixture(pretended)
 @pytest.fixture(autouse=True)
 def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits of a product may follow from how many lanes are busy: a GPU's stack is as wide as a CPU's."""
-    monkeypatch.setattr(stack, "widths_of", lambda lanes, narrow: [lanes])
+    monkeypatch.setattr(stack_way, "widths_of", lambda lanes, narrow: [lanes])
 
 
 def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **optimizer: float) -> Engine:
