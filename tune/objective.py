@@ -1,6 +1,6 @@
 """The objective of a study, maximised or minimised: a validation metric, never a test metric."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -9,6 +9,7 @@ from lit_cfl.errors import InputError, suggest
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores
+from lit_cfl.statistics import Interval, paired_difference
 
 TRAFFIC = "traffic/mib"  # column that decides ties
 _FAR = 1e9  # larger than any value
@@ -84,6 +85,15 @@ class Objective:
     def is_reached(self, value: float, target: float) -> bool:
         """Returns whether a value is as good as the target."""
         return value <= target if self.mode == "min" else value >= target
+
+    def gain(self, best: Mapping[int, float | None], default: Mapping[int, float | None]) -> Interval:
+        """Computes the gain of the best over the default setting on test data, seed by seed; positive = better.
+
+        Args:
+            best, default: Values of `test` by seed; None = unknown.
+        """
+        better, worse = (best, default) if self.scores[0].higher_is_better else (default, best)
+        return paired_difference(better, worse)
 
     def best(self, rows: Sequence[Row]) -> Row | None:
         """Returns the best row with the metric; ties go to lower traffic, then to the earlier trial.

@@ -15,7 +15,7 @@ from lit_cfl.engines.ray.tasks import run_tasks
 from lit_cfl.errors import SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import RunCallbacks, run
-from lit_cfl.statistics import Interval, interval, paired_difference
+from lit_cfl.statistics import Interval, interval
 from lit_cfl.storage.atomic_writes import is_full_disk, write_text
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.callbacks import stop_if_requested
@@ -126,6 +126,5 @@ def _gain(objective: Objective, found: Mapping[str, Mapping[int, Mapping[str, An
     best, default = (
         {seed: summary.get(objective.test) for seed, summary in found[setting].items()} for setting in (BEST, DEFAULT)
     )
-    better, worse = (best, default) if objective.scores[0].higher_is_better else (default, best)
-    gain = paired_difference(better, worse)
+    gain = objective.gain(best, default)
     return gain if gain.count else None

@@ -20,13 +20,23 @@ from lit_cfl.tune.check import PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connect_to_ray, require_room, require_shared_folder
 from lit_cfl.tune.options import StudyRequest
 from lit_cfl.tune.progress_lines import ProgressLines
-from lit_cfl.tune.record import DEFAULT, FRONT, PICTURES, REPEATS, ROUNDS, STUDY, TRIALS, read_study_id
+from lit_cfl.tune.record import (
+    DEFAULT,
+    FINISHED_STATUS,
+    FRONT,
+    PICTURES,
+    REPEATS,
+    ROUNDS,
+    STUDY,
+    TRIALS,
+    read_study_id,
+)
 from lit_cfl.tune.repeats import repeat
 from lit_cfl.tune.searchers import make_searcher
 from lit_cfl.tune.study_result import StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial, share
 from lit_cfl.tune.trials import Trials
-from lit_cfl.tune.tuner import new_tuner
+from lit_cfl.tune.tuner import end_line, new_tuner
 from lit_cfl.tune.wandb_run import track_study
 
 _RAY = "ray"  # folder of a study directory
@@ -73,6 +83,7 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
     require_shared_folder(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
+    (path / REPEATS / "repeats.json").unlink(missing_ok=True)  # more trials may find another best
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
     files = StudyFiles(prepared, trials, path)
     _search(prepared, trials, files, path, say)
@@ -151,6 +162,20 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
     try:
         new_tuner(prepared, trials, trainable, path.absolute() / _RAY, say, after_step).fit()
     finally:
-        trials.close()
-    if trials.why_over is not None:
-        say(trials.why_over)
+        for record in trials.close():
+            say(end_line(trials, record, prepared.job.objective.metric))
+    why_over = _why_over(prepared, trials)
+    if why_over is not None:
+        say(why_over)
+
+
+def _why_over(prepared: PreparedStudy, trials: Trials) -> str | None:
+    """Says why a study ended before `limits.trials`; None if it did not."""
+    limits, objective = prepared.study.limits, prepared.job.objective
+    finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
+    for record in finished:
+        if limits.target is not None and objective.is_reached(record.last_result[objective.metric], limits.target):
+            return f"trial {record.trial_id} has reached limits.target ({limits.target:g}), which ends the study"
+    if trials.over or limits.minutes is None:
+        return trials.why_over
+    return f"limits.minutes ({limits.minutes:g}) have passed, which ends the study"

@@ -67,7 +67,13 @@ def columns(job: TrialJob) -> list[str]:
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
     """Writes `trials.csv`; `front`: names of the Pareto-optimal trials of two objectives."""
-    marked = [row | {"front": "yes" if row["trial_id"] in front else ""} for row in rows]
+    # null is a value of a choice, a blank cell a parameter that the trial does not have
+    nulls = [
+        {name: "null" for name in job.study.search_space.distributions() if row.get(name, "") is None} for row in rows
+    ]
+    marked = [
+        row | null | {"front": "yes" if row["trial_id"] in front else ""} for row, null in zip(rows, nulls, strict=True)
+    ]
     write_rows(path, columns(job), marked)
 
 
@@ -134,7 +140,9 @@ class StudyResult:
         """One row per trial, with the columns of `trials.csv`; NaN = unknown."""
         from pandas import read_csv  # takes most of a second
 
-        return read_csv(self.path / "trials.csv", dtype={"trial_id": str, "repeats": str})
+        # a choice may be called null or NA
+        kinds = {"trial_id": str, "repeats": str}
+        return read_csv(self.path / "trials.csv", dtype=kinds, keep_default_na=False, na_values=[""])
 
     @cached_property
     def repeats(self) -> "DataFrame":

@@ -203,15 +203,18 @@ class Trials:
             if number in (record.number, record.repeats):
                 self._report_to_searcher(record)
 
-    def close(self) -> None:
-        """Records the final state of trials ended by a limit; some had just reported their result."""
+    def close(self) -> list[TrialRecord]:
+        """Records the final state of trials ended by a limit. Returns those that had just reported their result."""
+        ended = []
         for number, last_result in list(self.live.items()):
             if last_result.get(FINISHED) or last_result.get(ERROR):
                 self.end(number, last_result)
+                ended.append(self.records[number])
             else:
                 self._store(replace(self.records[number], last_result=last_result))
         self.live.clear()
         self.seal_ended(_GRACE_SECONDS)
+        return ended
 
     def seal_ended(self, seconds: float = 0.0) -> None:
         """Records the digests of ended, unfinished trials once their processes can no longer write.

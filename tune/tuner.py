@@ -57,15 +57,25 @@ class TrialSource(Searcher):
         with full_disk_ends_study():
             self._trials.end(number, figures, died=error)
         if error or ROUNDS in figures:  # otherwise the study ended before the trial started
-            record, count = self._trials.records[number], f"{self._trials.num_over}/{self._trials.limit}"
-            how = describe_end(record.last_result, self._judged_by)
-            self._say(f"{count} {record.trial_id} {how} ({format_values(record.values)})")
+            self._say(end_line(self._trials, self._trials.records[number], self._judged_by))
 
     def save(self, checkpoint_path: str) -> None:
         pass  # the records of the trials are all that a resumed study reads
 
     def restore(self, checkpoint_path: str) -> None:
         pass
+
+
+def end_line(trials: Trials, record: TrialRecord, metric: str) -> str:
+    """Returns the line for a trial that has ended.
+
+    Args:
+        trials: The study's trials.
+        record: The trial.
+        metric: Metric by which trials are judged.
+    """
+    how = describe_end(record.last_result, metric)
+    return f"{trials.num_over}/{trials.limit} {record.trial_id} {how} ({format_values(record.values)})"
 
 
 def describe_end(last_result: Mapping[str, Any], metric: str) -> str:

@@ -17,7 +17,7 @@ from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
 from lit_cfl.report.run_files import attempt
 from lit_cfl.scores import CLASSIFIER, read_scores
-from lit_cfl.statistics import interval, paired_difference
+from lit_cfl.statistics import interval
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -176,10 +176,11 @@ def _repeats_table(study: SavedStudy) -> Table | None:
         values: dict[str, list[dict[int, float | None]]] = {}
         for setting, summaries in found.items():
             values[setting] = [{int(s): finite_number(one.get(name)) for s, one in summaries.items()} for name in names]
-            cells = [str(interval([v for v in own.values() if v is not None])) for own in values[setting]]
+            known = [[v for v in own.values() if v is not None] for own in values[setting]]
+            cells = [str(interval(own)) if len(own) == len(summaries) else "-" for own in known]
             rows.append([setting, len(summaries), *cells])
-        gain = paired_difference(values["best"][1], values["default"][1])
+        gain = study.objective.gain(values["best"][1], values["default"][1])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    note = f"Means and 95 % intervals. Best minus default on test data, seed by seed: {gain}."
+    note = f"Means and 95 % intervals. Gain (positive = better) on test data, seed by seed: {gain}."
     return Table("The best and the default setting on new seeds", ["", "seeds", *names], rows, note=note)

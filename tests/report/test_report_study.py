@@ -1,6 +1,7 @@
 """The page of a study, from records as the search writes them, without Ray."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from test_sources import page_of
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.report.blocks import Table, Text
 from lit_cfl.report.page import as_html
-from lit_cfl.report.study import read_study
+from lit_cfl.report.study import _repeats_table, read_study
+from lit_cfl.scores import Score
 from lit_cfl.storage.lock import lock_directory
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import TrialRecord, write_record
 from lit_cfl.tune.study import Study
 
@@ -254,6 +257,22 @@ def test_figures_on_new_seeds_stand_in_their_own_columns_and_the_gain_is_of_test
         ["default", 2, "0.5000 ± 0.0000", "0.5000 ± 1.5883"],
     ]
     assert tables[0].note.endswith("seed by seed: 0.2500 ± 1.5883.")
+
+
+def test_a_smaller_error_of_the_best_on_new_seeds_is_a_gain_and_an_unknown_mean_is_a_dash(tmp_path: Path):
+    study = made_study(tmp_path / "study")
+    objective = Objective.of(None, (Score("error", higher_is_better=False),))
+    (study / "repeats").mkdir()
+    figures = {"best": [(2.0, 1.0), (None, 1.5)], "default": [(2.5, 3.0), (2.5, 3.5)]}  # validation, test
+    summaries = {
+        name: {str(seed): {objective.metric: val, objective.test: test} for seed, (val, test) in enumerate(found, 1)}
+        for name, found in figures.items()
+    }
+    (study / "repeats" / "repeats.json").write_text(json.dumps(summaries))
+    table = _repeats_table(replace(read_study(study), objective=objective))
+    assert table is not None
+    assert [row[2] for row in table.rows] == ["-", "2.5000 ± 0.0000"]
+    assert table.note.endswith("Gain (positive = better) on test data, seed by seed: 2.0000 ± 0.0000.")
 
 
 def test_importance_is_drawn_and_told_by_its_share(tmp_path: Path):

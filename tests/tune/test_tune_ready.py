@@ -137,18 +137,25 @@ def test_trials_that_run_when_the_time_is_up_are_stopped(tmp_path: Path, capsys:
     assert rows
     assert {row["status"] for row in rows} == {"stopped"}
     assert all(int(row["rounds"]) < 100 for row in rows)
-    assert "raise limits.minutes" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "limits.minutes (0.25) have passed, which ends the study" in text
+    assert "raise limits.minutes" in text
     assert not (path / "best.yaml").exists()
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
-def test_a_study_ends_when_a_finished_trial_reaches_the_target(tmp_path: Path):
+def test_a_study_ends_and_says_so_when_a_finished_trial_reaches_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     limits = {"trials": 6, "target": 0.05, "concurrent": 1}
     path = tmp_path / "study"
     assert main(["tune", "--config", str(slow_study(tmp_path, 0.0, limits=limits)), "--study_dir", str(path)]) == 0
     begun = [(row["status"], row["rounds"]) for row in rows_of(path) if row["rounds"] != "0"]
     assert begun == [("finished", "4")]  # the study ended before the others were begun
+    lines = capsys.readouterr().out.splitlines()
+    ended = next(k for k, line in enumerate(lines) if line.startswith(f"1/6 0000 finished: {METRIC} 0."))
+    assert lines[ended + 1] == "trial 0000 has reached limits.target (0.05), which ends the study"
 
 
 @pytest.mark.ray

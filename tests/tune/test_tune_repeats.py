@@ -11,9 +11,10 @@ import ray
 from studies import base, study_file
 
 from lit_cfl.engines.ray import tasks
-from lit_cfl.tune import repeats
+from lit_cfl.tune import repeats, search
 from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.study import Limits
 
@@ -79,3 +80,20 @@ def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
     assert found.figures["best"]["test/weighted_accuracy"].margin == pytest.approx(4.302653 * 0.1 / 3**0.5)
     assert found.gain is not None
     assert (found.gain.count, found.gain.mean) == (2, pytest.approx(0.1))
+
+
+def test_results_of_an_earlier_best_are_removed_when_its_study_goes_on(
+    prepared: PreparedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "repeats").mkdir()
+    (tmp_path / "repeats" / "repeats.json").write_text("{}")
+    monkeypatch.setattr(search, "require_shared_folder", lambda folder: None)
+    monkeypatch.setattr(search, "share", lambda run: None)
+    monkeypatch.setattr(search, "_search", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        search._run(prepared, search._trials(prepared, tmp_path, "89abcdef"), tmp_path, ProgressLines(print))
+    assert (tmp_path / "study.yaml").exists()
+    assert not (tmp_path / "repeats" / "repeats.json").exists()

@@ -17,7 +17,7 @@ from lit_cfl.tune import repeats, trial
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.study import Resources, Study
-from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
+from lit_cfl.tune.study_result import StudyResult, trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
 from lit_cfl.tune.tuner import TrialSource, describe_end
@@ -37,6 +37,15 @@ def with_study(job: TrialJob, **changes: Any) -> TrialJob:
 
 def last_result(rounds: int, **more: Any) -> dict[str, Any]:
     return {"rounds": rounds, "seconds": 1.5, "traffic/mib": 2.0, METRIC: 0.5} | more
+
+
+def test_null_as_a_choice_differs_from_a_parameter_that_a_trial_does_not_have(job: TrialJob, tmp_path: Path):
+    job = with_study(job, space={"stop": {"choice": [None, {"class_path": "StopRule"}]}})
+    rows = [{"trial_id": "0000", "stop": None}, {"trial_id": "0001"}]
+    write_trials(tmp_path / "trials.csv", rows, job)
+    found = StudyResult(tmp_path, rows, None, {}, None).trials["stop"]
+    assert found[0] == "null"
+    assert found.isna().tolist() == [False, True]
 
 
 @pytest.mark.parametrize(("scheduler", "expected"), [(None, [1, 2, 3, 4, 5]), ("FIFOScheduler", [1, 3, 4])])

@@ -172,7 +172,7 @@ def test_a_trial_whose_result_came_when_the_study_ended_is_finished(tmp_path: Pa
     for number, last in ((0, last_result(0.3)), (1, last_result(0.2, error="too warm", finished=False))):
         trials.next()
         trials.report(number, last)
-    trials.close()
+    assert [(record.number, record.status) for record in trials.close()] == [(0, "finished"), (1, "failed")]
     assert [record.status for record in trials.records.values()] == ["finished", "failed"]
     again = new_trials(tmp_path, xs(1), 2)
     again.load()
