@@ -111,4 +111,5 @@ def compare(
 def _frame(table: Path) -> "DataFrame":
     from pandas import read_csv  # takes most of a second
 
-    return read_csv(table, dtype={"algorithm": str})
+    # an algorithm may be called 007 or NA
+    return read_csv(table, dtype={"algorithm": str}, keep_default_na=False, na_values=[""])

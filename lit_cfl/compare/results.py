@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, floor
+from math import ceil, floor, log10
 from pathlib import Path
 from statistics import fmean
 
@@ -148,11 +148,16 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
 
 
 def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:
-    """Finds the worst final score of all runs, rounded to three decimals so that every run reaches it."""
+    """Finds the worst final score of all runs, rounded so that every run reaches it.
+
+    It has three decimals; a value below 0.01 has two significant digits.
+    """
     known = [value for value in finals if value is not None]
     if not known:
         return None
-    return floor(min(known) * 1000) / 1000 if score.higher_is_better else ceil(max(known) * 1000) / 1000
+    worst = min(known) if score.higher_is_better else max(known)
+    factor = 10.0 ** (3 if worst == 0 else max(3, 1 - floor(log10(abs(worst)))))
+    return floor(worst * factor) / factor if score.higher_is_better else ceil(worst * factor) / factor
 
 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
@@ -226,6 +231,9 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
     return found
 
 
+_PAIRED = ("frozen part of the module", "initial model", "partition")  # entries of the fingerprint
+
+
 def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
     """Warns of runs of one seed whose recorded clients or initial weights differ."""
     if comparison.first.to_dict().get("tiny"):
@@ -236,7 +244,7 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
         if lost := [name for name, one in found.items() if not one]:
             notes.append(f"Under seed {seed} it is unknown whether {', '.join(lost)} are paired: no checkpoint.pt.")
         prints = {name: one for name, one in found.items() if one}
-        for what in sorted({key for one in prints.values() for key in one}):
+        for what in _PAIRED:
             values = {one[what] for one in prints.values() if what in one}
             if len(values) > 1:
                 notes.append(f"Warning: under seed {seed} the runs do not share one {what}: nothing is paired.")
@@ -249,6 +257,8 @@ def _notes(
     comparison: Comparison, runs: Sequence[Row], rows: Sequence[Row], target: float | None, score: Score
 ) -> list[str]:
     first, seeds, name = comparison.names[0], len(comparison.seeds), score.title
+    clients = comparison.first.evaluation.clients
+    sample = None if isinstance(clients, str) else clients
     what = f"{name.capitalize()}: weighted test {name} after the last round"
     what += "" if score.higher_is_better else " (lower is better)"
     counts = {row["runs"] for row in rows}
@@ -267,12 +277,14 @@ def _notes(
         notes.append(ARI_NOTE)
     if any(row["tuned_mean"] is not None for row in rows):
         notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
+    if sample is not None:
+        notes.append(f"Scores are over a fixed sample of {sample} clients (evaluation.clients).")
     if target is not None:
         worst = "lowest" if score.higher_is_better else "highest"
         origin = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
             f"Rounds, MiB and local steps: until the test {name} is {target:g} ({origin}). Only rounds in which "
-            "all clients are scored count; nothing is chosen by test data."
+            f"all clients {'are scored' if sample is None else 'have a model'} count; nothing is chosen by test data."
         )
     for row in rows:
         if row["rounds_with_all_clients"]:

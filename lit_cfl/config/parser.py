@@ -21,6 +21,7 @@ from lit_cfl.config.files import (
     read_config,
     require_class_entries,
     require_present_path,
+    with_absolute_paths,
     with_recorded_config,
 )
 from lit_cfl.config.given_options import given_options, merge_options
@@ -199,7 +200,9 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
     only_data = ArgumentParser(exit_on_error=False)
     only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
-    module = instantiate(only_data, Namespace(data=read.data)).data
+    # absolute paths as in `build_experiment`, so that both commands print the same errors
+    data = only_data.parse_object({"data": with_absolute_paths(read.data.as_dict())})
+    module = instantiate(only_data, data).data
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 

@@ -92,11 +92,10 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
     """Summarises the results in a sentence or two. Groups without a finished run are not ranked."""
     lines, column = [], f"test/weighted_{score.name}"
-    means = {
-        group.name: fmean(values)
-        for group in groups
-        if (values := [v for run in group.counted if (v := last_value(run, column)) is not None])
-    }
+    values = {group.name: [last_value(run, column) for run in group.counted if run.rows] for group in groups}
+    known = {name: [value for value in own if value is not None] for name, own in values.items()}
+    means = {name: fmean(own) for name, own in known.items() if own and len(own) == len(values[name])}
+    partly = [name for name, own in known.items() if own and name not in means]
     if means:
         over = all(run.over for group in groups for run in group.counted)
         order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if over else list(means)
@@ -105,6 +104,8 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         when = "after the last round" if over else "so far"
         sorting = ", best first" if over and len(order) > 1 else ""
         lines.append(f"Test {score.title} {when}{sorting}: {listed}{more}.")
+    if partly:
+        lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
     best = order[0] if means else groups[0].name if groups else None
     shown = next((group for group in groups if group.name == best), None)
     first, several = shown and shown.first, shown is not None and len(shown.runs) > 1

@@ -52,11 +52,13 @@ def test_a_round_in_which_clients_have_no_model_does_not_count():
 def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
     assert common_target([0.8, 0.7999, None, 0.91]) == 0.799
     assert common_target([None]) is None
+    assert [common_target([value]) for value in (0.0129, 0.00478, 0.0, -0.5)] == [0.012, 0.0047, 0.0, -0.5]
 
 
 def test_a_target_for_which_lower_is_better_is_reached_from_above_and_the_common_one_is_above_every_end():
     error = Score("mae", higher_is_better=False)
     assert common_target([0.8, 0.7001, None, 0.8003], error) == 0.801
+    assert common_target([0.000412, 0.0002], error) == 0.00042  # not 0.001, which any first round may reach
     table = [row | {"test/weighted_mae": row["test/weighted_accuracy"]} for row in rows(0.9, 0.6, 0.5, 0.4)]
     assert cost_of(table, 0.5, (error,)) == reached(5, 2.5)
     assert cost_of(table, 0.3, (error,)) is None

@@ -11,9 +11,11 @@ from made_runs import RUN_ID, config, write_table
 from lit_cfl.algorithms import IFCA, FedAvg
 from lit_cfl.compare.command import _outcome
 from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.from_python import ComparisonTables
 from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import as_markdown, cells
+from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.metric_names import CLIENTS, METRICS
 from lit_cfl.pictures.curves import mean_curves
 from lit_cfl.storage.config_file import write_config
@@ -156,6 +158,22 @@ def test_without_a_target_it_is_the_lowest_end_and_what_it_cost_is_of_the_same_r
     assert [row["rounds_to_target"] for row in found.rows] == pytest.approx([5 / 3, 7 / 3])
     assert [row["mib_to_target"] for row in found.rows] == pytest.approx([(0.5 + 2 + 5) / 3, (8 + 15 + 18) / 3])
     assert any("is 0.375 (the lowest accuracy that a run ends with)" in note for note in found.notes)
+
+
+def test_notes_say_that_the_scores_are_of_a_sample(tmp_path: Path):
+    made(tmp_path, "A", 0)
+    experiments = {"A": digits(algorithm=FedAvg(), evaluation=EvaluationPlan(clients=5))}
+    notes = collect(Comparison("x", experiments, [0], TARGET), tmp_path, {}).notes
+    assert "Scores are over a fixed sample of 5 clients (evaluation.clients)." in notes
+    (costs,) = [note for note in notes if note.startswith("Rounds, MiB and local steps")]
+    assert "Only rounds in which all clients have a model count" in costs
+
+
+def test_tables_keep_names_that_pandas_takes_for_missing_values(tmp_path: Path):
+    write_table(tmp_path / "results.csv", ["algorithm", "difference"], [{"algorithm": "NA", "difference": None}])
+    found = ComparisonTables(tmp_path).results
+    assert found["algorithm"].tolist() == ["NA"]
+    assert found["difference"].isna().all()
 
 
 def test_a_failed_run_counts_as_failed_and_its_pair_in_no_difference(tmp_path: Path):

@@ -63,6 +63,15 @@ def test_options_of_a_run_are_refused_where_nothing_is_trained(words: tuple[str,
     )
 
 
+def test_run_and_data_name_a_path_alike():
+    Path("own.csv").write_text("height,weight\n1,2\n")
+    words = ("--data", "ArrayData", "--data.source", "own.csv")
+    run = parse_run((*words, "--task", "Classification", "--task.net", "MLP", "--algorithm", "FedAvg"))
+    for module in (run.experiment.data, parse_data(words).module):
+        with pytest.raises(InputError, match=rf"^{Path('own.csv').absolute()} has no column 'y'"):
+            module.pool()
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

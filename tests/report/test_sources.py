@@ -288,6 +288,15 @@ def test_groups_are_not_ranked_while_one_has_no_run_that_is_over(tmp_path: Path)
     assert overview.headline([one, other], ACCURACY)[0] == "Test accuracy so far: A 0.500, B 0.900."
 
 
+def test_an_algorithm_without_a_score_under_one_seed_is_not_ranked_by_the_others(tmp_path: Path):
+    whole, partly = group_of(tmp_path, *[([0.7], True)] * 2), group_of(tmp_path, *[([0.9], True)] * 2, name="B")
+    partly.runs[1].rows[-1]["test/weighted_accuracy"] = None
+    assert overview.headline([whole, partly], ACCURACY)[:2] == [
+        "Test accuracy after the last round: A 0.700.",
+        "Test accuracy is unknown under some seeds of B.",
+    ]
+
+
 def test_a_stopped_run_says_why(tmp_path: Path):
     run = made_run(tmp_path / "run")
     text = (run / "summary.json").read_text().replace('"stopped": null', '"stopped": "no gain"')
