@@ -338,9 +338,10 @@ def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mappi
         raise InputError(f"{file}: give one cluster in each file of the folder, or in none")
     if ("y" in part) != ("y" in first):
         raise InputError(f"{file}: give y in each file of the folder, or in none")
-    if "y" in part and (part["y"].dtype.kind == "f") != (first["y"].dtype.kind == "f"):
-        kinds = [array["y"].dtype for array in (part, first)]
-        raise InputError(f"{file} holds y of {kinds[0]}, the first file of the folder {kinds[1]}; make them alike")
+    if "y" in part:
+        mine, others = part["y"].dtype, first["y"].dtype
+        if mine.kind != others.kind and {mine.kind, others.kind} & set("fUS"):  # numbers would become words
+            raise InputError(f"{file} holds y of {mine}, the first file of the folder {others}; make them alike")
     for name in ("x", "y") if "y" in part else ("x",):
         if part[name].shape[1:] != first[name].shape[1:] or (name == "x" and part[name].dtype != first[name].dtype):
             shapes = [f"{array[name].dtype} {array[name].shape[1:]}" for array in (part, first)]

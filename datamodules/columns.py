@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError, Notice, join_ids
 
+_EXACT = 2**53  # smallest whole number that a float cannot tell from the next
+
 
 def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
     """Converts a column to labels, int64 `[N]`: integers unchanged, words to their rank in ascending order.
@@ -28,7 +30,7 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     """
     array = scalars(values, what)
     if array.dtype.kind == "U":
-        names, labels = number_values(array)
+        names, labels = number_values(array, what)
         warn_of_similar_names(names.tolist(), what)
         return labels, tuple(names.tolist())
     if array.dtype.kind == "M":
@@ -135,7 +137,7 @@ def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
     """
-    names, owner = number_values(scalars(values, what))
+    names, owner = number_values(scalars(values, what), what)
     warn_of_similar_names(names.tolist(), what)
     return owner, names
 
@@ -165,13 +167,18 @@ def _note(text: str) -> None:
     warnings.warn(text, Notice, stacklevel=4)
 
 
-def number_values(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Numbers the distinct values of a column `[N]` from 0 in ascending order; numeric words by their value.
 
     Returns:
         the values by number, str `[n]`, and the number of each, int64 `[N]`.
     """
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
+        if values.size and abs(values).max() >= _EXACT:
+            raise InputError(
+                f"{what} holds {values[abs(values).argmax()]!r}, but floats cannot tell whole numbers apart from "
+                f"{_EXACT} on; give integers or strings"
+            )
         values = values.astype(np.int64)  # pandas stores integers of a column with former blanks as floats
     found, index = np.unique(values, return_inverse=True)
     if found.dtype.kind == "U":

@@ -1,5 +1,6 @@
 """The base of all data modules: a pool of examples, divided among clients."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from lit_cfl.data.checks import require_division, require_examples, require_view
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.seeds import derive
 from lit_cfl.storage.given_paths import expand_home
 
@@ -94,7 +95,9 @@ class FederatedDataModule(LightningDataModule, ABC):
         """Returns the data of a run under this seed (unless `partition_seed` is set), before any shift."""
         if self.partition_file is not None:
             given = expand_home(self.partition_file)
-            return load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
+            data = load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
+            self._warn_of_shares(data)
+            return data
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
         require_division(division, self.examples, type(self).__name__)
@@ -105,6 +108,18 @@ class FederatedDataModule(LightningDataModule, ABC):
         if not self.allow_unseen_labels:
             _require_seen_labels(data)
         return with_concepts(data, self.shift)
+
+    def _warn_of_shares(self, data: FederatedData) -> None:
+        """Notifies of requested parts that a partition file does not have."""
+        has = {"validation": data.validation.sizes.any(), "newcomers": len(data.population) < data.num_clients}
+        for name, share in {"validation": self.validation, "newcomers": self.newcomers}.items():
+            if share and not has[name]:
+                warnings.warn(
+                    f"data.{name} is {share}, but {self.partition_file} has no {name}, and the file determines them; "
+                    "make a new partition, or leave the option out",
+                    Notice,
+                    stacklevel=2,
+                )
 
     def _draw_newcomers(self, clients: int, seed: int) -> Tensor:
         held_out = min(round(self.newcomers * clients), clients - 1)

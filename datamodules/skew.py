@@ -282,12 +282,16 @@ def deal_views(clusters: Tensor, num_views: int) -> Tensor:
 def apply_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
     """Applies each client's view to its examples; the client's true cluster becomes the pair of cluster and view.
 
+    If no true cluster is known, the views are the true clusters; an unknown one among known ones stays unknown.
+
     Args:
         views: View of each client, int64 `[clients]`.
         num_views: Number of views V.
         num_examples: N, the size of the pool.
     """
+    known = division.true_clusters >= 0
     clusters = division.true_clusters.clamp(min=0) * num_views + views
+    clusters = clusters.where(known, -1) if known.any() else clusters
     train, test = (view_indices(index, views, num_examples) for index in (division.train, division.test))
     return replace(division, train=train, test=test, true_clusters=clusters)
 

@@ -36,6 +36,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
             raise InputError(f"columns names {role!r}{suggest(role, ROLES)}; give columns for {', '.join(ROLES)}")
     try:
         table = pandas.read_csv(path)
+        head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
     except FileNotFoundError as error:
         near = suggest(path.name, (file.name for file in path.parent.glob("*.csv")), 0.7)
         raise InputError(f"there is no file {path}{near}; give a .csv table") from error
@@ -45,6 +46,11 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         raise InputError(
             f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]})"
         ) from error
+    twice = head[head.duplicated() & head.notna()]  # pandas calls the second y 'y.1'
+    if len(twice):
+        raise InputError(f"{path} has two columns {twice.iloc[0]!r}; give each column its own name")
+    if not isinstance(table.index, pandas.RangeIndex):  # pandas takes the first cells for names of the lines
+        raise InputError(f"{path}: its lines have more cells than the {len(head)} of the first line; name all columns")
     found = {role: columns.get(role, role) for role in ROLES}
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):

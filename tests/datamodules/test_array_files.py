@@ -40,10 +40,11 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
     assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
 
 
-def test_labels_of_one_file_that_are_numbers_are_refused(tmp_path: Path):
+@pytest.mark.parametrize(("labels", "kind"), [([0.0, 1.0], "float64"), (["0", "1"], "<U1")])
+def test_labels_of_one_file_that_are_numbers_or_words_are_refused(labels: list[Any], kind: str, tmp_path: Path):
     saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
-    saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array([0.0, 1.0]))
-    expected = "b.npz holds y of float64, the first file of the folder int64; make them alike"
+    saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array(labels))
+    expected = f"b.npz holds y of {kind}, the first file of the folder int64; make them alike"
     assert expected in error_of(ArrayData(source=tmp_path))
 
 

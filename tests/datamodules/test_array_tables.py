@@ -81,6 +81,12 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
         (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3"),
         (TABLE.replace("3.5", "inf"), COLUMNS, "x holds NaN or infinity in row 2"),
         (TABLE.partition("\n")[0] + "\n", COLUMNS, "has no line below its column names"),
+        (TABLE.replace("height", "label"), COLUMNS, "has two columns 'label'; give each column its own name"),
+        (
+            TABLE.replace(",weight", ""),
+            COLUMNS,
+            "its lines have more cells than the 4 of the first line; name all columns",
+        ),
         ("user,label\nbo,1\n", {"y": "label", "client": "user"}, "has no column besides user, label"),
         (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is not a table of comma-separated columns"),
         ("", COLUMNS, "is not a table of comma-separated columns (No columns to parse from file)"),

@@ -80,9 +80,18 @@ def test_clients_that_are_numbers_are_in_the_order_of_numbers(column: Any):
     ],
 )
 def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list[str]):
-    found, index = number_values(np.array(words))
+    found, index = number_values(np.array(words), "client")
     assert found.tolist() == names
     assert [names[i] for i in index] == words
+
+
+@pytest.mark.parametrize("large", [2.0**53, -1e19, float("inf")])
+def test_floats_that_cannot_tell_ids_apart_are_refused(large: float):
+    assert number_clients([3.0, 2.0**53 - 1], "client")[1].tolist() == ["3", "9007199254740991"]
+    with pytest.raises(
+        InputError, match=r"client holds .*, but floats cannot tell whole numbers apart from 9007199254740992"
+    ):
+        number_clients([3.0, large], "client")
 
 
 def test_bytes_that_are_no_text_stay_apart():

@@ -105,6 +105,11 @@ def test_unknown_clusters_become_those_of_the_view():
     assert apply_views(Division(train, train, ids(-1, -1)), ids(1, 0), 2, 2).true_clusters.tolist() == [1, 0]
 
 
+def test_an_unknown_cluster_among_known_ones_stays_unknown():
+    train = ClientIndex.from_lists([ids(0), ids(1), ids(2)])
+    assert apply_views(Division(train, train, ids(0, -1, 1)), ids(1, 0, 1), 2, 3).true_clusters.tolist() == [1, -1, 3]
+
+
 @pytest.mark.parametrize(("degrees", "num_clusters"), [((0, 180), 4), ((0, 90, 180, 270), 8)])
 def test_rotations_times_label_groups_give_4_or_8_clusters(degrees: tuple[int, ...], num_clusters: int):
     module = Squares(TwoGroups(16), [Rotations(degrees)])  # StoCFL, Fig. 7
