@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -16,7 +17,7 @@ from lit_cfl.algorithms.mean_hooks import plain_kind
 from lit_cfl.algorithms.personal_layers import with_personal_layers
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.algorithms.shared_layers import with_shared_layers
-from lit_cfl.data import FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition.base import explain_empty_share
@@ -26,7 +27,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
-from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
+from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants, digest_of_optimizers
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
 from lit_cfl.engines.token_inputs import mark_tokens
@@ -228,12 +229,13 @@ class Experiment:
             prepared = self.prepare(seed)
             return prepared, prepared.engine.plan
         try:
-            prepared = self._on_cpu().prepare(seed)
+            prepared = self.on_cpu().prepare(seed)
         except InputError:
             prepared = self.prepare(seed)
         return prepared, self.choose_own_plan(self._workload(seed, prepared.data))
 
-    def _on_cpu(self) -> "Experiment":
+    def on_cpu(self) -> "Experiment":
+        """Returns the same experiment for the CPU, in the precision that it has there."""
         engine: EngineOption = REFERENCE if self.engine == REFERENCE else "auto"
         precision: Precision = "32-true" if self.precision == "16-mixed" else self.precision  # a CPU has no 16-mixed
         return replace(self, engine=engine, device="cpu", precision=precision, plan=None)
@@ -276,8 +278,15 @@ class Experiment:
         return self.with_options(name=self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}", seeds=[seed])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the options as plain values for `config.yaml`; data and task by their classes only."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)} | {"made_in_python": True}
+        """Returns the options as plain values for `config.yaml`.
+
+        Data and task are described by their classes only, and data by their shifts and augmentation, too.
+        `PreparedRun.fingerprint` records more of both.
+        """
+        options = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        shift = [{"class_path": _path(type(one)), "init_args": _plain(one)} for one in self.data.shift]
+        options["data"] |= {"shift": shift, "augment": _plain(self.data.augment)}
+        return options | {"made_in_python": True}
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,10 +317,13 @@ class PreparedRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of partition and data, of w_0, and of tensors outside of models' rows, such as frozen layers."""
+        """SHA-256 of partition, data and their scale, w_0, tensors outside of models' rows, and the optimizer."""
         initial = sha256(self.engine.initial(0).contiguous().numpy().data)
         constants = digest_of_constants(self.engine.template, self.engine.layout)
-        return {"partition": partition_hash(self.data), "initial model": initial.hexdigest(), CONSTANTS: constants}
+        with self.engine.own_stream("optimizer"):
+            optimizer = digest_of_optimizers(self.engine.template)
+        found = {"partition": partition_hash(self.data), "initial model": initial.hexdigest(), CONSTANTS: constants}
+        return found | {"optimizer": optimizer, "scale of the inputs": _digest_of_scale(self.data.examples)}
 
     def config(self) -> dict[str, Any]:
         """Returns the configuration with the plan, and with the commit of data from the Hub."""
@@ -329,6 +341,11 @@ def _require_training_data(data: FederatedData) -> None:
         )
 
 
+def _digest_of_scale(examples: Examples) -> str:
+    parts = (torch.as_tensor(part, dtype=torch.float64) for part in (examples.scale, examples.offset))
+    return sha256(b"".join(part.cpu().contiguous().numpy().tobytes() for part in parts)).hexdigest()
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         content = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
@@ -342,6 +359,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, partial):
+        given = [*map(_plain, value.args), *(f"{name}={_plain(part)}" for name, part in value.keywords.items())]
+        return {"class_path": _path(value), "made": f"{_path(value.func)}({', '.join(map(str, given))})"}
     return {"class_path": _path(value if isinstance(value, type) or callable(value) else type(value))}
 
 

@@ -21,7 +21,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
     given, rest = _run_and_data("evaluate", "Scores the models of a run.", arguments)
     saved, console = load_run(given.run_dir), new_console()
     if rest:
-        placed = saved.assign(_other_data(saved, rest, unlabelled=False))
+        placed = saved.assign(_other_data(saved, rest))
         if placed.test is None:
             raise InputError("none of these clients could be placed and has test data: nothing to score")
         score_table(console, {"test, newcomers": placed.test})
@@ -46,7 +46,7 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
             "say which clients are new: --data NAME, or options of the run's own data, such as --data.num_clients 8"
         )
     saved = load_run(given.run_dir)
-    placed = saved.assign(_other_data(saved, rest, given.unlabelled), unlabelled=given.unlabelled)
+    placed = saved.assign(_other_data(saved, rest), unlabelled=given.unlabelled)
     assignment_table(new_console(), saved.path, placed, saved.experiment.algorithm.closeness)
     return 0
 
@@ -88,19 +88,8 @@ def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]
     raise InputError(f"{wrong[0]} is not an option here{near}; only --data and --data.<option> are")
 
 
-def _other_data(saved: SavedRun, options: Sequence[str], unlabelled: bool) -> FederatedData:
+def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     """Builds the data given by these options on top of the run's own; all their clients count as newcomers."""
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
-    data = request.experiment.data.federated(saved.experiment.seeds[0])
-    mine, theirs = saved.prepared.data.examples, data.examples
-    without = theirs.label_kind == "none" != mine.label_kind
-    if without and not unlabelled:
-        raise InputError("these clients have no labels; give labels, or place them by their inputs with --unlabelled")
-    columns = [(pool.num_labels, pool.labels.shape[1:]) for pool in (mine, theirs)]
-    if mine.input_shape != theirs.input_shape or (columns[0] != columns[1] and not without):
-        raise InputError(
-            f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, "
-            f"these {theirs.input_shape} and {theirs.labels_in_words}: its models cannot take them"
-        )
-    return data
+    return request.experiment.data.federated(saved.experiment.seeds[0])

@@ -232,6 +232,10 @@ class Examples:
         """Raises InputError if other examples give a label name another number; `where` describes these examples."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
+            if numbers and name not in numbers:
+                raise InputError(
+                    f"the label {name!r} of {where} is not one of those here: {', '.join(self.label_names)}"
+                )
             if numbers.get(name, number) != number:
                 raise InputError(
                     f"the label named {name!r} is {numbers[name]} here and {number} in {where}; number the labels "

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from math import isclose, isnan
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lit_cfl.parameters import ParameterLayout
 
@@ -63,6 +66,39 @@ def digest_of_constants(module: nn.Module, layout: ParameterLayout) -> str:
             array = _array(value)
             digest.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
     return digest.hexdigest()
+
+
+def digest_of_optimizers(module: LightningModule) -> str:
+    """Computes the SHA-256 of classes and numbers of a module's optimizers and schedulers, such as learning rates."""
+    configured: Any = None
+    with suppress(Exception):  # it may need a Trainer, or be wrong: training reports that
+        configured = module.configure_optimizers()
+    digest = sha256()
+    for part in _optimizers_in(configured):
+        groups = part.param_groups if isinstance(part, Optimizer) else [part.state_dict()]
+        numbers = [
+            {name: value for name, value in sorted(group.items()) if _is_number(value)}
+            | {"of": len(group.get("params", ()))}
+            for group in groups
+        ]
+        digest.update(f"{type(part).__module__}.{type(part).__qualname__} {numbers}\n".encode())
+    return digest.hexdigest()
+
+
+def _optimizers_in(configured: Any) -> Iterator[Optimizer | LRScheduler]:
+    """Yields optimizers and schedulers in the return value of `configure_optimizers`."""
+    if isinstance(configured, (Optimizer, LRScheduler)):
+        yield configured
+    elif isinstance(configured, (Mapping, list, tuple)):
+        for part in configured.values() if isinstance(configured, Mapping) else configured:
+            yield from _optimizers_in(part)
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a number or several, but no switch, most of which depend on the device."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_number, value))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _array(value: Tensor | np.ndarray) -> np.ndarray:

@@ -199,11 +199,24 @@ class SavedRun:
                 scored.
 
         Raises:
-            InputError: token ids stand for other words than in the run, columns of a table have other names, or the
-                algorithm cannot place clients without labels.
+            InputError: token ids stand for other words than in the run, columns of a table have other names, inputs or
+                labels have another shape or other values, or the algorithm cannot place clients without labels.
         """
         data = mark_tokens(data, lambda: self.prepared.engine.template)
         mine, theirs = self.prepared.data.examples, data.examples
+        without = theirs.label_kind == "none" != mine.label_kind
+        if without and not unlabelled:
+            raise InputError(
+                "these clients have no labels; give labels, or place them by their inputs with --unlabelled "
+                "(in Python: unlabelled=True)"
+            )
+        alike = mine.label_kind == theirs.label_kind and mine.labels.shape[1:] == theirs.labels.shape[1:]
+        fit = without or mine.label_kind == "none" or (alike and theirs.num_labels <= mine.num_labels)
+        if mine.input_shape != theirs.input_shape or not fit:
+            raise InputError(
+                f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, "
+                f"these {theirs.input_shape} and {theirs.labels_in_words}: its models cannot take them"
+            )
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(
                 "the run's token ids stand for other words than those of these data, so its models cannot take them; "
@@ -216,6 +229,11 @@ class SavedRun:
                 f"the run's data have {mine.vocabulary} token ids, these {theirs.vocabulary}: its models cannot take "
                 "them; give clients of the run's own source"
             )
+        if mine.label_kind == "none":
+            theirs = theirs.without_labels()
+        elif not without:  # the label space of the run, some of whose labels these clients may lack
+            theirs = replace(theirs, num_labels=mine.num_labels, label_names=mine.label_names)
+        data = replace(data, examples=theirs)
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known, names, truth = self.prepared.data.num_clients, data.names, data.true_clusters
         data = data.offset_clients(known)  # with ids that the run does not use

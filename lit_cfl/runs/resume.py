@@ -35,6 +35,9 @@ _ADDED_OPTIONS = {
 }  # options added in 0.3, with the values under which earlier runs trained
 # the same for data modules in a list, such as the parts of a Hybrid
 _ADDED_TO_PARTS = {"augment": None, "columns": None}
+# the same for experiments made in Python, of which earlier runs recorded less
+_ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
+_ALWAYS_RECORDED = ("partition", "initial model")  # entries of the fingerprint in earlier runs, too
 _CHANGES_NOTHING = "plan.rows_mib:"  # it limits memory, and changes no result
 
 
@@ -173,27 +176,27 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Checks that data, initial model and frozen weights match the checkpoint, beyond the configuration.
+    """Checks that data, initial model, frozen weights and optimizer match the checkpoint, beyond the configuration.
 
     Raises:
         InputError: the parts that differ, with both digests.
     """
-    from lit_cfl.engines.module_state import CONSTANTS  # imports Lightning
-
     recorded = saved["fingerprint"]
     for what, now in prepared.fingerprint.items():
         then = recorded.get(what)
-        if then != now and not (then is None and what == CONSTANTS):  # not recorded before 0.3
+        if then != now and (then is not None or what in _ALWAYS_RECORDED):
             raise InputError(
                 f"{path} was made with another {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); "
-                "give the same data and model, with the same weight files"
+                "give the same data, model and optimizer, with the same weight files"
             )
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
     before, after = (_ADDED_OPTIONS | _with_threshold(flat_options(options)) for options in (stored, now))
-    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    unknown = {name for name in _ADDED_IN_PYTHON if stored.get("made_in_python") and name not in before}
+    known = [name for name in dict.fromkeys([*before, *after]) if name not in unknown]
+    names = [name for name in known if before.get(name) != after.get(name)]
     return [f"{name}: {_value_text(before, name)} -> {_value_text(after, name)}" for name in names]
 
 

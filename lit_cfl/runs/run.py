@@ -22,13 +22,14 @@ from lit_cfl.runs.resume import (
     read_undamaged_summary,
     require_agreement,
     require_longer_schedule,
+    require_same_data,
     with_own_partition,
     with_stored_code,
     with_stored_plan,
 )
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
-from lit_cfl.storage.checkpoint import Checkpoint, share_initial_model
+from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import lock_directory
@@ -181,6 +182,9 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
         require_agreement(path, stored, experiment.to_dict() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         summary = read_undamaged_summary(path, experiment.rounds)
+        if summary is not None and stored.get("made_in_python"):  # its configuration describes only a part of it
+            prepared = with_own_partition(experiment, path, None).on_cpu().prepare(experiment.seeds[0])
+            require_same_data(path, {"fingerprint": read_fingerprint(path)}, prepared)
         return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
 
 

@@ -48,7 +48,8 @@ class RunTotals:
     def count(self, r: Round) -> None:
         """Counts the clients that were skipped in a round, and the clients and examples that shifted."""
         self.skipped += r.info.skipped
-        self.trained |= not isnan(r.info.loss)
+        without_loss = r.info.up > 0 or (r.costs.steps > 0 and r.info.skipped == 0)  # a step may report no loss
+        self.trained |= not isnan(r.info.loss) or without_loss
         for moved in r.moves:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import IFCA, Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
 from lit_cfl.cli.main import main
-from lit_cfl.datamodules import Digits
+from lit_cfl.data import FederatedData
+from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.engines.needs_trainer import find_unsupported
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
@@ -259,6 +260,43 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
     assert "these clients have no labels; give labels, or place them by their inputs with --unlabelled" in (
         capsys.readouterr().err
     )
+
+
+class NotesLabelSpace(FedAvg):
+    """Notes the size of the label space of the clients that it places."""
+
+    seen: ClassVar[list[int]] = []
+
+    def place(self, state, clients, work, rng):
+        self.seen.append(work.label_counts.shape[1])
+        return super().place(state, clients, work, rng)
+
+
+def newcomers(labels: list[int]) -> FederatedData:
+    """Two clients with these labels in turn."""
+    x = np.random.default_rng(0).random((len(labels), 1, 8, 8), dtype=np.float32)
+    return ArrayData(x=x, y=labels, client=np.arange(len(labels)) % 2).federated(0)
+
+
+def test_newcomers_without_some_labels_are_described_in_the_label_space_of_the_run(tmp_path: Path):
+    experiment = Experiment(Digits(8), small_task, NotesLabelSpace(), rounds=1, cohort_size=3)
+    run(experiment, tmp_path / "run")
+    load_run(tmp_path / "run", experiment).assign(newcomers([0, 1, 2, 3] * 5))
+    assert NotesLabelSpace.seen == [10]
+
+
+@pytest.mark.long
+def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: Path, tmp_path: Path):
+    with pytest.raises(
+        InputError, match=r"and 10 labels, these \(1, 8, 8\) and 12 labels: its models cannot take them"
+    ):
+        load_run(averaged).assign(newcomers([0, 11] * 10))
+    source = ArrayData(x=np.zeros((20, 2), np.float32), y=["cat", "dog"] * 10, client=np.arange(20) % 2)
+    experiment = Experiment(source, lambda: Classification(MCLR([2], 2)), FedAvg(), rounds=1, cohort_size=2)
+    run(experiment, tmp_path / "run")
+    other = ArrayData(x=np.zeros((20, 2), np.float32), y=["bird", "cat"] * 10, client=np.arange(20) % 2)
+    with pytest.raises(InputError, match="the label 'bird' of these data is not one of those here: cat, dog"):
+        load_run(tmp_path / "run", experiment).assign(other.federated(0))
 
 
 @pytest.mark.long

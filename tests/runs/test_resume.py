@@ -11,21 +11,32 @@ import resource
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from digits_experiment import digits
 from lanes import thinned
 from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
 
-from lit_cfl import load_run
+from lit_cfl import load_run, run
+from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
+from lit_cfl.datamodules import ArrayData, Digits
+from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
-from lit_cfl.runs.resume import require_agreement
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.resume import require_agreement, require_same_data
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import read_run_id, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("output")
 
@@ -274,3 +285,50 @@ def test_all_seeds_and_baselines_are_resumed(tmp_path: Path):
     baselines = [without_clocks(summary.pop("baseline")) for summary in summaries]
     assert baselines[0] == baselines[1]
     assert without_clocks(summaries[0]) == without_clocks(summaries[1])
+
+
+def changed_task(rate: float) -> Callable[[], Classification]:
+    return lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=rate))
+
+
+def sums(scale: float) -> ArrayData:
+    x = np.random.default_rng(0).random((80, 1, 8, 8), dtype=np.float32)
+    return ArrayData(x=x, y=np.arange(80) % 10, client=np.arange(80) % 8, scale=scale)
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ({"task": changed_task(0.1)}, {"task": changed_task(0.2)}, "was made with another optimizer"),
+        ({"data": sums(1.0)}, {"data": sums(2.0)}, "was made with another scale of the inputs"),
+        (
+            {"data": Digits(8, shift=SwapAll(0.1))},
+            {"data": Digits(8, shift=SwapAll(0.2))},
+            r"data\.shift: .*0\.1.* -> .*0\.2",
+        ),
+        (
+            {"server": partial(torch.optim.SGD, lr=1.0)},
+            {"server": partial(torch.optim.SGD, lr=0.5)},
+            r"server\.made: .*SGD\(lr=1\.0\) -> .*SGD\(lr=0\.5\)",
+        ),
+    ],
+)
+def test_a_run_made_in_python_is_not_resumed_with_another_experiment(
+    rounds: int, before: dict[str, Any], after: dict[str, Any], message: str, tmp_path: Path
+):
+    run(digits(algorithm=FedAvg(), rounds=2, **before), tmp_path / "run")
+    same = run(digits(algorithm=FedAvg(), rounds=2, **before), tmp_path / "run", mode="resume").summary
+    assert same["round"] == 2
+    with pytest.raises(InputError, match=message):
+        run(digits(algorithm=FedAvg(), rounds=rounds, **after), tmp_path / "run", mode="resume")
+
+
+def test_a_run_made_in_python_by_an_earlier_version_is_resumed(tmp_path: Path):
+    experiment = digits(algorithm=FedAvg(), rounds=2, data=Digits(8, shift=SwapAll(0.1)))
+    now = experiment.to_dict()
+    stored = now | {"data": {"class_path": now["data"]["class_path"]}}
+    require_agreement(tmp_path, stored, now, new_plan=False)
+    prepared = experiment.prepare(3)
+    recorded = {name: prepared.fingerprint[name] for name in ("partition", "initial model")}
+    require_same_data(tmp_path, {"fingerprint": recorded}, prepared)

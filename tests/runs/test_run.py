@@ -12,7 +12,7 @@ import yaml
 from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from lit_cfl.algorithms import FedAvg, FedGroup
+from lit_cfl.algorithms import FedAvg, FedGroup, Local
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.training_options import LocalTraining
@@ -213,6 +213,28 @@ def test_run_in_which_somebody_trained_does_not_say_that_nobody_did(tmp_path: Pa
     run(digits(algorithm=FedAvg(), dropout=0.9, cohort_size=2, rounds=8), tmp_path / "run")
     losses = [row["train/loss"] for row in read_table(tmp_path / "run" / "metrics.csv")]
     assert "" in losses or None in losses  # in some rounds nobody did
+    assert not [one for one in recwarn if "no client trained" in str(one.message)]
+
+
+class Silent(Classification):
+    """Optimises manually, and reports no loss."""
+
+    def __init__(self) -> None:
+        super().__init__(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
+        self.automatic_optimization = False
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
+        self.optimizers().zero_grad()
+        self.manual_backward(self.losses(batch).mean())
+        self.optimizers().step()
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Local()])
+def test_run_whose_module_reports_no_loss_does_not_say_that_nobody_trained(
+    algorithm: FedAvg | Local, tmp_path: Path, recwarn: pytest.WarningsRecorder
+):
+    run(digits(task=Silent, algorithm=algorithm, rounds=1, cohort_size=1), tmp_path / "run")
+    assert read_table(tmp_path / "run" / "metrics.csv")[0]["train/loss"] is None
     assert not [one for one in recwarn if "no client trained" in str(one.message)]
 
 
