@@ -22,6 +22,7 @@ from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import DivergedError, InputError, Notice, error_place, short_error
 from lit_cfl.local_work import Budget, per_client
+from lit_cfl.tasks.next_token import NextToken
 
 _TOKENS = (
     "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
@@ -36,6 +37,7 @@ _REMEDIES = {
 }
 _MOVED = 0.01  # standard deviation of the changes to each weight
 _SOME, _BLOCK = 8, 2**16  # examples
+_SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
 
 
 def require_trainable(engine: Engine, data: FederatedData) -> None:
@@ -69,6 +71,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     local = engine.local
     _require_finite_rates(engine.module(model))
     _note_schedulers(engine.module(model), local)
+    _note_padding(engine.template, data.examples.inputs)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
@@ -220,6 +223,22 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
                 Notice,
                 stacklevel=3,
             )
+
+
+def _note_padding(task: LightningModule, inputs: Tensor) -> None:
+    """Warns of an id that pads sequences, but also stands between other tokens, where it would never be predicted."""
+    if not isinstance(task, NextToken) or task.padding is None or inputs.ndim != 2:
+        return
+    others = inputs[:_SEQUENCES] != task.padding
+    between = others.cumsum(1).bool() & others.flip(1).cumsum(1).flip(1).bool() & ~others
+    if between.any():
+        row, position = between.nonzero()[0].tolist()
+        warnings.warn(
+            f"token {task.padding} stands between other tokens (sequence {row}, token {position}), but task.padding is "
+            f"{task.padding}: it is neither predicted nor scored. If it is a token, set task.padding to null",
+            Notice,
+            stacklevel=3,
+        )
 
 
 def _is_users(error: Exception, *kinds: type[Exception]) -> bool:

@@ -76,8 +76,8 @@ class TrainerWay(TrainingWay):
         examples = TensorDataset(*(tensor[own] for tensor in tensors))
         loader = DataLoader(examples, sampler=batches, batch_size=None)
         trainer = Trainer(
-            **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callback
-        )
+            **self._options, max_epochs=batches.num_epochs, callbacks=callback
+        )  # no max_steps: it would count the steps of several optimizers together
         with seed_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
             trainer.fit(module, loader)
         return self.layout.read(module, self.plan.dtype, self.plan.device), callback.mean
@@ -157,11 +157,6 @@ class _Epochs:
     def num_epochs(self) -> int:
         return -(-len(self._batches) // self._epoch_steps)
 
-    @property
-    def max_steps(self) -> int:
-        """Steps after which training ends within an epoch; -1 if it ends with an epoch."""
-        return len(self._batches) if len(self._batches) % self._epoch_steps else -1
-
 
 class _ClientFit(Callback):
     """Adds dropout keys, rates and the proximal term to a Trainer's fit, and records the mean loss per example.
@@ -197,9 +192,10 @@ class _ClientFit(Callback):
     ) -> None:
         """Adds the gradient of prox/2 * |w - center|^2, before any clipping."""
         if self._center is not None:
+            own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             with torch.no_grad():
                 for name, parameter in pl_module.named_parameters():
-                    if parameter.grad is not None:
+                    if id(parameter) in own and parameter.grad is not None:  # others belong to another optimizer
                         parameter.grad.add_(parameter - self._center[name], alpha=self._prox)
 
     def on_train_batch_end(

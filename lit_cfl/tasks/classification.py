@@ -92,16 +92,18 @@ def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:
     layout = ParameterLayout.of(net)
     columns = layout.columns(patterns)
     chosen = torch.zeros(layout.num_columns, dtype=torch.bool).index_fill_(0, columns, True)
-    found = [
-        slot.layer
-        for slot in layout.slots
-        if chosen[slot.start]
-        and slot.name.rpartition(".")[2] == "weight"
-        and isinstance(net.get_submodule(slot.layer), _WithKernel)
-    ]
+    trained = {id(net.get_parameter(slot.name)) for slot in layout.slots if not slot.is_buffer and chosen[slot.start]}
+    found: dict[int, str] = {}  # by the kernel's first parameter: layers that share a kernel count once
+    for name, layer in net.named_modules():
+        if isinstance(layer, _WithKernel):
+            parts = [
+                part for key, part in layer.named_parameters() if key.startswith(("weight", "parametrizations.weight."))
+            ]
+            if any(id(part) in trained for part in parts):
+                found.setdefault(id(parts[0]), name)
     if not found:
         raise InputError(
             f"kernel_l2_layers {patterns} choose no kernel of a fully connected or convolutional layer; "
             f"the layers are: {', '.join(layout.layers)}"
         )
-    return found
+    return list(found.values())

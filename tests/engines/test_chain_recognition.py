@@ -65,6 +65,10 @@ def limited(outputs: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, labels, reduction="none").clamp(max=8)
 
 
+def limited_far(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, labels, reduction="none").clamp(max=500)
+
+
 def centred(outputs: Tensor, labels: Tensor) -> Tensor:
     losses = functional.cross_entropy(outputs, labels, reduction="none")
     return losses + losses.mean() - losses.mean().detach()
@@ -98,6 +102,7 @@ OTHERS: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "weights of classes": (lambda: Changed(losses=weighted), "losses"),
     "half a gradient": (lambda: Changed(losses=half_detached), "losses or gradients differ"),
     "limited losses": (lambda: Changed(losses=limited), "losses or gradients differ"),
+    "losses limited far away": (lambda: Changed(losses=limited_far), "losses or gradients differ"),
     "losses of the batch": (lambda: Changed(losses=centred), "losses or gradients differ"),
     "smoothed labels": (
         lambda: Changed(losses=partial(functional.cross_entropy, reduction="none", label_smoothing=0.1)),

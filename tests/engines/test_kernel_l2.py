@@ -10,6 +10,7 @@ from quadratic import ids
 from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, reasons_against, rows_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from lit_cfl.engines.base import Engine
@@ -88,6 +89,15 @@ def test_frozen_kernels_and_weights_of_other_layers_are_not_penalised():
     text = Sent140GRU([4], 2, vocabulary=7, embedding_width=5)  # recurrent kernels and embeddings have no penalty
     expected = text.fc1.weight.square().sum() + text.fc2.weight.square().sum()
     assert torch.equal(Classification(text, SGD, 1.0).penalty(), expected)
+
+
+def test_a_kernel_shared_with_an_embedding_or_computed_from_parameters_is_penalised_once():
+    net = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 10), nn.Linear(8, 10), weight_norm(nn.Linear(10, 4)))
+    net[1].weight = net[0].weight
+    net[2].weight = net[0].weight
+    module = Classification(net, SGD, 1.0)
+    assert module.penalised_layers == ["1", "3"]
+    assert_close(module.penalty(), net[0].weight.square().sum() + net[3].weight.square().sum())
 
 
 def test_gradient_is_that_of_a_weight_decay_twice_as_large_on_the_kernels_alone():

@@ -23,7 +23,7 @@ from lit_cfl.seeds import generator
 from lit_cfl.tasks import Classification
 
 SIZES = (7, 0, 12, 3)
-DOUBLE = Plan(precision="64-true")
+DOUBLE, BATCHES = Plan(precision="64-true"), LocalTraining(1, 4)
 
 
 def made_data() -> FederatedData:
@@ -253,6 +253,36 @@ def test_any_training_hook_of_a_module_is_called():
     row = engine.at(0, made_data()).fit(start[None], ids(0)).rows[0]
     assert calls == [0, 1, 2]
     assert_close(row, start - engine.at(0, made_data()).gradients(start, ids(0))[0])  # the rate is 0 from epoch 1 on
+
+
+class TwoOptimizers(Classification):
+    """Steps weights and biases by one optimizer each, after a common backward pass."""
+
+    def __init__(self, *options: object):
+        super().__init__(*options)
+        self.automatic_optimization = False
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD([p for p in self.parameters() if p.dim() == dim], lr=0.1) for dim in (1, 2)]
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        optimizers = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(self.losses(batch).mean())
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.8])
+def test_several_optimizers_take_the_steps_of_one(prox: float):
+    rows = []
+    for kind in (Classification, TwoOptimizers):
+        engine = Engine(lambda kind=kind: kind(MCLR([5], 3), partial(torch.optim.SGD, lr=0.1)), DOUBLE, 11, BATCHES)
+        start = engine.initial(0)[None]
+        centers, budget = torch.zeros_like(start), Budget(5, "steps")  # client 2 has 3 mini-batches an epoch
+        rows.append(engine.at(4, made_data()).fit(start, ids(2), budget=budget, prox=prox, centers=centers).rows)
+    assert_close(*rows, atol=1e-12, rtol=0)
 
 
 def test_module_without_losses_is_refused():
