@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from engines import BATCH, CLIENTS, EPOCHS, NETS, SHAPE, make_data
+from engines import BATCH, CLIENTS, NETS, SHAPE, make_data
 from tables import print_rows
 from torch import Tensor
 
@@ -40,6 +40,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.nets import MNISTCNN
 from lit_cfl.tasks import Classification
 
+EPOCHS = 10
 MODELS = NETS | {"paper-cnn": lambda: MNISTCNN(SHAPE, 10)}
 COLUMNS = ("model", "workers", "round s", "training s", "hand-over s", "speedup")
 
@@ -84,7 +85,7 @@ def _build_task(model: str) -> Classification:
 
 
 @cache
-def _train_here(model: str) -> Engine:
+def _build_engine(model: str) -> Engine:
     work = measure_workload(build_task_factory(model), 0, LocalTraining(EPOCHS, BATCH), make_data(), 1, CLIENTS)
     plan = choose_plan("auto", "cpu", "32-true", work, PlanOptions(threads=1))
     set_up_torch(plan, False)
@@ -94,7 +95,7 @@ def _train_here(model: str) -> Engine:
 @cache
 def measure_seconds(model: str, clients: int) -> float:
     """Returns the CPU seconds in which one core trains `clients` clients, without the first fit."""
-    engine, held, times = _train_here(model), make_data(), []
+    engine, held, times = _build_engine(model), make_data(), []
     for _ in range(3):
         begun = process_time()
         engine.at(0, held).fit(engine.initial(0)[None], torch.arange(clients))
