@@ -242,6 +242,27 @@ class Examples:
                     "alike, such as by a ClassLabel with the same names"
                 )
 
+    def renumber_labels(self, run: "Examples") -> "Examples":
+        """Numbers labels by their names as a run does, whose labels may be more; unchanged without names of classes.
+
+        Raises:
+            InputError: an example has a label whose name the run does not know.
+        """
+        named = self.label_names and run.label_names and self.label_kind == run.label_kind == "classes"
+        if not named or self.label_names == run.label_names or any(view.label_map for view in self.views):
+            return self
+        numbers = {name: number for number, name in enumerate(run.label_names)}
+        present = self.labels.unique().tolist()
+        unknown = [repr(self.label_names[label]) for label in present if self.label_names[label] not in numbers]
+        if unknown:
+            raise InputError(
+                f"these data have the label{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}, but the run's are "
+                f"{', '.join(map(repr, run.label_names))}: its models cannot predict others; leave such examples out"
+            )
+        new = [numbers.get(name, 0) for name in self.label_names]  # 0: no example has that label
+        labels = torch.tensor(new, device=self.labels.device)[self.labels]
+        return replace(self, labels=labels, num_labels=run.num_labels, label_names=run.label_names)
+
     def require_same_inputs(self, other: "Examples") -> None:
         """Raises InputError if both come from tables whose input columns differ in names or order."""
         for number, (mine, theirs) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):

@@ -203,7 +203,8 @@ class SavedRun:
                 labels have another shape or other values, or the algorithm cannot place clients without labels.
         """
         data = mark_tokens(data, lambda: self.prepared.engine.template)
-        mine, theirs = self.prepared.data.examples, data.examples
+        mine = self.prepared.data.examples
+        theirs = data.examples.renumber_labels(mine)
         without = theirs.label_kind == "none" != mine.label_kind
         if without and not unlabelled:
             raise InputError(

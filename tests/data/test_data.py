@@ -286,3 +286,25 @@ def test_shared_test_data_hold_the_labels_of_the_cluster():
     found = find_same_labels(counts, ids(0, 0, -1), ids(0, 1, 2, 2, 0))
     assert [one.tolist() for one in found] == [[0, 1, 4], [0, 1, 4], [2, 3]]
     assert found.starts[0] == found.starts[1]  # one stretch for both
+
+
+def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
+    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("bike", "run", "sit", "walk"))
+    new = Examples(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), 3, label_names=("sit", "walk", "swim"))
+    found = new.renumber_labels(run)  # no example has the label swim
+    assert (found.labels.tolist(), found.num_labels, found.label_names) == ([2, 3, 3, 2], 4, run.label_names)
+    assert found.inputs is new.inputs
+    swim = replace(new, labels=torch.tensor([0, 1, 2, 0]))
+    with pytest.raises(
+        InputError, match="these data have the label 'swim', but the run's are 'bike', 'run', 'sit', 'walk'"
+    ):
+        swim.renumber_labels(run)
+
+
+def test_labels_without_names_keep_their_numbers():
+    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 2, label_names=("no", "yes"))
+    plain = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2)
+    numbers = Examples(torch.rand(2, 2), torch.rand(2), 0)
+    assert plain.renumber_labels(run) is plain
+    assert run.renumber_labels(plain) is run
+    assert numbers.renumber_labels(run) is numbers
