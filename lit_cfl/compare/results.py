@@ -282,9 +282,10 @@ def _notes(
     if target is not None:
         worst = "lowest" if score.higher_is_better else "highest"
         origin = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
+        state = "are scored" if comparison.first.evaluation.clients == "all" else "have a model"
         notes.append(
             f"Rounds, MiB and local steps: until the test {name} is {target:g} ({origin}). Only rounds in which "
-            f"all clients {'are scored' if sample is None else 'have a model'} count; nothing is chosen by test data."
+            f"all clients {state} count; nothing is chosen by test data."
         )
     for row in rows:
         if row["rounds_with_all_clients"]:

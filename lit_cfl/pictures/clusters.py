@@ -33,7 +33,7 @@ def memberships(
         most_rounds: Maximum number of drawn rounds.
     """
     numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
-    if not cluster.size or not 1 < len(numbers) <= _MOST_CLUSTERS:
+    if not cluster.size or not 1 < len(numbers) <= _MOST_CLUSTERS or _each_its_own(cluster):
         return None  # no client has a model, all share one, or each has its own
     shown = sample(true_cluster if len(truths) else cluster[-1])
     order = shown[np.lexsort((cluster[-1, shown], true_cluster[shown]))]
@@ -67,6 +67,11 @@ def memberships(
         _moves(cluster, rounds, true_cluster, order),
         height=2.6,
     )
+
+
+def _each_its_own(cluster: np.ndarray) -> bool:
+    """Whether no two clients ever share a model, as with Local, whose numbers change when further clients have one."""
+    return cluster.shape[1] > 1 and all(len(np.unique(row[row >= 0])) == (row >= 0).sum() for row in cluster)
 
 
 def client_scores(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from lit_cfl.pictures.curves import COSTS, Means, over_cost, over_rounds
+from lit_cfl.pictures.figure import finite_number
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report.blocks import Block, Section, Text
 from lit_cfl.report.sources import Group
@@ -18,16 +19,17 @@ def means(group: Group, column: str) -> Means:
 def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Section:
     """Builds the section."""
     title, main = score.title, f"test/weighted_{score.name}"
+    clients, late = _scored_clients(groups)
     shown = [
-        (main, f"{title.capitalize()} on test data", title, "Over the examples of all clients."),
+        (main, f"{title.capitalize()} on test data", title, f"Over the examples of {clients}.{late}"),
         (
             f"val/weighted_{score.name}",
             f"{title.capitalize()} on validation data",
             title,
-            "Over the validation examples of all clients.",
+            f"Over the validation examples of {clients}.{late}",
         ),
-        (f"test/worst10_{score.name}", "Worst tenth of the clients", title, f"Their mean {title} on test data."),
-        ("test/loss", "Loss on test data", "loss", "Mean over the examples of all clients."),
+        (f"test/worst10_{score.name}", "Worst tenth of the clients", title, f"Their mean {title} on test data.{late}"),
+        ("test/loss", "Loss on test data", "loss", f"Mean over the examples of {clients}.{late}"),
         ("train/loss", "Training loss", "loss", "Mean over the clients that trained in the round."),
         ("train/discrepancy", "Discrepancy", "distance", "Mean distance of local models from their cluster's new one."),
         ("clusters/count", "Number of clusters", "clusters", "Clusters that have a client among those scored."),
@@ -46,3 +48,25 @@ def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Secti
     if not blocks and len(scored) == 1:
         blocks.append(Text(f"Only round {scored[0]} was scored: its values are in the table of the results."))
     return Section("Over the rounds", blocks)
+
+
+def _scored_clients(groups: Sequence[Group]) -> tuple[str, str]:
+    """Describes which clients are scored, and adds a sentence if they are not the same ones in all rounds."""
+    scored = {
+        group.name: [
+            (int(row["round"]), finite_number(row.get("clients/evaluated")))
+            for run in group.counted
+            for row in run.rows
+        ]
+        for group in groups
+    }
+    most = max((number or 0 for rows in scored.values() for _, number in rows), default=0)
+    fewer = {
+        name: max((k for k, number in rows if number and number < most), default=0) for name, rows in scored.items()
+    }
+    names = [name for name, last in fewer.items() if last]
+    if not names:
+        return "all clients", ""
+    whose = f" of {', '.join(names)}" if len(groups) > 1 else ""
+    rounds = f"Until round {max(fewer.values())} some clients{whose}"
+    return "the clients that have a model", f" {rounds} have none yet (evaluation.clients: all scores these, too)."

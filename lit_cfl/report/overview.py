@@ -27,21 +27,22 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
         "After the last round",
         [head[k] for k in filled],
         [[row[k] for k in filled] for row in rows],
-        note=_note(groups, score, truth=head.index("ARI") in filled),
+        note=_note(groups, score, *(head.index(name) in filled for name in ("ARI", "at best"))),
     )
     return Section("Results", [table, *tables])
 
 
-def _note(groups: Sequence[Group], score: Score, truth: bool) -> str:
-    """Explains the columns; `truth`: the true clusters are known."""
+def _note(groups: Sequence[Group], score: Score, truth: bool, best: bool) -> str:
+    """Explains the columns; `truth`: the true clusters are known; `best`: the best round is."""
     several = any(len(group.runs) > 1 for group in groups)
     some = any(len(group.counted) < len(group.runs) for group in groups)
     spread = f" Mean ± standard deviation over the seeds{', of finished runs' if some else ''}." if several else ""
     lower = "" if score.higher_is_better else " Lower is better."
     ari = f" {ARI_NOTE}" if truth else ""
+    at_best = f" At best: {score.title} of the best round." if best else ""
     return (
         f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower}"
-        f"{ari}{spread}"
+        f"{at_best}{ari}{spread}"
     )
 
 

@@ -129,7 +129,8 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     if best.exists():
         row = objective.best([row for row in trained if row["status"] == FINISHED_STATUS])
         trial = f"lit-cfl report {quote(str(path / 'trials' / str(row['trial_id'])))}\n" if row else ""
-        commands = f"{trial}lit-cfl run --config {quote(str(best))}\nlit-cfl tune --resume {quote(str(path))}"
+        more = f"lit-cfl tune --resume {quote(str(path))} --limits.trials {len(trained) + 10}"
+        commands = f"{trial}lit-cfl run --config {quote(str(best))}\n{more}"
         blocks.append(Code(commands, "Commands: the best trial's page, its experiment again, more trials"))
     return Section(f"Search {study.content.get('name', path.name)}", blocks)
 

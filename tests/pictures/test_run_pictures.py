@@ -142,6 +142,12 @@ def test_memberships_are_ordered_by_true_and_then_by_last_cluster():
     assert legend(figure) == ["cluster 0", "cluster 1", "not assigned"]
 
 
+def test_clients_with_a_model_each_have_no_memberships_since_their_numbers_change():
+    local = np.array([[-1, 0, 1], [0, 1, 2]])
+    assert memberships(np.array([1, 11]), local, np.array([0, 1, 1]), {}) is None
+    assert memberships(np.array([1, 11]), np.array([[-1, 0, 1], [0, 1, 1]]), np.array([0, 1, 1]), {}) is not None
+
+
 def test_memberships_of_many_clients_are_a_sample():
     many = np.arange(2500) % 2
     figure = memberships(np.array([0]), many[None], np.full(2500, -1), {})
@@ -210,7 +216,8 @@ def test_rounds_have_whole_numbers_and_so_have_counts():
 def test_many_clusters_are_not_named_for_their_colours_repeat():
     numbers = np.arange(MAX_COLOURS + 1)
     assert draw(client_map(0, compared(numbers.tolist(), numbers.tolist()), {})).legends == []
-    everyone = memberships(np.array([1]), numbers[None], numbers, {})
+    pairs = np.tile(numbers, 2)
+    everyone = memberships(np.array([1]), pairs[None], pairs, {})
     assert "Colours repeat every 20 clusters." in everyone.caption
     assert [bars.name for bars in histogram(numbers / 20, numbers, {}, ACCURACY).drawing.bars] == ["clients"]
 

@@ -226,6 +226,19 @@ def test_captions_say_what_is_better_and_for_whom_a_metric_is_not_known(groups: 
     )
 
 
+def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
+    groups = []
+    for name, scored in {"FedAvg": (5, 5, 5), "Local": (2, 4, 5)}.items():
+        rows = [metric_row(number, **{"clients/evaluated": count}) for number, count in enumerate(scored, 1)]
+        made_run(tmp_path / name, rows, snapshots=0)
+        groups.append(Group(name, [read_run(tmp_path / name)], tmp_path / name))
+    assert over_the_rounds(groups, "test-weighted_accuracy").caption == (
+        "Over the examples of the clients that have a model. Until round 2 some clients of Local have none yet "
+        "(evaluation.clients: all scores these, too)."
+    )
+    assert over_the_rounds(groups[:1], "test-weighted_accuracy").caption == "Over the examples of all clients."
+
+
 def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
     found = over_the_rounds(groups, "traffic")
     assert [(curve.name, list(curve.x), list(curve.y)) for curve in found.drawing.curves] == [
