@@ -20,7 +20,7 @@ from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
 from lit_cfl.datamodules.table import read_table
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.storage.given_paths import expand_home
+from lit_cfl.storage.given_paths import describe_missing, expand_home
 
 KEYS = ("x", "y", "client", "cluster")
 _LARGEST = np.iinfo(np.int64).max
@@ -324,7 +324,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         return read_npz(path, KEYS, required=("x",), no_others=True)
     except FileNotFoundError as error:
-        raise InputError(f"there is no file or folder {path}; give a .csv, a .npz, or a folder of .npz") from error
+        raise InputError(
+            f"{describe_missing(path, 'file or folder')}; give a .csv, a .npz, or a folder of .npz"
+        ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
     except InputError as error:

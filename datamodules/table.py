@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lit_cfl.errors import InputError, Notice, suggest
+from lit_cfl.storage.given_paths import describe_missing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -38,8 +39,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         table = pandas.read_csv(path)
         head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
     except FileNotFoundError as error:
-        near = suggest(path.name, (file.name for file in path.parent.glob("*.csv")), 0.7)
-        raise InputError(f"there is no file {path}{near}; give a .csv table") from error
+        raise InputError(describe_missing(path, "file")) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
     except ValueError as error:  # base class of the errors of pandas and of Unicode decoding
@@ -61,9 +61,11 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
             )
     if not len(table):
         raise InputError(f"{path} has no line below its column names")
-    for name in table.columns[table.isna().any()]:
-        line = int(table[name].isna().to_numpy().argmax()) + 2
-        raise InputError(f"{path}: column {name!r} is empty in line {line}; fill such cells, or drop their lines")
+    empty = table.isna()
+    for name in table.columns[empty.any()]:
+        line = int(empty[name].to_numpy().argmax()) + 2
+        more = f" ({int(empty.any(axis=1).sum())} lines have empty cells)" if empty.any(axis=1).sum() > 1 else ""
+        raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
     words = [f"column {name!r} has {table[name][0]!r}" for name in inputs if table[name].dtype.kind not in "iufb"]
     if words:

@@ -106,7 +106,7 @@ def describe_progress(trials: Trials, rounds: int) -> str:
     live = dict(trials.live)  # another thread may change it
     at = {number: int(last_result.get(ROUNDS, 0)) for number, last_result in sorted(live.items())}
     running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
-    waiting = f"; {len(at) - len(running)} before round 1" if len(running) < len(at) else ""
+    waiting = f"; {len(at) - len(running)} waiting or in round 1" if len(running) < len(at) else ""
     shown = f"{', '.join(running) or 'none yet'}{waiting}"
     return f"{trials.num_over} of {trials.limit} trials have finished; running: {shown}"
 

@@ -97,6 +97,8 @@ def _labels_per_client(data: FederatedData) -> Tensor:
 
 
 def _quantiles(numbers: Tensor) -> str:
-    ordered = numbers.sort().values
-    points = {"min": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "max": 1.0}
-    return ", ".join(f"{name} {int(ordered[round(q * (len(ordered) - 1))]):,}" for name, q in points.items())
+    ordered, last = numbers.sort().values.tolist(), len(numbers) - 1
+    points = {name: ordered[round(q * last)] for name, q in (("min", 0), ("10 %", 0.1), ("90 %", 0.9), ("max", 1))}
+    points["median"] = (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
+    names = ("min", "10 %", "median", "90 %", "max")
+    return ", ".join(f"{name} {points[name]:,.1f}".removesuffix(".0") for name in names)

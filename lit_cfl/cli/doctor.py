@@ -77,10 +77,11 @@ def _chains() -> str:
 
 
 def _wandb() -> str:
-    from lit_cfl.tracking.service import read_wandb_mode
+    from lit_cfl.tracking.service import has_key, read_wandb_mode
 
-    key = "a key is set" if "WANDB_API_KEY" in os.environ else "no WANDB_API_KEY"
-    return f"{version('wandb')}, mode {os.environ.get('WANDB_MODE') or read_wandb_mode()}, {key}"
+    mode, key = os.environ.get("WANDB_MODE") or read_wandb_mode(), has_key()
+    runs = "offline" if mode == "online" and not key else mode
+    return f"{version('wandb')}, runs are {runs}, {'a key is set' if key else 'no key is set'}"
 
 
 def _cache() -> str:

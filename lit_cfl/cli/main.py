@@ -143,7 +143,9 @@ COMMANDS = {
         "show how a configuration divides its data: a table and pictures",
         check="check_data",
     ),
-    "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
+    "list": Command(
+        "lit_cfl.cli.main", "list_catalogue", "list algorithms, data, partitions, skews, shifts, nets, tasks or configs"
+    ),
     "doctor": Command("lit_cfl.cli.doctor", "doctor", "print versions and hardware, for a bug report"),
 }
 
@@ -167,7 +169,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _read_and_write_utf8()
     codes: list[int] = []
     atexit.register(_end_at_once, codes)  # registered first, and therefore called last
-    codes.append(_run(sys.argv[1:]))
+    try:
+        codes.append(_run(sys.argv[1:]))
+    except KeyboardInterrupt:  # before the command handles signals itself, such as while PyTorch is loaded
+        print("lit-cfl: interrupted", file=sys.stderr)
+        codes.append(128 + signal.SIGINT)
     return codes[0]
 
 

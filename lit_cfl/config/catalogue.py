@@ -17,6 +17,9 @@ CLASSES = {
     "tasks": ("lit_cfl.tasks", "LightningModule"),
 }  # module in which the classes of a kind are found by short names, and their base
 KINDS = (*CLASSES, "configs")
+_OWN_FILE = re.compile(
+    r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE
+)  # of a configuration that needs a file of the user's
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ def _classes(module: str, base: str) -> Iterator[CatalogueEntry]:
         name = found.name
         if name.startswith("_") or name == base or not found.derives_from(base) or found.is_abstract:
             continue
-        uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
+        uses = [
+            config
+            for config, text in texts.items()
+            if re.search(rf"class_path: (\S+\.)?{name}\b", text) and not _OWN_FILE.search(text)
+        ]
         own = [config for config in uses if config.partition("/")[0] == name.lower()]
         yield CatalogueEntry(name, _first_line(found.docstring), _paper(found), (own or uses or [""])[0])
 

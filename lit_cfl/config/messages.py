@@ -1,8 +1,10 @@
 """One-line messages about an option's wrong value: they quote it, and name the remedy."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -84,7 +86,11 @@ def describe_failed_import(module: str, error: Exception) -> str:
         return place or f"{module} cannot be imported: {type(error).__name__}: {error}"
     if place is not None:
         return f"{place}; install the package that has it, or put {error.name}.py next to the YAML file"
-    return f"there is no module {error.name!r}: put {error.name}.py next to the YAML file or into the current folder"
+    own = [Path(folder) for folder in sys.path if not folder.startswith((sys.prefix, sys.base_prefix))]
+    near = suggest(str(error.name), (file.stem for folder in own for file in folder.glob("*.py")), 0.7)
+    return (
+        f"there is no module {error.name!r}{near}: put {error.name}.py next to the YAML file or into the current folder"
+    )
 
 
 def describe_import_error(error: BaseException) -> str | None:

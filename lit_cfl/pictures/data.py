@@ -12,6 +12,7 @@ from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
+_MAX_NAME = 24  # letters of a label's name on the axis
 
 
 def label_distribution(data: FederatedData) -> Figure | None:
@@ -33,12 +34,18 @@ def label_distribution(data: FederatedData) -> Figure | None:
     sample = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
     axes.set(xlabel=f"clients{', in their true clusters' if known else ''}{sample}", ylabel="label")
     if len(shares) <= 30:
-        axes.set_yticks(range(len(shares)))
+        axes.set_yticks(range(len(shares)), [_axis_name(data, label) for label in range(len(shares))])
     axes.set_title("Labels of the clients' training data")
     axes.set_xticks([])
     if known:
         _mark_clusters(axes, data.true_clusters[order], len(shares))
     return figure
+
+
+def _axis_name(data: FederatedData, label: int) -> str:
+    """Returns the name of a label in the source, cut to a width that leaves room for the picture; else its number."""
+    name = data.examples.label_names[label] if data.examples.label_names else str(label)
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
 
 def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
@@ -65,6 +72,7 @@ def size_histogram(data: FederatedData) -> Figure:
         axes.hist(sizes.numpy(), bins=edges.tolist(), color=BLUE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     middle = float(np.median(sizes.numpy()))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axvline(middle, color=VERMILLION, linestyle="--", label=f"median {middle:g}")
     axes.set(xlabel="training examples of a client", ylabel="clients", title="Sizes of the clients")
     axes.legend(frameon=False)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, suggest
 
 _MOST_BYTES = 180  # file systems allow 255, and the run's time and file endings are added
 
@@ -13,6 +13,18 @@ def expand_home(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise InputError(f"{str(path)!r} begins with ~, but this user has no home folder; give a full path") from error
+
+
+def describe_missing(path: Path, what: str) -> str:
+    """Says that a path does not exist, with a similar name in its folder, or the folder where relative paths start.
+
+    Args:
+        path: Path that was not found.
+        what: Kinds of things that were looked for, such as `file or folder`.
+    """
+    near = suggest(path.name, (one.name for one in path.parent.glob(f"*{path.suffix}")), 0.7)
+    start = "" if near or path.is_absolute() else f"; relative paths start in the current folder, {Path.cwd()}"
+    return f"there is no {what} {path}{near}{start}"
 
 
 def resolve_directory(path: str, option: str) -> Path:

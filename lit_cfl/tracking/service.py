@@ -24,6 +24,16 @@ def read_wandb_mode() -> str:
     return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)
 
 
+def has_key() -> bool:
+    """Whether a key is set, by `wandb login` or WANDB_API_KEY."""
+    import wandb
+
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.Error:  # a malformed key
+        return True
+
+
 _loading: list[Thread] = []  # threads that may still load wandb
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lit_cfl.cli import main as command_line
 from lit_cfl.cli.main import main
 from lit_cfl.storage.csv_log import read_table
 
@@ -289,3 +290,15 @@ def test_process_ends_with_the_commands_code_after_the_handlers_of_libraries(wor
     assert (ended.returncode, ended.stdout) == (code, out)
     assert ("ValueError: a traceback" in ended.stderr) == bool(words)
     assert "leaked" not in ended.stderr  # as nanobind reports of objects that are never collected
+
+
+def test_ctrl_c_before_a_run_handles_it_prints_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(words: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "_run", interrupted)
+    monkeypatch.setattr(command_line.atexit, "register", lambda *arguments: None)
+    assert command_line.main() == 130
+    assert capsys.readouterr().err == "lit-cfl: interrupted\n"

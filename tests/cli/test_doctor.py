@@ -9,6 +9,7 @@ import torch
 
 from lit_cfl.cli import doctor
 from lit_cfl.cli.main import main
+from lit_cfl.tracking import service
 
 PARTS = [
     "lit-cfl",
@@ -42,12 +43,17 @@ def test_doctor_names_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "new" / "cache"))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("WANDB_MODE", "disabled")
+<<<<<<< HEAD
     found = printed(capsys)
+=======
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    found = told(capsys)
+>>>>>>> d7c8b4b3 (What a first hour stopped at: doctor's W&B mode, Ctrl-C while a command starts, missing files, empty cells, label names in lit-cfl data's picture, list's examples that need a file)
     assert list(found) == PARTS
     assert found["python"].startswith(platform.python_version())
     assert found["torch"].startswith(torch.__version__)
     assert found["ray"] == f"{version('ray')}, RAY_ADDRESS 10.0.0.1:6379"
-    assert "mode disabled" in found["wandb"]
+    assert found["wandb"] == f"{version('wandb')}, runs are disabled, no key is set"
     assert found["cache"].startswith(f"{tmp_path / 'new' / 'cache'}, writable, ")
     assert found["disk"].endswith(str(Path().resolve()))
     assert "fails" not in "".join(found.values())
@@ -65,3 +71,20 @@ def test_part_that_fails_says_why_and_the_others_are_shown(
     assert list(found) == PARTS
     assert found["device"] == "fails: OSError: no such driver"
     assert "NOT writable" in found["cache"]
+
+
+@pytest.mark.parametrize(
+    ("key", "mode", "expected"),
+    [
+        (False, "online", "runs are offline, no key is set"),
+        (True, "online", "runs are online, a key is set"),
+        (True, "offline", "runs are offline, a key is set"),
+    ],
+)
+def test_doctor_says_where_runs_are_recorded(
+    key: bool, mode: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(service, "has_key", lambda: key)
+    monkeypatch.setattr(service, "read_wandb_mode", lambda: mode)
+    assert told(capsys)["wandb"].endswith(f", {expected}")

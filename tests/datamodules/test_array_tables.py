@@ -78,7 +78,12 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
             "'bo', column 'site' has 'north'; leave such columns out, or encode them as numbers, or say which",
         ),
         (TABLE.replace("3.5", ""), COLUMNS, "column 'height' is empty in line 4"),
-        (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3"),
+        (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3; fill"),
+        (
+            TABLE.replace("3.5", "").replace("al,2.5,run", "al,2.5,"),
+            COLUMNS,
+            "column 'height' is empty in line 4 (2 lines have empty cells); fill",
+        ),
         (TABLE.replace("3.5", "inf"), COLUMNS, "x holds NaN or infinity in row 2"),
         (TABLE.partition("\n")[0] + "\n", COLUMNS, "has no line below its column names"),
         (TABLE.replace("height", "label"), COLUMNS, "has two columns 'label'; give each column its own name"),
@@ -109,3 +114,13 @@ def test_an_absent_table_is_named_with_the_nearest_one(tmp_path: Path):
     (tmp_path / "absence.csv").touch()
     with pytest.raises(InputError, match=r"there is no file .*absent\.csv \(did you mean absence\.csv\?\)"):
         ArrayData(source=tmp_path / "absent.csv").federated(0)
+
+
+def test_an_absent_table_without_a_near_one_says_where_relative_paths_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as error:
+        ArrayData(source="absent.csv").federated(0)
+    start = f"relative paths start in the current folder, {tmp_path}"
+    assert str(error.value) == f"there is no file absent.csv; {start}"

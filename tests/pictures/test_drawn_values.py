@@ -1,6 +1,7 @@
 """What is drawn is what the data say: heights, bases, both edges of bands, each line under its own name."""
 
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -157,6 +158,14 @@ def test_labels_are_drawn_as_shares_of_each_clients_training_data_by_true_cluste
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1"]
     assert list(axes.get_xticks()) == [0.5, 2.5]
     assert axes.get_xlabel() == "clients, in their true clusters"
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2"]
+
+
+def test_labels_are_called_by_their_names():
+    data = held((0, 1), (2,), true_clusters=ids(-1, -1))
+    named = replace(data, examples=replace(data.examples, label_names=("cat", "dog", "a name of more than 24 letters")))
+    axes = label_distribution(named).axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["cat", "dog", "a name of more than 2..."]
 
 
 def test_sizes_are_those_of_the_training_data_and_their_median_is_no_mean():

@@ -46,7 +46,10 @@ def test_how_far_a_study_is_counts_trials_and_names_the_rounds_of_those_that_run
         assert trials.next() is not None
     trials.report(1, {"rounds": 7})
     trials.end(0, {"rounds": 12, "finished": True, "val/weighted_accuracy": 0.5})
-    assert describe_progress(trials, 12) == "1 of 4 trials have finished; running: 0001 round 7 of 12; 1 before round 1"
+    assert (
+        describe_progress(trials, 12)
+        == "1 of 4 trials have finished; running: 0001 round 7 of 12; 1 waiting or in round 1"
+    )
 
 
 def test_runs_on_new_seeds_are_counted(tmp_path: Path):
