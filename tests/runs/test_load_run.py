@@ -295,7 +295,9 @@ def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: 
     experiment = Experiment(source, lambda: Classification(MCLR([2], 2)), FedAvg(), rounds=1, cohort_size=2)
     run(experiment, tmp_path / "run")
     other = ArrayData(x=np.zeros((20, 2), np.float32), y=["bird", "cat"] * 10, client=np.arange(20) % 2)
-    with pytest.raises(InputError, match="these data have the label 'bird', but the run's are 'cat', 'dog': its models"):
+    with pytest.raises(
+        InputError, match="these data have the label 'bird', but the run's are 'cat', 'dog': its models"
+    ):
         load_run(tmp_path / "run", experiment).assign(other.federated(0))
 
 
