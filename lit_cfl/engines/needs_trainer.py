@@ -76,6 +76,11 @@ def find_unsupported(module: LightningModule) -> list[str]:
         reasons += others or ["configure_optimizers does not return one plain optimizer"]
     elif type(configured) not in _FAST_OPTIMIZERS:
         reasons.append(f"optimizer {type(configured).__name__}")
+    else:
+        held = {id(parameter) for group in configured.param_groups for parameter in group["params"]}
+        trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        absent = [name for name in trained if id(module.get_parameter(name)) not in held]
+        reasons += [f"the optimizer does not train {absent[0]}"] if absent else []
     return reasons
 
 

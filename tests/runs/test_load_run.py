@@ -413,6 +413,8 @@ def test_what_only_the_trainer_can_fit_is_named():
     plain = partial(Classification, MCLR([5], 3))
     assert find_unsupported(plain()) == []
     assert find_unsupported(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
+    some = plain(lambda parameters: torch.optim.SGD(list(parameters)[1:], lr=0.1))
+    assert find_unsupported(some) == ["the optimizer does not train net.fc1.weight"]
     assert find_unsupported(Hooked(MCLR([5], 3))) == [
         "hook on_train_epoch_end",
         "the scheduler StepLR",
