@@ -256,10 +256,12 @@ def _require_labels(engine: Engine, examples: Examples) -> None:
             "numbers": f"numbers ({examples.labels.dtype})",
             "none": "missing",
         }[kind]
+        remedy = _REMEDIES[kind]
+        if kind == "multi-label" and "numbers" in taken and examples.num_outputs == 1:
+            remedy = "give one number for each example, [N] in place of [N, 1], such as y[:, 0]"
         wanted = " or ".join("several for each example" if one == "multi-label" else one for one in taken)
         raise InputError(
-            f"{type(task).__name__} takes labels that are {wanted}, but those of these data are {held}: "
-            f"{_REMEDIES[kind]}"
+            f"{type(task).__name__} takes labels that are {wanted}, but those of these data are {held}: {remedy}"
         )
 
 

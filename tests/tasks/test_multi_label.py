@@ -17,8 +17,10 @@ from torch.testing import assert_close
 from lit_cfl import Experiment, run
 from lit_cfl.algorithms import IFCA, FedAvg, FlexCFL
 from lit_cfl.cli.main import main
-from lit_cfl.data import FederatedData
+from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import ArrayData
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.engines.training_options import LocalTraining
@@ -219,3 +221,12 @@ algorithm: {{class_path: FedGroup, init_args: {{num_clusters: 2}}}}
     assert main(["report", str(tmp_path / "run")]) == 0
     assert main(["evaluate", str(tmp_path / "run")]) == 0
     assert "exact match" in (tmp_path / "report.html").read_text()
+
+
+def test_a_column_of_numbers_is_to_be_given_without_its_second_axis():
+    rng, rows = torch.Generator().manual_seed(0), ClientIndex.from_sizes(torch.arange(20), torch.full((4,), 5))
+    examples = Examples(torch.randn(20, 3, generator=rng), torch.rand(20, 1, generator=rng), 0)
+    data = FederatedData(examples, rows, ClientIndex.empty(4), ClientIndex.empty(4), torch.full((4,), -1))
+    engine = Engine(lambda: Regression(MCLR([3], 1)), Plan("trainer"), 0, LocalTraining())
+    with pytest.raises(InputError, match=r"are 1 for each example: give one number for each example, \[N\] in place"):
+        require_trainable(engine, data)
