@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +80,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(start(path)) == 0
     return path
+
+
+@pytest.fixture
+def ended(whole: Path, tmp_path: Path) -> Path:
+    """A copy of that run, as `run` in the test's folder."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 @pytest.fixture

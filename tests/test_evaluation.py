@@ -21,31 +21,21 @@ def scores(correct: list[int], count: list[int], loss: list[float] | None = None
     return SplitScores(CLASSIFIER, torch.tensor(count), losses, sums, weights)
 
 
-def weighted_accuracy(correct: list[int], count: list[int]) -> float:
-    return scores(correct, count).weighted_means()["accuracy"]
-
-
-def worst_tenth(correct: list[int], count: list[int]) -> float:
-    return scores(correct, count).metrics("test")["test/worst10_accuracy"]
-
-
 # Accuracy
 
 
-def test_weighted_accuracy_is_right_answers_over_examples():
-    assert weighted_accuracy([90, 10], [100, 10]) == 100 / 110  # unrounded, in float64
-
-
-def test_weighted_accuracy_of_one_group_is_its_accuracy():
-    assert weighted_accuracy([7], [9]) == 7 / 9
-
-
-def test_weighted_accuracy_does_not_depend_on_the_grouping():
-    assert weighted_accuracy([3, 4, 1], [5, 4, 10]) == weighted_accuracy([7, 1], [9, 10]) == 8 / 19
-
-
-def test_weighted_accuracy_of_nothing_is_nan():
-    assert isnan(weighted_accuracy([0], [0]))
+@pytest.mark.parametrize(
+    ("correct", "count", "expected"),
+    [
+        ([90, 10], [100, 10], 100 / 110),  # unrounded, in float64
+        ([7], [9], 7 / 9),
+        ([3, 4, 1], [5, 4, 10], 8 / 19),  # the same however they are grouped
+        ([7, 1], [9, 10], 8 / 19),
+        ([0], [0], nan),
+    ],
+)
+def test_weighted_accuracy_is_right_answers_over_examples(correct: list[int], count: list[int], expected: float):
+    assert scores(correct, count).weighted_means()["accuracy"] == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
 
 
 def test_accuracy_of_a_client_without_examples_is_nan():
@@ -79,20 +69,17 @@ def test_single_client_has_no_spread():
     assert scores([3], [4]).metrics("test")["test/std_accuracy"] == 0
 
 
-def test_worst_tenth_of_few_clients_is_the_worst_one():
-    assert worst_tenth([4, 1, 3, 2, 5], [5] * 5) == 1 / 5
-
-
-def test_worst_tenth_of_ten_clients_is_the_worst_one():
-    assert worst_tenth([9, 8, 7, 6, 5, 2, 10, 10, 10, 10], [10] * 10) == 2 / 10
-
-
-def test_worst_tenth_of_25_clients_is_the_mean_of_the_two_worst():
-    assert worst_tenth([20] * 12 + [4] + [20] * 11 + [7], [20] * 25) == pytest.approx(11 / 40)
-
-
-def test_worst_tenth_is_one_of_those_with_examples():
-    assert worst_tenth([2, 0, 1] + [4] * 18, [4, 0, 4] + [4] * 18) == pytest.approx(3 / 8)  # two of 20
+@pytest.mark.parametrize(
+    ("correct", "count", "expected"),
+    [
+        ([4, 1, 3, 2, 5], [5] * 5, 1 / 5),  # of few clients one
+        ([9, 8, 7, 6, 5, 2, 10, 10, 10, 10], [10] * 10, 2 / 10),
+        ([20] * 12 + [4] + [20] * 11 + [7], [20] * 25, 11 / 40),  # of 25 two
+        ([2, 0, 1] + [4] * 18, [4, 0, 4] + [4] * 18, 3 / 8),  # two of the 20 that have examples
+    ],
+)
+def test_worst_tenth_is_the_mean_of_the_worst_with_examples(correct: list[int], count: list[int], expected: float):
+    assert scores(correct, count).metrics("test")["test/worst10_accuracy"] == pytest.approx(expected)
 
 
 # Scoring clients
@@ -206,25 +193,19 @@ def test_no_clients_no_agreement():
 # Churn
 
 
-def test_renamed_clusters_do_not_churn():
-    assert churn(ids(0, 0, 1, 2), ids(5, 5, 0, 1)) == 0
-
-
-def test_one_client_of_four_moved():
-    assert churn(ids(0, 0, 1, 1), ids(1, 1, 0, 1)) == 0.25
-
-
-def test_merged_clusters_churn_by_the_smaller_one():
-    assert churn(ids(0, 0, 0, 1, 1), ids(4, 4, 4, 4, 4)) == pytest.approx(2 / 5)
-
-
-def test_unassigned_clients_are_not_counted():
-    assert churn(ids(0, 0, -1, 1, 1, 0), ids(0, 0, 1, 1, 0, -1)) == 0.25
-
-
-def test_churn_of_nobody_is_nan():
-    assert isnan(churn(ids(-1, 0, 2), ids(0, -1, -1)))
-    assert isnan(churn(ids(), ids()))
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (ids(0, 0, 1, 2), ids(5, 5, 0, 1), 0),  # only renamed
+        (ids(0, 0, 1, 1), ids(1, 1, 0, 1), 0.25),  # one of four moved
+        (ids(0, 0, 0, 1, 1), ids(4, 4, 4, 4, 4), 2 / 5),  # merged: the smaller cluster
+        (ids(0, 0, -1, 1, 1, 0), ids(0, 0, 1, 1, 0, -1), 0.25),  # unassigned clients do not count
+        (ids(-1, 0, 2), ids(0, -1, -1), nan),  # nobody
+        (ids(), ids(), nan),
+    ],
+)
+def test_churn_is_the_share_of_clients_that_moved(before: Tensor, now: Tensor, expected: float):
+    assert churn(before, now) == pytest.approx(expected, nan_ok=True)
 
 
 # Silhouette

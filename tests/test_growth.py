@@ -26,7 +26,7 @@ from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.progress import summary_table
 from lit_cfl.rounds import Cohorts, rounds
-from lit_cfl.runs.rows import client_rows, cluster_rows
+from lit_cfl.runs.rows import cluster_rows
 from lit_cfl.scores import CLASSIFIER
 from lit_cfl.testing import QuadraticWork
 
@@ -118,28 +118,6 @@ def test_rows_of_clusters_take_the_same_work_for_each_client_however_many_cluste
         assert [rows[5][name] for name in ("cluster", "accuracy", "loss", "n_test", "u")] == [5, 0.25, 0.625, 4, 2.5]
         work.append(computed.numbers)
     assert work[1] < 9 * work[0]
-
-
-def test_rows_of_clusters_are_those_of_their_members():
-    rows = list(cluster_rows(2, own_clusters(ids(7, 0, 7, 3, 0, 7)), {"parent": ids(-1, 0)}))
-    assert [(row["cluster"], row["size"], row["n_test"]) for row in rows] == [(0, 2, 8), (3, 1, 4), (7, 3, 12)]
-    assert [row["accuracy"] for row in rows] == [1 / 8, 3 / 4, 3 / 12]  # clients 1 and 4; 3; 0, 2 and 5
-    assert [row["loss"] for row in rows] == [2.5 / 8, 1.5 / 4, 3.5 / 12]
-    assert "parent" not in rows[0]  # -1 = none
-
-
-def test_rows_of_clients_leave_out_what_is_not_known():
-    sizes = ClientIndex.from_sizes(torch.arange(6), ids(1, 2, 3))
-    pool = Examples(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64), 2)
-    data = FederatedData(pool, sizes, ClientIndex.empty(3), sizes, ids(-1, 1, 0))
-    right = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    test = SplitScores(CLASSIFIER, ids(2, 0), torch.tensor([0.5, 0.0]).double(), right, torch.tensor([[2.0, 0.0]]))
-    found = Evaluation(ids(0, 2), ids(4, 0), {"test": test}, {}, full_coverage=False)
-    assert list(client_rows(data, [found])) == [
-        [0, 4, None, 1, 0, 1, 0.5, 0.25, 0],
-        [1, None, 1, 2, 0, 2, None, None, 0],
-        [2, 0, 0, 3, 0, 3, None, None, 0],  # no test examples
-    ]
 
 
 def test_sizes_of_clusters_are_counted_in_one_pass_and_the_first_fifty_are_listed(tmp_path: Path):

@@ -7,7 +7,7 @@ Needs torch and scikit-learn. Their classes are used unchanged: `Learner`, `Lear
 `CentralizedAggregator`, which aggregates and evaluates. Learners are a linear net with plain SGD; every client
 participates in each round, and mini-batches contain all of its examples, so that the order of examples does not matter.
 Losses and accuracies are those of `LearnersEnsemble.evaluate_iterator`, of mixed probabilities.
-`tests/algorithms/test_fedem_authors.py` compares ours with the table.
+`tests/algorithms/test_fedem.py` compares ours with the table.
 """
 
 import argparse

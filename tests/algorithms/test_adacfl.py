@@ -14,7 +14,7 @@ from lit_cfl.algorithms import AdaCFL, LayerCFL
 from lit_cfl.cli.main import main
 from lit_cfl.clustering import distances
 from lit_cfl.errors import InputError
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 ALWAYS = AdaCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever there are three
 THREE = torch.tensor([[0.0, 9], [8, 0], [0.4, 9], [-8, 0], [8.5, 0], [-8, 0.3], [8, 0.6]]).double()
@@ -117,12 +117,6 @@ def test_clusters_go_on_by_themselves_after_the_split():
         mine = torch.tensor(KINDS) == cluster
         mean = (work.num_examples[mine, None] * THREE[mine]).sum(0) / work.num_examples[mine].sum()
         assert_close(state.models[cluster, 2:], mean, atol=0.01, rtol=0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("algorithm", [replace(ALWAYS, warmup_rounds=1), replace(ALWAYS, layers=["*"])], ids=repr)
-def test_options_keep_the_contract(algorithm: AdaCFL):
-    check_algorithm(algorithm)
 
 
 def test_it_has_no_options_of_the_bipartition():

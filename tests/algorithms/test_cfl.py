@@ -5,7 +5,7 @@ side, of weights 12, 12, 4, 4; half a step towards the own corner a round. Their
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import CFL, Algorithm, FedAvg, Info
 from lit_cfl.algorithms.splits import SplitState
 from lit_cfl.errors import InputError
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 A, B, C, D = (4.0, 1.0), (4.0, -1.0), (-4.0, 1.0), (-4.0, -1.0)
 CORNERS = torch.tensor([A, C, B, D, D, B, A, C], dtype=torch.float64)
@@ -99,25 +99,10 @@ def test_similarity_of_the_cluster_looked_at_is_shown_with_its_clients():
     assert_close(info.similarity.matrix, torch.where(expected > 0, 1.0, -0.6).double())
 
 
-def test_every_round_costs_two_models_a_client():  # docs/ground_truth.md, traffic: 2NT
-    infos = [info for _, info in rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0))]
-    assert sum(info.down + info.up for info in infos) == 2 * 8 * 6
-    assert BY_HAND.needs_all(0)
-    assert BY_HAND.needs_all(77)
-
-
 def test_discrepancy_is_the_distance_from_the_new_mean():
     _, info = next(rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0)))
     assert_close(info.scores["train/discrepancy"], (1.25**0.5 + 9.25**0.5) / 2)
     assert info.loss == pytest.approx((24 * (4 + 1) + 8 * (36 + 1)) / 2 / 32)
-
-
-def test_order_and_chunks_change_nothing():
-    whole, read = after_both_splits(), after_both_splits(chunk_size=3)
-    assert all(torch.equal(getattr(whole, name), getattr(read, name)) for name in ("models", "index", "part_means"))
-    work = work_of()
-    state, _ = BY_HAND.round(begun(BY_HAND, work, 2, 0), ids(6, 1, 7, 0, 3, 5, 4, 2), work, rng())
-    assert state.index.tolist() == [0, 1, 0, 1, 1, 0, 0, 1]
 
 
 def test_without_a_split_it_is_fedavg():
@@ -281,26 +266,6 @@ def test_newcomer_without_data_finds_no_cluster_once_there_are_two():
 def test_newcomer_with_a_zero_update_goes_to_the_part_with_the_old_number():
     state, _ = next(rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0)))
     assert BY_HAND.place(state, ids(8), with_newcomers((2, 0)), rng())[0].index[8].item() == 0
-
-
-def test_state_of_a_round_is_left_alone():
-    state = begun(BY_HAND, work_of(), 2, 0)
-    kept = {f.name: getattr(state, f.name).clone() for f in fields(state) if f.name != "layers"}
-    BY_HAND.round(state, EVERYONE, work_of(), rng())
-    assert all(torch.equal(getattr(state, name), value) for name, value in kept.items())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        replace(SPLITS, linkage="complete", weights="equal", warmup_rounds=1),
-        replace(SPLITS, gamma_max=0.3, criterion_weights="equal"),
-    ],
-    ids=repr,
-)
-def test_options_keep_the_contract(algorithm: CFL):
-    check_algorithm(algorithm)
 
 
 @pytest.mark.parametrize(

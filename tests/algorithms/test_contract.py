@@ -1,4 +1,4 @@
-"""The contract on every algorithm there is, and on algorithms that break it in one way each."""
+"""The contract on every algorithm there is, under options of each, and on algorithms that break it in one way each."""
 
 import inspect
 import re
@@ -7,14 +7,31 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from lanes import thinned
 from torch import Tensor
 
 import lit_cfl.algorithms
-from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup, Info
+from lit_cfl.algorithms import (
+    CFL,
+    FLHC,
+    IFCA,
+    PACFL,
+    AdaCFL,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedDrift,
+    FedGroup,
+    FeSEM,
+    FlexCFL,
+    Info,
+    LayerCFL,
+    StoCFL,
+)
 from lit_cfl.algorithms.fedavg import FedAvgState
 from lit_cfl.clustering import assign
 from lit_cfl.config import catalogue
-from lit_cfl.local_work import Fitted, per_client
+from lit_cfl.local_work import Budget, Fitted, per_client
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -25,6 +42,70 @@ ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms
 @pytest.mark.parametrize("kind", ALL)
 def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())
+
+
+SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # whenever there are three clients
+TWO = {"num_clusters": 2, "pretrain_scale": 2}  # four of the clients found the clusters
+OPTIONS: list[Algorithm] = [
+    FedAvg(weights="equal"),
+    Ditto(0.0),
+    Ditto(weights="equal"),
+    Ditto(personal=Budget(2, "steps")),
+    IFCA(weights="examples"),
+    IFCA(weights="drawn_first"),
+    IFCA(averaging="gradients"),
+    IFCA(averaging="gradients", weights="examples"),
+    IFCA(assign_with_l2=True),
+    IFCA(reassign_at_evaluation=True),
+    IFCA(migrate=True),
+    FeSEM(start_partition="same"),
+    FeSEM(start_partition="loss"),
+    FeSEM(cluster_on="last_layer"),
+    FeSEM(weights="examples"),
+    FeSEM(weights="drawn_first"),
+    FeSEM(migrate=True),
+    CFL(**SPLITS | {"warmup_rounds": 1}, linkage="complete", weights="equal"),
+    CFL(**SPLITS, gamma_max=0.3, criterion_weights="equal"),
+    AdaCFL(**SPLITS | {"warmup_rounds": 1}),
+    AdaCFL(**SPLITS, layers=["*"]),
+    LayerCFL(**SPLITS | {"warmup_rounds": 1}, layers="auto", distance="l2", eps2_on="layer"),
+    LayerCFL(**SPLITS, layers="auto", distance="cos", layer_score="gap"),
+    LayerCFL(**SPLITS, layers=["fc*"], distance="delta_l2"),
+    FedDrift(step_rounds=1),
+    FedDrift(start="one", delta=0.1),
+    FedDrift(start="one", delta=2.0, step_rounds=1),
+    FedDrift(0.5, start="one", eager=True, step_rounds=2),
+    FedGroup(measure="madc"),
+    FedGroup(centers="random"),
+    FedGroup(cold_start="random_once", pretrain_scale=1),
+    FedGroup(cold_start="random_each_round", pretrain_scale=1),
+    FedGroup(**TWO, eta_g=0.5, weights="drawn_first"),
+    FedGroup(**TWO, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
+    FlexCFL(**TWO, eta_g=5.0, shift_metric="l1_counts"),
+    FlexCFL(**TWO, shift_metric="sorted_counts", cold_start="random_once"),
+    FlexCFL(num_clusters=2, shift_metric="w1_label_axis", measure="madc", cold_start="random_each_round"),
+    FlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
+    FlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
+    FLHC(warmup_rounds=0),
+    FLHC(warmup_rounds=2, distance="cosine", linkage="average"),
+    FLHC(warmup_rounds=3, distance="l1", linkage="single", weights="equal"),
+    FLHC(warmup_rounds=2, linkage="ward"),
+    FLHC(warmup_rounds=2, num_clusters=None, threshold=1.0),
+    PACFL(angles="sum", subspace="each_label"),
+    PACFL(num_vectors=1, angles="vectors", linkage="weighted"),
+    PACFL(threshold=80, linkage="single", weights="equal"),
+    PACFL(linkage="complete", threshold=0),
+    StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
+    StoCFL(global_update="sequential_by_draw", merged_model="average", tau=-1.0, lambda_=0.0),
+    StoCFL(global_update="sequential_by_id", representation="sampled"),
+    StoCFL(tau=1.0, weights="examples"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", thinned(OPTIONS, ids=map(repr, OPTIONS)))
+def test_options_keep_the_contract(algorithm: Algorithm):
+    check_algorithm(algorithm)
 
 
 def test_all_systems_are_there():

@@ -14,7 +14,7 @@ from lit_cfl.algorithms.ditto import Ditto, DittoState
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Fitted
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 COHORTS = [ids(0, 3, 4), ids(1, 2), ids(0, 1, 4), ids(2, 3, 4)]
 
@@ -24,13 +24,6 @@ def states(algorithm: Ditto, work: QuadraticWork, cohorts: list[Tensor]) -> list
     for number, cohort in enumerate(cohorts):
         found.append(algorithm.round(found[-1], cohort, work.at(number), rng(number))[0])
     return found
-
-
-@pytest.mark.parametrize(
-    "algorithm", [Ditto(0.0), Ditto(weights="equal"), Ditto(personal=Budget(2, "steps"))], ids=repr
-)
-def test_options_keep_the_contract(algorithm: Ditto):
-    check_algorithm(algorithm)
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 3.0])

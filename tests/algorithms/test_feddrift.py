@@ -26,7 +26,7 @@ from lit_cfl.runs.run import run
 from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 ONE = FedDrift(delta=2.0, step_rounds=1, start="one")
 
@@ -297,20 +297,6 @@ def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_
     assert numbers[0] == 6
     assert any(later < sooner for sooner, later in pairwise(numbers))  # merged
     assert any(later > sooner for sooner, later in pairwise(numbers))  # begun
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        FedDrift(step_rounds=1),
-        FedDrift(start="one", delta=0.1),
-        ONE,
-        FedDrift(0.5, start="one", eager=True, step_rounds=2),
-    ],
-    ids=repr,
-)
-def test_options_keep_the_contract(algorithm: FedDrift):
-    check_algorithm(algorithm)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -15,18 +14,9 @@ from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 TWO = FeSEM(num_clusters=2)
-OPTIONS = [
-    FeSEM(),
-    FeSEM(start_partition="same"),
-    FeSEM(start_partition="loss"),
-    FeSEM(cluster_on="last_layer"),
-    FeSEM(weights="examples"),
-    FeSEM(weights="drawn_first"),
-    FeSEM(migrate=True),
-]
 
 
 def line(*centers: float, sizes: tuple[int, ...] = ()) -> QuadraticWork:
@@ -43,11 +33,6 @@ def start(work: QuadraticWork, *models: float, index: tuple[int, ...] | None = N
 
 def kept(state: FeSEMState) -> dict[int, list[float]]:
     return {client: row.tolist() for client, row in state.last.items()}
-
-
-@pytest.mark.parametrize("algorithm", thinned(OPTIONS), ids=str)
-def test_every_option_keeps_the_contract(algorithm: FeSEM):
-    check_algorithm(algorithm)
 
 
 def test_first_partition_by_loss_is_the_model_of_least_loss_after_training():
@@ -243,18 +228,6 @@ def test_newcomer_starts_from_the_clusters_that_have_members_and_warm_clients_ar
     assert kept(placed)[2] == [((0.5 + 9.5) / 2 + 8) / 2]
     assert placed.index.tolist() == [0, 1, 1]
     assert (info.down, info.up) == (1, 1)
-
-
-@pytest.mark.long
-def test_traffic_of_the_papers_mnist_runs():  # check 27: 2KT
-    work = quadratic_clients(1000)
-    state, _ = FeSEM().init(work, rng())
-    down = up = 0
-    for number in range(300):
-        cohort = torch.randperm(1000, generator=rng(number))[:20]
-        state, info = FeSEM().round(state, cohort, work, rng(number))
-        down, up = down + info.down, up + info.up
-    assert (down, up) == (6_000, 6_000)
 
 
 def test_bad_hyper_parameters_are_refused():

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from digits_experiment import digits
-from lanes import thinned
 from quadratic import ids, rng
-from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, opposite, rounds, work_of
+from test_cfl import BY_HAND, CORNERS, begun, opposite, rounds, work_of
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -18,7 +17,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.pictures.events import layers
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 ALWAYS = LayerCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever there are three
 LAYERS = {"conv1": 2, "conv2": 2, "fc1": 2}
@@ -191,21 +190,6 @@ def test_eps2_is_held_against_the_whole_update_or_the_layers():  # C33
             assert len(state.models) == clusters
 
 
-@pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
-def test_newcomers_are_compared_by_the_layer_that_the_split_went_by(distance: str):
-    work = layered({"conv2": 4.0})
-    algorithm = replace(ALWAYS, layers=["conv2"], distance=distance)
-    state, _ = split(algorithm, work)
-    like = work.centers[[0, 1]].clone()  # parts 0 and 1
-    like[:, 4:] = 50 * work.centers[[1, 0], 4:]  # and in fc1 the other way round
-    like[:, :2] = 50 * work.centers[[1, 0], :2]
-    grown = work_of(torch.cat([work.centers, like]), torch.cat([work.num_examples, ids(3, 1)]), layers=LAYERS)
-    placed, info = algorithm.place(state, ids(6, 7), grown, rng())
-    assert placed.index[6:].tolist() == [0, 1]
-    assert (info.down, info.up) == (2, 2)
-    assert torch.equal(algorithm.place(state, torch.arange(6), grown, rng())[0].index, state.index)
-
-
 def test_fit_read_in_chunks_gives_the_same_by_weights():
     algorithm = replace(ALWAYS, layers="auto", distance="cos")
     whole, read = (split(algorithm, layered({"fc1": 3.0}, chunk_size=size)) for size in (None, 4))
@@ -225,27 +209,6 @@ def test_theorem_of_cosines_is_refused_for_distances():
         with pytest.raises(InputError, match=f"gamma_max is 0.3, but Theorem 1 does not apply to distance {distance};"):
             LayerCFL(gamma_max=0.3, distance=distance)
     LayerCFL(gamma_max=0.3, distance="cos")
-
-
-def test_every_round_costs_two_models_a_client():
-    found = list(rounds(ALWAYS, work_of(), begun(ALWAYS, work_of(), 2, 0), 4))
-    assert sum(info.down + info.up for _, info in found) == 2 * len(EVERYONE) * 4
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "algorithm",
-    thinned(
-        [
-            replace(ALWAYS, layers="auto", distance="l2", eps2_on="layer", warmup_rounds=1),
-            replace(ALWAYS, layers="auto", distance="cos", layer_score="gap"),
-            replace(ALWAYS, layers=["fc*"], distance="delta_l2"),
-        ]
-    ),
-    ids=repr,
-)
-def test_options_keep_the_contract(algorithm: LayerCFL):
-    check_algorithm(algorithm)
 
 
 @pytest.mark.long

@@ -38,15 +38,6 @@ def test_newcomer_is_placed_by_the_layers_of_the_split_whatever_the_others_say(a
     assert placed.index.tolist() == [0, 0, 1, 1, 1, 0]
 
 
-def test_eps2_of_a_layer_is_held_against_updates_also_where_weights_are_compared():
-    work = work_of(*[[x, y + 1000] for x, y in MEMBERS])
-    for eps2, count in ((2.24, 2), (2.26, 1)):  # half of 4.5 is the longest way in fc1
-        options = ALWAYS | {"eps2": eps2}
-        algorithm = LayerCFL(**options, layers=["fc1"], distance="l2", eps2_on="layer")
-        state, _ = algorithm.round(begun(algorithm, work, 0.0, 1000.0), work.population, work, rng())
-        assert len(state.models) == count
-
-
 @pytest.mark.parametrize(
     "algorithm",
     [AdaCFL(**ALWAYS), *[LayerCFL(**ALWAYS, layers=["fc1"], distance=each) for each in ("l2", "delta_l2")]],

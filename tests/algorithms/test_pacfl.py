@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
@@ -17,7 +16,7 @@ from lit_cfl.algorithms.pacfl import PACFLState, vectors_of_client
 from lit_cfl.clustering import agglomerate
 from lit_cfl.clustering.subspaces import left_singular_vectors, pad_bases, subspace_angles
 from lit_cfl.errors import InputError
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 # Made by commit 7ef000d of the authors' code (github.com/MMorafah/PACFL): `calculating_adjacency` on NumPy's singular
 # vectors as in main_pacfl_mix4.py (`all`) and main_pacfl.py (`each_label`), with p = 2. `lines`: the same on these
@@ -54,22 +53,6 @@ def of_clients(name: str, subspace: str) -> Tensor:
         examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)
         found.append(vectors_of_client(examples, marks, number=2, each_label=subspace == "each_label"))
     return pad_bases(found)
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    thinned(
-        [
-            PACFL(angles="sum", subspace="each_label"),
-            PACFL(num_vectors=1, angles="vectors", linkage="weighted"),
-            PACFL(threshold=80, linkage="single", weights="equal"),
-            PACFL(linkage="complete", threshold=0),
-        ]
-    ),
-    ids=repr,
-)
-def test_options_keep_the_contract(algorithm: PACFL):
-    check_algorithm(algorithm)
 
 
 def test_planes_that_share_a_line_and_are_turned_around_it_by_30_degrees():

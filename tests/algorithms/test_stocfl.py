@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
@@ -19,7 +18,7 @@ from lit_cfl.algorithms.stocfl_clusters import StoCFLState, cosine_histogram, ob
 from lit_cfl.clustering import agglomerate, cosine_similarity
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
-from lit_cfl.testing import QuadraticWork, check_algorithm
+from lit_cfl.testing import QuadraticWork
 
 GRADIENT = StoCFL(psi="gradient", lambda_=0.5)
 HALF = 0.5  # learning rate of the clients below
@@ -53,22 +52,6 @@ def partition(state: StoCFLState) -> set[frozenset[int]]:
     """The clusters of observed clients, whatever their numbers."""
     used = state.index[state.index >= 0].unique().tolist()
     return {frozenset((state.index == number).nonzero().flatten().tolist()) for number in used}
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    thinned(
-        [
-            StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
-            StoCFL(global_update="sequential_by_draw", merged_model="average", tau=-1.0, lambda_=0.0),
-            StoCFL(global_update="sequential_by_id", representation="sampled"),
-            StoCFL(tau=1.0, weights="examples"),
-        ]
-    ),
-    ids=repr,
-)
-def test_options_keep_the_contract(algorithm: StoCFL):
-    check_algorithm(algorithm)
 
 
 def test_three_rounds_of_a_few_clients_by_hand():
@@ -432,3 +415,40 @@ def test_negative_pull_and_wrong_projection_are_refused(two_sides: QuadraticWork
     with pytest.raises(InputError, match="sketch_dim 5 does not project 4 columns"):
         StoCFL(sketch_dim=5).check(two_sides)
     StoCFL().check(two_sides)
+
+
+def test_clients_of_one_psi_are_represented_by_it():
+    point = torch.tensor([[3.0, -1.0, 2.0]]).double()
+    work = QuadraticWork(point.repeat(4, 1), ids(1, 2, 3, 9), 0.25)
+    algorithm = StoCFL(psi="gradient")
+    state, _ = algorithm.init(work, rng())
+    for cohort in (ids(2, 0), ids(1, 2, 3)):  # 2 is asked once
+        state, _ = algorithm.round(state, cohort, work, rng())
+    assert state.index.tolist() == [0, 0, 0, 0]
+    used = state.counts > 0
+    assert state.counts[used].tolist() == [4]
+    assert_close(state.sums[used] / 4, work.initial(0) - point)
+
+
+def test_clusters_of_small_cohorts_are_those_of_everyone_at_once():
+    """Two opposite sides, 3 of 30 clients a round: each client is one more chance for clusters of a side to meet."""
+    work = quadratic_clients(30)
+    algorithm = StoCFL(psi="gradient", tau=0.5)
+    everyone, _ = algorithm.round(algorithm.init(work, rng())[0], torch.arange(30), work, rng())
+    state, _ = algorithm.init(work, rng())
+    clusters = []
+    for number in range(100):
+        cohort = torch.randperm(30, generator=rng(number))[:3]
+        observed = state.index >= 0
+        before = state.index.clone()
+        state, _ = algorithm.round(state, cohort, work.at(number), rng(number))
+        clusters.append(int((state.counts > 0).sum()))
+        together = before[observed][:, None] == before[observed]
+        now = state.index[observed][:, None] == state.index[observed]
+        assert now[together].all()  # who is in one cluster stays in one, also clients that are not in the cohort
+        assert int(state.counts.sum()) == int((state.index >= 0).sum())
+        held = state.index[state.index >= 0].bincount(minlength=len(state.counts))
+        assert torch.equal(held, state.counts)  # the server's counts are those of the map
+    assert (state.index >= 0).all()
+    assert max(clusters) > clusters[-1] == 2
+    assert torch.equal(state.index[:, None] == state.index, everyone.index[:, None] == everyone.index)

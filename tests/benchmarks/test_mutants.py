@@ -2,10 +2,8 @@
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -77,74 +75,46 @@ def test_table_of_the_documentation_lists_exactly_these_bugs_each_caught_by_a_te
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A project with three planted bugs: one that is caught, one that is not, and one for a line that is gone."""
+    """A project with four planted bugs: caught, not caught, of a line that is gone, of a test that always fails."""
     (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -m 'not full'\nmarkers = full\n")
     (tmp_path / "thing.py").write_text("def double(x):\n    return 2 * x\n")
     (tmp_path / "tests" / "test_thing.py").write_text(
-        "from thing import double\n\n\ndef test_fine():\n    assert True\n\n\n"
-        "def test_four():\n    assert double(2) == 4\n"
+        "import pytest\nfrom thing import double\n\n\ndef test_fine():\n    assert True\n\n\n"
+        "@pytest.mark.full\ndef test_four():\n    assert double(2) == 4\n"
     )
+    (tmp_path / "tests" / "test_never.py").write_text("def test_never():\n    assert False\n")
     bugs = [
         ("thing-caught", "It trebles.", "2 * x", "3 * x"),
         ("thing-gone", "A line that is gone.", "x + x", "x"),
         ("thing-missed", "It squares.", "2 * x", "x * x"),
+        ("thing-never", "It adds.", "2 * x", "2 + x"),
     ]
     entries = [ENTRY.format(name=name, bug=bug, old=old, new=new) for name, bug, old, new in bugs]
+    entries[-1] = entries[-1].replace("test_thing", "test_never")
     (tmp_path / "tests" / "mutants.toml").write_text("\n".join(entries))
     return tmp_path
 
 
-def run_here(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs the tree's tests in this process, in place of `mutants.run_tests`, and reports as pytest does."""
-    failed = []
-    for test in tests:
-        file, _, only = test.partition("::")
-        thing = ModuleType("thing")
-        exec((tree / "thing.py").read_text(), vars(thing))  # noqa: S102  # written above
-        text = (tree / file).read_text().replace("from thing import double\n", "")
-        names = dict(vars(thing))
-        exec(text, names)  # noqa: S102
-        for name in [only] if only else [name for name in names if name.startswith("test_")]:
-            try:
-                names[name]()
-            except AssertionError:
-                failed.append(f"FAILED {file}::{name} - AssertionError")
-    return subprocess.CompletedProcess(tests, 1 if failed else 0, "\n".join(failed), "")
-
-
 @needs_git
-def test_bug_that_gets_through_and_bug_that_cannot_be_planted_are_reported(tree: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bugs_that_are_caught_by_a_test_that_passes_without_them_are_told_from_all_others(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The test that caught them before comes first, and is gone; the one that catches is marked full."""
     import mutants
 
-    monkeypatch.setattr(mutants, "run_tests", run_here)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # no plugin is needed, and some are slow to import
+    monkeypatch.setattr(mutants, "find_earlier_test", lambda name: ["tests/test_thing.py::test_gone"])
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     found = list(mutants.try_all(mutants.read_mutants(tree / "tests" / "mutants.toml"), tree))
-    assert [(result.mutant.name, result.caught) for result in found] == [
-        ("thing-caught", "tests/test_thing.py::test_four"),
-        ("thing-gone", ""),
-        ("thing-missed", ""),
+    assert [(result.mutant.name, result.caught, result.trouble) for result in found] == [
+        ("thing-caught", "tests/test_thing.py::test_four", ""),
+        ("thing-gone", "", "thing-gone: `old` occurs 0 times in thing.py"),
+        ("thing-missed", "", "it gets through"),
+        ("thing-never", "tests/test_never.py::test_never", ""),
+        ("thing-never", "", "tests/test_never.py::test_never fails without the bug, too"),
     ]
-    assert found[0].trouble == ""
-    assert found[1].trouble == "thing-gone: `old` occurs 0 times in thing.py"
-    assert found[2].trouble == "it gets through"
     assert (tree / "thing.py").read_text() == "def double(x):\n    return 2 * x\n"
-
-
-def test_test_that_caught_a_bug_before_runs_first_unless_it_is_gone(tree: Path, monkeypatch: pytest.MonkeyPatch):
-    import mutants
-
-    asked: list[tuple[str, ...]] = []
-
-    def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-        asked.append(tuple(tests))
-        code = mutants._NO_SUCH_TEST if len(tests) > 1 else 0
-        return subprocess.CompletedProcess(tests, code, "", "")
-
-    monkeypatch.setattr(mutants, "run_tests", run_tests)
-    monkeypatch.setattr(mutants, "find_earlier_test", lambda name: ["tests/test_thing.py::test_gone"])
-    bug = mutants.read_mutants(tree / "tests" / "mutants.toml")[0]
-    assert mutants.try_mutant(bug, tree).trouble == "it gets through"
-    assert asked == [("tests/test_thing.py::test_gone", "tests/test_thing.py"), ("tests/test_thing.py",)]
 
 
 def test_the_table_says_which_test_caught_a_bug_before(tmp_path: Path):
@@ -156,40 +126,12 @@ def test_the_table_says_which_test_caught_a_bug_before(tmp_path: Path):
     assert mutants.find_earlier_test("a-bc", page) == []
 
 
-@needs_git
-def test_test_that_fails_without_the_bug_catches_nothing(tree: Path, monkeypatch: pytest.MonkeyPatch):
-    import mutants
-
-    monkeypatch.setattr(mutants, "run_tests", run_here)
-    subprocess.run(["git", "init", "-q", str(tree)], check=True)
-    (tree / "tests" / "test_thing.py").write_text("def test_never():\n    assert False\n")
-    caught = mutants.read_mutants(tree / "tests" / "mutants.toml")[:1]
-    assert [result.trouble for result in mutants.try_all(caught, tree)] == [
-        "",
-        "tests/test_thing.py::test_never fails without the bug, too",
-    ]
-
-
-def test_pytest_in_a_process_of_its_own_names_the_test_that_failed_also_one_marked_full(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-):
-    import mutants
-
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # no plugin is needed, and some are slow to import
-    (tree / "pytest.ini").write_text("[pytest]\naddopts = -m 'not full'\nmarkers = full\n")
-    file = tree / "tests" / "test_thing.py"
-    file.write_text("import pytest\n" + file.read_text().replace("def test_four", "@pytest.mark.full\ndef test_four"))
-    (tree / "thing.py").write_text("def double(x):\n    return 3 * x\n")
-    done = mutants.run_tests(tree, ["tests/test_thing.py"], "-x")
-    assert (done.returncode, mutants._FAILED.findall(done.stdout)) == (1, ["tests/test_thing.py::test_four"])
-
-
 def test_table_keeps_the_rows_of_bugs_that_were_not_tried(tree: Path):
     import mutants
 
     file, page = tree / "tests" / "mutants.toml", tree / "testing.md"
     page.write_text(f"Before.\n{mutants.BEGIN}\n{mutants.END}\nAfter.\n")
-    first, _, last = mutants.read_mutants(file)
+    first, _, last, _ = mutants.read_mutants(file)
     mutants.write_table([mutants.Found(first, "tests/test_thing.py::test_four[1 2]", "")], page, file)
     mutants.write_table([mutants.Found(last, "", "it gets through")], page, file)
     assert page.read_text().splitlines() == [

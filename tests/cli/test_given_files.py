@@ -185,12 +185,6 @@ def test_an_alias_of_what_it_stands_in_is_refused(text: str, tmp_path: Path):
     assert read_config(tmp_path / "twice.yaml")["d"] == [{"b": 1}, {"b": 1}]
 
 
-def test_an_experiment_without_clients_in_a_round_is_refused(capsys: pytest.CaptureFixture[str]):
-    for size in ("0", "-1"):
-        assert main(["run", "--config", "quickstart", "--cohort_size", size]) == 2
-        assert f"cohort_size is {size}; give 1 or more" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path):
     (tmp_path / "probe.yaml").write_text(yaml.safe_dump(QUICK | {"name": "pröbe"}, allow_unicode=True), "utf-8")

@@ -9,9 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.clustering import (
     agglomerate,
-    cosine_similarity,
     distances,
-    madc,
     merge_by_threshold,
     merge_distances,
 )
@@ -79,13 +77,6 @@ def test_merge_distances_tell_where_the_tree_can_be_cut():
 def test_labels_are_numbered_by_their_lowest_member():
     assert by_lowest_member(torch.tensor([7, 2, 5, 7, 2])).tolist() == [0, 1, 2, 0, 1]
     assert by_lowest_member(torch.tensor([], dtype=torch.int64)).tolist() == []
-
-
-def test_madc_with_complete_linkage_recovers_two_bundles():  # check 12
-    truth = torch.arange(12) % 2
-    updates = (1 - 2 * truth[:, None]) * torch.ones(12, 50) / 50**0.5 + 0.02 * random_rows(12, 50)
-    found = agglomerate(madc(cosine_similarity(updates)), linkage="complete", num_clusters=2)
-    assert torch.equal(found, truth)
 
 
 def test_bad_input_of_agglomerate_is_refused():

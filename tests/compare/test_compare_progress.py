@@ -10,24 +10,11 @@ import pytest
 from rich.console import Console
 
 from lit_cfl.activity import Activity
-from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import Job
 from lit_cfl.progress.live import Display, LogDisplay, TerminalDisplay
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-TINY = (
-    "--config",
-    "quickstart",
-    "--data.num_clients",
-    "8",
-    "--cohort_size",
-    "4",
-    "--local.epochs",
-    "1",
-    "--rounds",
-    "1",
-)
 ONE, TWO = "FedAvg seed 1", "IFCA seed 1"
 
 
@@ -91,15 +78,6 @@ def test_a_terminal_shows_what_each_run_does():
         shown = drawn()
         assert shown[-1].startswith("runs 2/2 0 running, 1 failed ")
         assert not live.running
-
-
-@pytest.mark.long
-def test_a_run_in_this_process_says_what_it_does_from_the_loading_of_its_data_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    assert main(["compare", *TINY, "--num_cpus", "1", "--algorithms", "FedAvg", "IFCA", "--compare_dir", "c"]) == 0
-    assert "\nFedAvg seed 0  loading the data" in capsys.readouterr().out
 
 
 def test_a_worker_writes_what_it_does_for_the_driver_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

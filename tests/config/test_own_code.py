@@ -145,11 +145,6 @@ def test_users_files_never_hide_installed_packages(empty_folder: Path):
     assert done.returncode == 0, done.stderr
 
 
-def test_missing_own_module_is_named(capsys: pytest.CaptureFixture[str]):
-    assert main(["run", "--config", "quickstart", "--algorithm", "nowhere.Mine"]) == 2
-    assert "there is no module 'nowhere': put nowhere.py next to the YAML file" in capsys.readouterr().err
-
-
 LINES = {"own_model": 300, "own_algorithm": 110}  # pages with several examples
 
 

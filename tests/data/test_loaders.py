@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from lit_cfl.data import Examples
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.datamodules.skew import NoiseLevels
@@ -41,27 +40,6 @@ def test_loaders_serve_every_client_in_training_and_no_newcomer(loader: str):
 def test_loaders_before_setup_say_so(loader: str):
     with pytest.raises(InputError, match=r"Digits is not set up: call setup\(\) before you ask for its loaders"):
         getattr(Digits(), loader)()
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([1, 2, 3], "example 2 has label 3, but num_labels is 3: classes are 0 to 2"),
-        ([0, -1, 2], "example 1 has label -1"),
-    ],
-)
-def test_labels_of_an_own_module_that_are_none_of_its_space_are_refused(
-    labels: list[int], message: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(Digits, "load", lambda self: Examples(torch.zeros(3, 2), torch.tensor(labels), 3))
-    with pytest.raises(InputError, match=message):
-        _ = Digits().examples
-
-
-def test_classes_that_are_no_int64_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Digits, "load", lambda self: Examples(torch.zeros(3, 2), torch.tensor([0, 1, 2]).int(), 3))
-    with pytest.raises(InputError, match=r"labels have dtype torch\.int32; classes are int64"):
-        _ = Digits().examples
 
 
 def test_empty_part_of_noisy_data_has_no_batches():

@@ -1,18 +1,20 @@
-"""ArrayData: its clients and their true clusters."""
+"""ArrayData: its clients and their true clusters, files of arrays, and tables."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from own_arrays import error_of, examples_of_clients, given, owned
+from own_arrays import OWNERS, error_of, examples_of_clients, folder_of, given, owned, saved
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.datamodules import ArrayData
 from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.skew import LabelShifts, Rotations
+from lit_cfl.errors import InputError, Notice
 
 # Clients
 
@@ -45,11 +47,6 @@ def test_without_clients_there_are_ten_of_equal_size():
 def test_partition_stands_in_place_of_the_clients():
     data = owned(partition=IID(4, 0.0)).federated(0)
     assert data.train.sizes.tolist() == [3, 3, 3, 3]
-
-
-@pytest.mark.parametrize("partition", ["IID", IID])
-def test_partition_that_is_none_is_refused(partition: Any):
-    assert f"partition is {partition!r}; give a Partition" in error_of(lambda: owned(partition=partition))
 
 
 def test_split_depends_on_the_seed():
@@ -144,7 +141,246 @@ def test_partition_that_mixes_true_clusters_is_refused():
     assert "leave it out" in message
 
 
-@pytest.mark.parametrize("share", [1.0, -0.1])
-def test_share_outside_its_range_is_refused(share: float):
-    assert f"{share}" in error_of(owned(test=share))
-    assert f"{share}" in error_of(ArrayData(**given(), test=share))
+def test_file_is_the_arrays_in_it(tmp_path: Path):
+    arrays = given(client=np.array(OWNERS), cluster=np.array([0, 1, 0]))
+    read = ArrayData(source=saved(tmp_path / "own.npz", **arrays)).federated(2)
+    direct = ArrayData(**arrays).federated(2)
+    assert torch.equal(read.examples.inputs, direct.examples.inputs)
+    assert torch.equal(read.train.values, direct.train.values)
+    assert read.true_clusters.tolist() == [0, 1, 0]
+
+
+def test_file_without_clients_is_divided(tmp_path: Path):
+    module = ArrayData(source=str(saved(tmp_path / "own.npz", **given())), partition=IID(3))
+    assert module.federated(0).num_clients == 3
+
+
+def test_folder_has_a_file_for_each_client(tmp_path: Path):
+    module = ArrayData(source=folder_of(tmp_path))
+    assert module.pool().names == ("a", "a-c", "b")
+    data = module.federated(0)
+    inputs = [sorted(module.examples.inputs[client, 0].tolist()) for client in data.train.plus(data.test)]
+    assert inputs == [[4], [6, 8, 10], [0, 2]]
+    assert data.true_clusters.tolist() == [-1, -1, -1]
+
+
+def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
+    module = ArrayData(source=folder_of(tmp_path, a=1, b=0, c=np.array([1])))
+    assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("labels", "kind"), [([0.0, 1.0], "float64"), (["0", "1"], "<U1")])
+def test_labels_of_one_file_that_are_numbers_or_words_are_refused(labels: list[Any], kind: str, tmp_path: Path):
+    saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
+    saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array(labels))
+    expected = f"b.npz holds y of {kind}, the first file of the folder int64; make them alike"
+    assert expected in error_of(ArrayData(source=tmp_path))
+
+
+def test_files_need_no_labels(tmp_path: Path):
+    one = ArrayData(source=saved(tmp_path / "own.npz", x=np.ones((4, 2)), client=np.array([0, 0, 1, 1]))).pool()
+    assert (one.examples.label_kind, len(one.examples)) == ("none", 4)
+    for name in ("a", "b"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        saved(tmp_path / "folder" / f"{name}.npz", x=np.ones((3, 2)))
+    pool = ArrayData(source=tmp_path / "folder").pool()
+    assert (pool.examples.label_kind, pool.names, len(pool.examples)) == ("none", ("a", "b"), 6)
+    saved(tmp_path / "folder" / "c.npz", x=np.ones((3, 2)), y=np.zeros(3, int))
+    assert "c.npz: give y in each file of the folder, or in none" in error_of(ArrayData(source=tmp_path / "folder"))
+
+
+def test_source_that_is_not_there_is_refused(tmp_path: Path):
+    assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
+    assert "holds no .npz file" in error_of(ArrayData(source=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("clients", " (did you mean client?)"),
+        ("clusters", " (did you mean cluster?)"),
+        ("labels", ""),
+        ("X", " (did you mean x?)"),
+        ("user_id", ""),
+    ],
+)
+def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint: str):
+    path = saved(tmp_path / "own.npz", **given(), **{name: np.arange(12)})
+    expected = (
+        f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster are read; rename it, or leave it out"
+    )
+    expected += "; save it with np.savez"
+    assert error_of(ArrayData(source=path)) == expected
+    assert error_of(ArrayData(source=tmp_path)) == expected
+
+
+def test_missing_array_is_named_with_those_there_are(tmp_path: Path):
+    path = saved(tmp_path / "own.npz", images=np.zeros((3, 2)), y=np.zeros(3, int))
+    assert error_of(ArrayData(source=path)) == f"{path} has no array 'x'; it holds images, y; save it with np.savez"
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "text", "empty", "array", "objects"])
+def test_damaged_file_is_refused(tmp_path: Path, damage: str):
+    path = saved(tmp_path / "own.npz", **given())
+    content = bytearray(path.read_bytes())
+    content[200] ^= 255  # in x, which begins after about 150 bytes of headers
+    {
+        "cut": lambda: path.write_bytes(path.read_bytes()[:-300]),
+        "changed": lambda: path.write_bytes(content),
+        "text": lambda: path.write_text("x, y"),
+        "empty": lambda: path.write_bytes(b""),
+        "array": lambda: path.write_bytes(npy(np.zeros(3))),
+        "objects": lambda: saved(path, **given(y=np.array([0, None] * 6))),
+    }[damage]()
+    assert f"{path} is damaged, is not a .npz file, or holds objects" in error_of(ArrayData(source=path))
+
+
+def npy(array: np.ndarray) -> bytes:
+    from io import BytesIO
+
+    file = BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"client": np.zeros(2)}, "holds client, but in a folder each file is one"),
+        ({"cluster": 1}, "give one cluster in each file of the folder, or in none"),
+        ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), the first file of the folder float64 (2,)"),
+        ({"x": np.zeros((2, 2), np.float32)}, r"holds x of float32 (2,), the first file of the folder float64 (2,)"),
+        ({"y": np.zeros(3, int)}, r"has x of shape (2, 2) and y of shape (3,)"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, r"has x of shape (0, 2) and y of shape (0,)"),
+    ],
+)
+def test_file_that_does_not_fit_its_folder_is_named(tmp_path: Path, arrays: dict[str, Any], expected: str):
+    saved(folder_of(tmp_path) / "b.npz", **({"x": np.zeros((2, 2)), "y": np.zeros(2, int)} | arrays))
+    message = error_of(ArrayData(source=tmp_path))
+    assert str(tmp_path / "b.npz") in message
+    assert expected in message
+
+
+def test_cluster_that_is_no_single_one_in_a_folder_is_refused(tmp_path: Path):
+    message = error_of(ArrayData(source=folder_of(tmp_path, a=1, b=np.array([0, 1]), c=1)))
+    assert "b.npz: give one cluster in each file" in message
+
+
+TABLE = """user,height,label,site,weight
+bo,1.5,walk,north,3
+al,2.5,run,south,4
+bo,3.5,run,north,5
+al,4.5,run,south,6
+"""
+
+
+COLUMNS = {"y": "label", "client": "user", "cluster": "site"}
+
+
+def written(folder: Path, text: str = TABLE) -> Path:
+    path = folder / "own.csv"
+    path.write_text(text)
+    return path
+
+
+def test_each_column_is_what_it_is_said_to_be(tmp_path: Path):
+    data = ArrayData(source=written(tmp_path), columns=COLUMNS, test=0).federated(0)
+    assert data.examples.inputs.tolist() == [[1.5, 3], [2.5, 4], [3.5, 5], [4.5, 6]]
+    assert data.examples.inputs.dtype == torch.float32
+    assert data.examples.labels.tolist() == [1, 0, 0, 0]
+    assert data.examples.label_names == ("run", "walk")
+    assert data.names == ("al", "bo")
+    assert [sorted(data.train[client].tolist()) for client in (0, 1)] == [[1, 3], [0, 2]]
+    assert data.true_clusters.tolist() == [1, 0]  # al is in the south, and "north" comes first
+
+
+def test_usual_names_need_no_columns(tmp_path: Path):
+    text = TABLE.replace("user", "client").replace("label", "y").replace("site", "cluster")
+    data = ArrayData(source=written(tmp_path, text), test=0).federated(0)
+    assert data.examples.inputs.shape == (4, 2)
+    assert data.names == ("al", "bo")
+
+
+def test_a_table_without_clients_says_so(tmp_path: Path):
+    rows = "".join(f"{number % 9},{number % 2}\n" for number in range(40))
+    table = ArrayData(source=written(tmp_path, "height,y\n" + rows))
+    with pytest.warns(Notice, match="no client is given: .* ten clients; give client, or a partition"):
+        data = table.federated(0)
+    assert len(data.train) == 10
+
+
+def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
+    rows = [f"{number},{number % 7},{number % 2},{number % 3}" for number in range(30)]
+    table = ArrayData(source=written(tmp_path, "Unnamed: 0,age,y,client\n" + "\n".join(rows)))
+    with pytest.warns(
+        Notice, match="the inputs include 'Unnamed: 0', a different whole number in every line"
+    ) as notices:
+        table.federated(0)
+    assert len(notices) == 1
+    assert "age" not in str(notices[0].message)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        (TABLE, {}, "has no column 'y'; it has user, height, label, site, weight; say which are the labels"),
+        (TABLE, {"y": "lable"}, "has no column 'lable' (did you mean label?)"),
+        (TABLE, COLUMNS | {"cluster": "place"}, "has no column 'place'"),
+        (TABLE, COLUMNS | {"clients": "user"}, "columns names 'clients' (did you mean client?)"),
+        (
+            TABLE,
+            {"y": "label", "client": "user"},
+            "inputs must be numbers, but column 'site' has 'north'; leave such columns out, or encode them as numbers",
+        ),
+        (
+            TABLE,
+            {"y": "label"},
+            "'bo', column 'site' has 'north'; leave such columns out, or encode them as numbers, or say which",
+        ),
+        (TABLE.replace("3.5", ""), COLUMNS, "column 'height' is empty in line 4"),
+        (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3; fill"),
+        (
+            TABLE.replace("3.5", "").replace("al,2.5,run", "al,2.5,"),
+            COLUMNS,
+            "column 'height' is empty in line 4 (2 lines have empty cells); fill",
+        ),
+        (TABLE.replace("3.5", "inf"), COLUMNS, "x holds NaN or infinity in row 2"),
+        (TABLE.partition("\n")[0] + "\n", COLUMNS, "has no line below its column names"),
+        (TABLE.replace("height", "label"), COLUMNS, "has two columns 'label'; give each column its own name"),
+        (
+            TABLE.replace(",weight", ""),
+            COLUMNS,
+            "its lines have more cells than the 4 of the first line; name all columns",
+        ),
+        ("user,label\nbo,1\n", {"y": "label", "client": "user"}, "has no column besides user, label"),
+        (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is not a table of comma-separated columns"),
+        ("", COLUMNS, "is not a table of comma-separated columns (No columns to parse from file)"),
+    ],
+)
+def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, str], message: str):
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as error:
+        ArrayData(source=path, columns=columns, test=0).federated(0)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_other_files_take_no_columns(tmp_path: Path):
+    with pytest.raises(InputError, match=r"columns names those of a \.csv table"):
+        ArrayData(source=tmp_path / "own.npz", columns={"y": "label"})
+
+
+def test_an_absent_table_is_named_with_the_nearest_one(tmp_path: Path):
+    (tmp_path / "absence.csv").touch()
+    with pytest.raises(InputError, match=r"there is no file .*absent\.csv \(did you mean absence\.csv\?\)"):
+        ArrayData(source=tmp_path / "absent.csv").federated(0)
+
+
+def test_an_absent_table_without_a_near_one_says_where_relative_paths_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as error:
+        ArrayData(source="absent.csv").federated(0)
+    start = f"relative paths start in the current folder, {tmp_path}"
+    assert str(error.value) == f"there is no file absent.csv; {start}"

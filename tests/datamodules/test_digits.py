@@ -41,11 +41,6 @@ def test_true_cluster_is_the_rotation_the_client_sees():
         assert torch.equal(split.entries // NUM_DIGITS, split.owners % 4)
 
 
-def test_skew_is_named_after_what_differs():
-    assert Digits().federated(0).skew == "feature"
-    assert Digits(rotations=[180]).federated(0).skew == "other"
-
-
 @pytest.mark.parametrize("short", [{"num_clients": 40}, {"test": 0.2}, {"test": 0.0}])
 def test_partition_and_a_short_option_in_its_place_are_refused(short: dict[str, float]):
     ((name, value),) = short.items()
@@ -142,15 +137,6 @@ def test_empty_list_of_rotations_is_refused():
 # As an ordinary LightningDataModule
 
 
-def served(loader: DataLoader[tuple[Tensor, ...]]) -> list[list[float]]:
-    """Images and labels of a whole loader, one row an example, in a fixed order."""
-    return sorted(row for images, labels in loader for row in joined(images, labels))
-
-
-def joined(images: Tensor, labels: Tensor) -> list[list[float]]:
-    return torch.cat([images.flatten(1), labels[:, None]], 1).tolist()
-
-
 @pytest.fixture
 def digits() -> Digits:
     module = Digits(num_clients=12, validation=0.1, batch_size=100)
@@ -159,33 +145,9 @@ def digits() -> Digits:
     return module
 
 
-def test_loaders_give_the_union_of_the_clients(digits: Digits):
-    loaders = (digits.train_dataloader(), digits.val_dataloader(), digits.test_dataloader())
-    data = Digits(num_clients=12, validation=0.1).federated(0)
-    for loader, split in zip(loaders, (data.train, data.validation, data.test), strict=True):
-        assert served(loader) == sorted(row for client in split for row in joined(*data.examples.batch(client)))
-
-
 def test_only_training_data_are_shuffled(digits: Digits):
     def first_labels(loader: DataLoader[tuple[Tensor, ...]]) -> list[int]:
         return next(iter(loader))[1].tolist()
 
     assert first_labels(digits.train_dataloader()) != first_labels(digits.train_dataloader())
     assert first_labels(digits.test_dataloader()) == first_labels(digits.test_dataloader())
-
-
-def test_loaders_leave_out_newcomers():
-    digits = Digits(num_clients=12, validation=0.1, newcomers=0.25)
-    digits.setup()
-    data = Digits(num_clients=12, validation=0.1, newcomers=0.25).federated(0)
-    loaders = (digits.train_dataloader(), digits.val_dataloader(), digits.test_dataloader())
-    for loader, split in zip(loaders, (data.train, data.validation, data.test), strict=True):
-        held = split.select(data.population).entries
-        assert served(loader) == sorted(joined(*data.examples.batch(held)))
-        assert len(held) < len(split.entries)
-
-
-def test_module_without_validation_data_serves_none():
-    digits = Digits(validation=0)
-    digits.setup()
-    assert served(digits.val_dataloader()) == []

@@ -1,4 +1,4 @@
-"""The image sets: what reaches the pool, the cache, the labels of EMNIST, options, and real rounds."""
+"""The image sets: what reaches the pool, the cache, the labels of EMNIST, options, real rounds, known pixels."""
 
 import sys
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Value
-from hub import first_rows, fresh_caches, pixels, write_images
+from hub import SHARED, first_rows, fresh_caches, pixels, write_images
 from jsonargparse import ArgumentParser
 from lanes import every_third
 from one_round import round_of_fedavg
@@ -170,4 +170,29 @@ def test_round_on_the_first_rows_of_real_images(name: str, make: Callable[..., I
     folder = first_rows(name, tmp_path / "data" / name, 2000, 400)
     data = make(str(folder), partition=IID(num_clients=10), pixels="standardised")
     assert data.pool().examples.inputs.shape[0] == 2400
+    round_of_fedavg(data, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "make", "train", "mean"),
+    [
+        ("mnist", MNIST, 60000, [0.1307]),
+        ("fashion_mnist", FashionMNIST, 60000, [0.2860]),
+        ("cifar10", CIFAR10, 50000, [0.4914, 0.4822, 0.4465]),
+    ],
+)
+def test_whole_real_sets_have_the_known_pixels(
+    name: str, make: Callable[..., ImageSet], train: int, mean: list[float], tmp_path: Path
+):
+    """Means of the training part as everyone normalises with; equally many images of each label but in MNIST."""
+    if not (SHARED / name).exists():
+        pytest.skip(f"{SHARED / name} holds no copy of this data set")
+    data = make(str(SHARED / name))
+    pool = data.pool()
+    assert (pool.num_train, len(pool.examples)) == (train, train + 10000)
+    means = pool.examples.inputs[:train].double().mean((0, 2, 3)) / 255
+    assert means.tolist() == pytest.approx(mean, abs=5e-5)
+    if name != "mnist":
+        assert pool.labels.bincount().tolist() == [(train + 10000) // 10] * 10
     round_of_fedavg(data, tmp_path / "run")

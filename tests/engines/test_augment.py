@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cohorts import made, plain_fit
-from digits_experiment import digits
+from digits_experiment import digits, timeless_rows
 from lanes import thinned
 from quadratic import ids
 from ragged import LOCAL, PLANS, SHAPE, SIZES, fitted, ragged_data, rows_of, task
@@ -34,7 +34,6 @@ from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP, MNISTCNN
 from lit_cfl.runs.resume import differences
-from lit_cfl.storage import read_table
 
 BOTH = Augment(crop=2, flip=True)
 NETS: dict[str, Callable[[], nn.Module]] = {
@@ -244,20 +243,16 @@ def experiment(**changes: Any) -> Any:
     return digits(**({"data": Digits(num_clients=12, validation=0.1, augment=Augment(1, True))} | changes))
 
 
-def numbers(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
-
-
 @pytest.mark.long
 def test_a_run_trains_otherwise_with_it_and_resumes_to_the_bit(tmp_path: Path):
     tuned = EvaluationPlan(fine_tune=Budget(1))
     whole = run(experiment(rounds=4, evaluation=tuned), tmp_path / "whole").path
     run(experiment(rounds=2, evaluation=tuned), tmp_path / "parts")
     run(experiment(rounds=4, evaluation=tuned), tmp_path / "parts", mode="resume")
-    assert numbers(tmp_path / "parts") == numbers(whole)
+    assert timeless_rows(tmp_path / "parts") == timeless_rows(whole)
     plain = run(digits(rounds=4, evaluation=tuned), tmp_path / "plain").path
-    assert numbers(plain)[-1]["train/loss"] != numbers(whole)[-1]["train/loss"]
-    assert numbers(plain)[-1]["local/examples"] == numbers(whole)[-1]["local/examples"]
+    assert timeless_rows(plain)[-1]["train/loss"] != timeless_rows(whole)[-1]["train/loss"]
+    assert timeless_rows(plain)[-1]["local/examples"] == timeless_rows(whole)[-1]["local/examples"]
 
 
 @pytest.mark.ray
@@ -266,7 +261,7 @@ def test_workers_change_no_bit(tmp_path: Path):
 
     alone = run(experiment(plan=PlanOptions(engine="loop")), tmp_path / "alone").path
     shared = run(experiment(plan=PlanOptions(engine="loop", workers=2)), tmp_path / "shared").path
-    assert numbers(shared) == numbers(alone)
+    assert timeless_rows(shared) == timeless_rows(alone)
 
 
 @pytest.mark.long
@@ -280,7 +275,7 @@ def test_configuration_and_command_line_name_it(tmp_path: Path, capsys: pytest.C
         "none": ["--data.augment", "null"],
     }.items():
         assert main([*words, *options, "--run_dir", str(tmp_path / name)]) == 0
-        last[name] = numbers(tmp_path / name)
+        last[name] = timeless_rows(tmp_path / name)
     assert last["none"] == last["plain"]
     assert last["options"] != last["plain"] != last["own"] != last["options"]
     assert f"augment: {__name__}.brighter" in (tmp_path / "own" / "config.yaml").read_text()

@@ -213,28 +213,12 @@ def test_dropout_is_the_same_in_every_run_and_leaves_the_global_generator_alone(
     assert torch.equal(work.fit(start, ids(2)).rows, first)
 
 
-def test_initial_models_depend_on_seed_and_number():
-    engine = engine_of()
-    assert torch.equal(engine.initial(0), engine_of().initial(0))
-    assert not torch.equal(engine.initial(0), engine.initial(1))
-    other = Engine(lambda: Classification(MCLR([5], 3)), DOUBLE, 12, LocalTraining())  # the others have seed 11
-    assert not torch.equal(engine.initial(0), other.initial(0))
-
-
 def test_a_net_made_outside_the_task_is_refused():
     engine = Engine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
     with pytest.raises(InputError, match=r"same net at every call.*make the net inside"):
         engine.initial(1)
     with pytest.raises(InputError, match="same net at every call"):
         require_trainable(engine, made_data())
-
-
-def test_float32_and_bfloat16_rows_are_float32():
-    for precision in ("32-true", "bf16-mixed"):
-        engine = engine_of(Plan(precision=precision), batch_size=4)
-        row = engine.at(0, made_data()).fit(engine.initial(0)[None], ids(0)).rows
-        assert row.dtype == torch.float32
-        assert row.isfinite().all()
 
 
 def test_any_training_hook_of_a_module_is_called():

@@ -1,6 +1,8 @@
 """The experiment on digits from which most tests of runs start, changing some options."""
 
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,6 +12,7 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
 
@@ -24,3 +27,8 @@ def digits(**changes: object) -> Experiment:
         "local": LocalTraining(1, 20),
     }
     return Experiment(**(settings | changes))
+
+
+def timeless_rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a run's `metrics.csv` without the columns of its clocks."""
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]

@@ -1,7 +1,8 @@
-"""What is drawn is what the data say: heights, bases, both edges of bands, each line under its own name."""
+"""What is drawn is what the data say: heights, bases, edges of bands, lines by name, weights over models, ranks."""
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,13 +14,17 @@ from matplotlib.colors import to_hex, to_rgb
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.pictures.clusters import histogram
+from lit_cfl.pictures.clusters import mixtures
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
 from lit_cfl.pictures.figure import Figure, draw
 from lit_cfl.pictures.panels import Bars, Cells, Curve, HeatMap, Panel, Points, Style, draw_panels
+from lit_cfl.pictures.ranks import draw_ranks, rank_diagram
 from lit_cfl.pictures.svg import as_svg
+from lit_cfl.report.run_figures import figures_of
+from lit_cfl.report.run_files import read_run
 from lit_cfl.scores import ACCURACY
+from lit_cfl.statistics import Ranking
 
 STYLES = {"a": Style("#112233", "--"), "b": Style("#445566", marker="s"), "c": Style("#778899")}
 PANEL = Panel(
@@ -116,16 +121,6 @@ def test_a_heat_map_over_rounds_is_to_scale_and_shows_unknown_values_in_grey():
     assert (axes.get_ylim(), bar.get_ylabel()) == ((1.5, -0.5), "score")  # the first row is above
 
 
-def test_a_histogram_stacks_clusters_from_the_bottom_up():
-    values, cluster = np.array([0.0, 0.1, 0.9, 1.0, 0.05, 0.95]), np.array([0, 0, 0, 0, 1, 1])
-    axes = draw(histogram(values, cluster, {}, ACCURACY)).axes[0]
-    half = len(axes.patches) // 2
-    below, above = corners(axes)[:half], corners(axes)[half:]
-    assert {base for _, base, _ in below} == {0}
-    assert [base for _, base, _ in above] == [height for *_, height in below]
-    assert (sum(height for *_, height in below), sum(height for *_, height in above)) == (4, 2)
-
-
 def test_each_line_of_a_learning_curve_is_its_own_column():
     rows = [
         {"round": k, "test/weighted_accuracy": k / 4, "test/worst10_accuracy": k / 8, "val/weighted_accuracy": k / 16}
@@ -181,3 +176,59 @@ def test_an_image_stands_under_its_true_cluster_and_label():
     data = held((0, 1, 1), (1,), (2,), true_clusters=ids(4, -1, 2))
     titles = [axes.get_title() for axes in example_images(data).axes]
     assert titles == ["cluster ?\nlabel 1", "cluster 2\nlabel 2", "cluster 4\nlabel 0"]
+
+
+WEIGHTS = np.array([[0.3, 0.7], [0.55, 0.45], [np.nan, np.nan], [1.0, 0.0]])
+
+
+CLUSTER = np.array([1, 0, -1, 0])
+
+
+def test_rows_are_clients_by_their_largest_weight():
+    figure = mixtures(WEIGHTS, CLUSTER)
+    (panel,) = figure.rows[0]
+    matrix = panel.matrix
+    assert matrix.values.tolist() == [[1.0, 0.0], [0.55, 0.45], [0.3, 0.7]]  # clients 3, 1 and 0; client 2 has no model
+    assert (matrix.edges, matrix.low, matrix.high) == ([-0.5, 0.5, 1.5], 0.0, 1.0)
+    assert panel.x_ticks == {0.0: "0", 1.0: "1"}
+    assert "largest weights are 0.75 on average" in figure.alt
+
+
+@pytest.mark.parametrize("weights", [np.empty((3, 0)), np.ones((3, 1)), np.full((3, 2), np.nan)])
+def test_without_several_weights_there_is_none(weights: np.ndarray):
+    assert mixtures(weights, np.zeros(3, int)) is None
+
+
+def test_the_report_reads_the_weights_from_clients_csv(tmp_path: Path):
+    (tmp_path / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
+    rows = ["client,cluster,accuracy,weight_0,weight_1", "0,1,0.5,0.3,0.7", "1,,,,", "2,0,0.25,0.9,0.1"]
+    (tmp_path / "clients.csv").write_text("\n".join(rows) + "\n")
+    found = [one for one in figures_of(read_run(tmp_path), "x", ACCURACY, 1) if one.name == "x-mixtures"]
+    assert [row[0] for row in found[0].table.rows] == [2, 0]
+    assert found[0].table.rows[0] == [2, "0.900", "0.100"]
+
+
+RANKING = Ranking({"a": 1.0, "b": 1.5, "c": 2.5, "d": 4.0}, 10, 9.0, 0.0123, 1.0)
+
+
+def test_methods_are_rows_at_their_ranks_and_groups_are_lines_below_them():
+    figure = rank_diagram(RANKING)
+    ((panel,),) = figure.rows
+    (points,) = panel.points
+    assert {panel.y_ticks[y]: x for x, y in zip(points.x, points.y, strict=True)} == RANKING.mean_ranks
+    assert list(points.y) == sorted(points.y, reverse=True)  # the best above
+    first, second, length = panel.curves
+    assert (list(first.x), list(second.x)) == ([1.0, 1.5], [1.5, 2.5])  # (a, b) and (b, c)
+    assert (first.notes[0], second.notes[0]) == ("a, b", "b, c")
+    assert max(*first.y, *second.y) < min(points.y)
+    assert set(first.y) != set(second.y)
+    assert length.x[1] - length.x[0] == RANKING.critical_difference
+    assert "p = 0.012" in figure.caption
+    assert "differ by 1.00 or less" in figure.caption
+    assert figure.values.rows == [["a", 1.0], ["b", 1.5], ["c", 2.5], ["d", 4.0]]
+
+
+def test_diagram_is_drawn_for_papers_and_pages():
+    axes = draw_ranks(RANKING).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c", "d"]
+    assert ">c<" in as_svg(rank_diagram(RANKING))

@@ -49,15 +49,6 @@ def legend(figure: Figure) -> list[str]:
     return sorted((text.get_text() for text in draw(figure).legends[0].get_texts()), key=list(figure.styles).index)
 
 
-def test_similarity_is_ordered_by_found_and_then_by_true_cluster():
-    matrix = np.arange(16.0).reshape(4, 4)
-    figure = similarity({7: compared([1, 0, 1, 0], [0, 1, 1, 0], matrix)})
-    order = [3, 1, 0, 2]
-    assert figure.drawing.matrix.values.tolist() == matrix[np.ix_(order, order)].tolist()
-    assert list(figure.drawing.matrix.groups) == ["0", "0", "1", "1"]
-    assert figure.drawing.title == "round 7"
-
-
 def test_true_clusters_are_mentioned_only_if_they_are_known():
     matrix, rounds, found = np.arange(16.0).reshape(4, 4), np.array([1, 2]), np.array([[0, 1, 0, 1]] * 2)
     for true, is_known in (([0, 1, 1, 0], True), ([-1] * 4, False)):
@@ -65,18 +56,6 @@ def test_true_clusters_are_mentioned_only_if_they_are_known():
         figures = (similarity({7: one}), client_map(7, one, {}), memberships(rounds, found, np.array(true), {}))
         words = [f"{figure.caption} {figure.table.head if figure.table else ''}" for figure in figures]
         assert ["true" in text for text in words] == [is_known, False, is_known]
-
-
-def test_range_of_similarities_leaves_each_client_with_itself_out():
-    matrix = np.where(np.eye(20, dtype=bool), 1.0, np.where(np.arange(20) % 2, 0.2, 0.3))
-    drawn = similarity({0: compared([0] * 20, [0] * 20, matrix)}).drawing.matrix
-    assert (drawn.low, drawn.high) == pytest.approx((0.2, 0.3), abs=1e-3)
-
-
-def test_sample_of_clients_is_stated_with_the_figure():
-    shown = compared([0, 1], [0, 1]) | {"compared": np.array(5)}
-    for figure in (similarity({0: shown}), client_map(0, shown, {})):
-        assert "2 of 5 clients, drawn from each cluster by its size." in figure.caption
 
 
 def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers():
@@ -128,49 +107,15 @@ def test_clusters_are_matched_over_all_rounds():
     assert match_colours(rounds, np.array([1, 1, 0, 0])) == {0: 1, 3: 0}
 
 
-def test_memberships_are_ordered_by_true_and_then_by_last_cluster():
-    cluster, true = np.array([[-1, -1, 0, 0, 1], [1, 0, 0, 1, 0]]), np.array([0, 1, 1, 0, 0])
-    figure = memberships(np.array([1, 11]), cluster, true, match_colours(cluster, true))
-    cells, order = figure.drawing.cells, [4, 0, 3, 1, 2]
-    names = {-1: "not assigned", 0: "cluster 0", 1: "cluster 1"}
-    assert [[cells.names[place] for place in row] for row in cells.places] == [
-        [names[k] for k in cluster[:, client]] for client in order
-    ]
-    assert [cells.names[place] for place in cells.side] == [f"true cluster {k}" for k in (0, 0, 0, 1, 1)]
-    assert list(cells.edges) == [0.5, 6, 11.5]
-    assert figure.styles["cluster 0"].colour == figure.styles["true cluster 1"].colour == hex_of(1)
-    assert legend(figure) == ["cluster 0", "cluster 1", "not assigned"]
-
-
 def test_clients_with_a_model_each_have_no_memberships_since_their_numbers_change():
     local = np.array([[-1, 0, 1], [0, 1, 2]])
     assert memberships(np.array([1, 11]), local, np.array([0, 1, 1]), {}) is None
     assert memberships(np.array([1, 11]), np.array([[-1, 0, 1], [0, 1, 1]]), np.array([0, 1, 1]), {}) is not None
 
 
-def test_memberships_of_many_clients_are_a_sample():
-    many = np.arange(2500) % 2
-    figure = memberships(np.array([0]), many[None], np.full(2500, -1), {})
-    assert figure.drawing.cells.places.shape == (500, 1)
-    assert figure.drawing.cells.side is None
-    assert "500 of 2,500 clients" in figure.caption
-    assert figure.drawing.y == "clients"
-
-
 @pytest.mark.parametrize("cluster", [np.zeros((2, 3), int), np.full((2, 3), -1), np.empty((0, 3), int)])
 def test_one_model_for_all_and_nobody_with_a_model_have_no_memberships(cluster: np.ndarray):
     assert memberships(np.arange(len(cluster)), cluster, np.array([0, 1, 1]), {}) is None
-
-
-def test_histogram_counts_each_tested_client_once_in_the_colour_of_its_cluster():
-    values, cluster = np.array([0.25, 0.75, 0.5, 1.0, np.nan]), np.array([0, 0, 1, 1, 1])
-    figure = histogram(values, cluster, {0: 1, 1: 0}, ACCURACY)
-    heights = {figure.styles[bars.name].colour: sum(bars.height) for bars in figure.drawing.bars}
-    assert heights == {hex_of(0): 2, hex_of(1): 2}
-    assert figure.drawing.bars[0].x[0] == 0  # an accuracy is from 0 to 1
-    assert figure.drawing.bars[0].x[-1] + figure.drawing.bars[0].width == pytest.approx(1)
-    assert (figure.drawing.x, figure.drawing.y) == ("test accuracy of a client", "clients")
-    assert "of 4 clients" in figure.alt
 
 
 def test_histogram_of_an_error_has_its_own_range():

@@ -10,36 +10,17 @@ from test_sources import page_of
 
 from lit_cfl.pictures.colours import hex_of
 from lit_cfl.pictures.curves import Means, line_styles, over_rounds
-from lit_cfl.pictures.events import delays_of
 from lit_cfl.pictures.figure import Figure, thin
 from lit_cfl.pictures.panels import stretches
 from lit_cfl.pictures.sample import describe_sample, sample
-from lit_cfl.report.over_rounds import means
 from lit_cfl.report.run_figures import figures_of
 from lit_cfl.report.run_files import read_run
-from lit_cfl.report.sources import read_source
 from lit_cfl.scores import ACCURACY
 
 
 def figure(figures: list[Figure], name: str) -> Figure:
     (found,) = [one for one in figures if one.name == name]
     return found
-
-
-def test_means_and_bands_are_over_the_seeds_that_share_a_round(tmp_path: Path):
-    column = "test/weighted_accuracy"
-    for seed, values in enumerate([(0.25, 0.5, 0.75), (0.75, None, 0.25)]):
-        rows = [metric_row(k + 1, **{column: value}) for k, value in enumerate(values)]
-        made_run(tmp_path / "run" / f"seed-{seed}", rows, seeds=[seed], over=False)
-    (group,) = read_source(tmp_path / "run").groups
-    found = means(group, column)
-    assert (found.rounds, found.mean) == ([1, 3], [0.5, 0.5])
-    assert found.deviation == pytest.approx([0.125**0.5, 0.125**0.5])  # of a sample: n - 1
-    drawn = figure(page_of(tmp_path / "run").figures, "test-weighted_accuracy")
-    (curve,) = drawn.drawing.curves
-    assert curve.low == pytest.approx([0.5 - 0.125**0.5] * 2)
-    assert "bands one standard deviation" in drawn.caption
-    assert [list(row) for row in drawn.values.rows] == [["1", "0.5000 ± 0.3536"], ["3", "0.5000 ± 0.3536"]]
 
 
 def test_counts_and_their_spread_have_one_digit_and_bands_end_at_the_range_of_the_metric():
@@ -108,28 +89,6 @@ def test_a_large_run_shows_500_clients_200_in_a_matrix_and_8_rounds(tmp_path: Pa
     assert "150 of 600 clients" in figure(figures_of(run, "x", ACCURACY, 10), "x-map").caption
 
 
-def test_similarity_is_ordered_by_cluster_and_its_table_has_the_means(tmp_path: Path):
-    run = read_run(made_run(tmp_path / "run", clients=4, snapshots=1))
-    found = figure(figures_of(run, "x", ACCURACY, 1), "x-similarity")
-    assert found.frames == {}
-    assert list(found.drawing.matrix.groups) == ["0", "0", "1", "1"]
-    assert found.drawing.matrix.values[0, 1:].tolist() == [0.5, -0.25, -0.25]
-    assert [list(row) for row in found.values.rows] == [
-        ["cluster 0", "0.500", "-0.250"],
-        ["cluster 1", "-0.250", "0.500"],
-    ]
-    assert "within clusters 0.50, between them -0.25" in found.alt
-
-
-def test_map_says_of_each_client_what_the_table_says(tmp_path: Path):
-    found = figure(page_of(made_run(tmp_path / "run")).figures, "cfl-map")
-    one = next(points for points in found.drawing.points if points.name == "cluster 1")
-    known = {"client": 1, "cluster": 1, "true cluster": 1, "training examples": 11, "accuracy": "0.750"}
-    assert one.notes[0] == known
-    assert list(found.values.head) == list(known)
-    assert list(known.values()) in [list(row) for row in found.values.rows]
-
-
 def test_a_cluster_has_one_colour_in_all_figures_that_of_the_true_cluster_it_matches(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     found = np.array([[1, 0, 1, 0, 1, 0, 1, 0]] * 2)
@@ -142,28 +101,6 @@ def test_a_cluster_has_one_colour_in_all_figures_that_of_the_true_cluster_it_mat
     shown = figures[names.index("cfl-memberships") - 2].styles  # the first of the page
     assert [name for name, style in shown.items() if style.named] == ["cluster 0", "cluster 1"]
     assert [shown[f"true cluster {k}"].colour for k in (0, 1)] == [hex_of(0), hex_of(1)]
-
-
-def test_tree_begins_each_cluster_at_its_parent(tmp_path: Path):
-    found = figure(page_of(made_run(tmp_path / "run")).figures, "cfl-splits")
-    root, child = found.drawing.curves
-    assert (list(root.x), list(root.y)) == ([1, 4], [0, 0])
-    assert (list(child.x), list(child.y)) == ([2, 2, 4], [0, 1, 1])
-    assert found.drawing.y_ticks == {0.0: "0", 1.0: "1"}
-    assert "cluster 1 from cluster 0 in round 2" in found.alt
-
-
-def test_delay_counts_from_a_shift_to_the_next_detection_before_the_next_shift(tmp_path: Path):
-    run = made_run(tmp_path / "run", over=False)
-    add_own_tables(run)
-    found = figure(page_of(run).figures, "cfl-shifts")
-    assert [bars.name for bars in found.drawing.bars] == ["data shifted", "drift detected", "cluster changed"]
-    assert [sum(bars.height) for bars in found.drawing.bars] == [3, 2, 1]
-    ((late,),) = [panel.bars for panel in found.rows[1]]
-    assert (list(late.x), list(late.height)) == ([-0.4, 0.6], [1, 1])
-    assert "0.50 rounds on average; 1 of 3 shifts were not detected" in found.caption
-    moved = [{"round": 2, "client": 7}, {"round": 5, "client": 7}]
-    assert delays_of(moved, [{"round": 6, "client": 7}]) == [None, 1]
 
 
 def test_every_figure_has_a_caption_an_alt_text_and_values(tmp_path: Path):

@@ -16,6 +16,7 @@ from test_report_figures import figure
 
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.curves import limits_of
+from lit_cfl.pictures.events import delays_of
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report import over_rounds, overview
@@ -136,6 +137,11 @@ def test_a_shift_waits_for_its_first_detection_and_all_other_detections_are_coun
     assert panel.x_ticks == {0.0: "0", 3.0: "3"}
     assert panel.x == "rounds from a shift to its detection"
     assert found.caption.endswith(LATE)
+
+
+def test_a_detection_after_the_next_shift_is_not_of_the_one_before():
+    shifts = [{"round": 2, "client": 7}, {"round": 5, "client": 7}]
+    assert delays_of(shifts, [{"round": 6, "client": 7}]) == [None, 1]
 
 
 def test_a_timeline_counts_shifts_detections_and_moves_by_round_up_to_the_last_one(drifting: RunFiles):
@@ -374,6 +380,7 @@ def test_a_map_places_the_clients_of_the_last_snapshot_under_their_numbers(compa
         [8, 1, 0, 18, None],
     ]
     assert [note["client"] for dots in true.points for note in dots.notes] == [8, 3, 5, 9]
+    assert found.drawing.points[0].notes[0] == dict(zip(found.values.head, table(found)[0], strict=True))
     assert found.alt == "Scatter plot of 4 clients in 2 clusters by their similarity in round 7."
     assert "4 of 8 clients" in found.caption
     assert "in round 7)" in found.caption

@@ -1,7 +1,6 @@
 """Files that were changed, cut off or are not ours, and directories that are in use: named, and nothing is lost."""
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -54,15 +53,10 @@ def half(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_second_process_on_a_run_is_refused(tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    path.mkdir()
-    with (path / ".lock").open("w") as lock:
-        lock.write("4711")
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(start(path)) == 2
-    assert f"{path} is in use by process 4711" in capsys.readouterr().err
+@pytest.fixture
+def interrupted(half: Path, tmp_path: Path) -> Path:
+    """A copy of that run, as `run` in the test's folder."""
+    return Path(shutil.copytree(half, tmp_path / "run"))
 
 
 @pytest.mark.long
@@ -144,17 +138,15 @@ def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, ca
         pytest.param(lambda p: on_another_machine(p), "which this machine cannot run", id="plan"),
     ],
 )
-def test_damage_is_named_and_nothing_is_lost(damage, expected: str, whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    (path / "summary.json").unlink()  # as if it had been killed just before the end
-    damage(path)
-    before = {p.name: p.read_bytes() for p in path.iterdir() if p.is_file() and p.name != ".lock"}
-    assert main(resume(path)) == 2
+def test_damage_is_named_and_nothing_is_lost(damage, expected: str, ended: Path, capsys):
+    (ended / "summary.json").unlink()  # as if it had been killed just before the end
+    damage(ended)
+    before = {p.name: p.read_bytes() for p in ended.iterdir() if p.is_file() and p.name != ".lock"}
+    assert main(resume(ended)) == 2
     message = capsys.readouterr().err
     assert expected in message
     assert message.count("\n") == 1
-    assert {p.name: p.read_bytes() for p in path.iterdir() if p.is_file() and p.name != ".lock"} == before
+    assert {p.name: p.read_bytes() for p in ended.iterdir() if p.is_file() and p.name != ".lock"} == before
 
 
 def edit_checkpoint(path: Path, **changes: object) -> None:
@@ -174,16 +166,14 @@ def on_another_machine(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_plan_for_another_machine_is_taken_only_if_asked_for(whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    (path / "summary.json").unlink()
-    on_another_machine(path)
-    assert main(resume(path)) == 2
+def test_plan_for_another_machine_is_taken_only_if_asked_for(ended: Path, whole: Path, capsys):
+    (ended / "summary.json").unlink()
+    on_another_machine(ended)
+    assert main(resume(ended)) == 2
     assert "device cuda:31" in capsys.readouterr().err
-    assert main(resume(path, "--new_plan")) == 0
-    assert yaml.safe_load((path / "config.yaml").read_text())["plan"]["device"] == "cpu"
-    assert same_but_saves(contents(path), contents(whole))
+    assert main(resume(ended, "--new_plan")) == 0
+    assert yaml.safe_load((ended / "config.yaml").read_text())["plan"]["device"] == "cpu"
+    assert same_but_saves(contents(ended), contents(whole))
 
 
 @pytest.mark.long
@@ -211,24 +201,20 @@ def place_of(path: Path, content: bytes) -> int:
 
 
 @pytest.mark.long
-def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    model = torch.load(path / "checkpoint.pt", weights_only=True)["state"]["models"][0]
-    flip(path / "checkpoint.pt", place_of(path / "checkpoint.pt", model[:4].numpy().tobytes()))
-    for command in (resume(path), ["evaluate", str(path)]):
+def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(ended: Path, capsys):
+    model = torch.load(ended / "checkpoint.pt", weights_only=True)["state"]["models"][0]
+    flip(ended / "checkpoint.pt", place_of(ended / "checkpoint.pt", model[:4].numpy().tobytes()))
+    for command in (resume(ended), ["evaluate", str(ended)]):
         assert main(command) == 2
-        assert f"{path}/checkpoint.pt cannot be read: it is truncated, damaged" in capsys.readouterr().err
+        assert f"{ended}/checkpoint.pt cannot be read: it is truncated, damaged" in capsys.readouterr().err
 
 
 @pytest.mark.long
-def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    edit_checkpoint(path, run_id="0a1b2c3d")  # the same to the bit otherwise
-    for command in (resume(path), ["evaluate", str(path)]):
+def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
+    edit_checkpoint(ended, run_id="0a1b2c3d")  # the same to the bit otherwise
+    for command in (resume(ended), ["evaluate", str(ended)]):
         assert main(command) == 2
-        assert f"{path}/checkpoint.pt is of run " in capsys.readouterr().err
+        assert f"{ended}/checkpoint.pt is of run " in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -240,34 +226,29 @@ def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsy
     ),
 )
 def test_damaged_files_of_a_run_that_is_over_are_made_again(
-    names: tuple[str, ...], damage: str, whole: Path, tmp_path: Path
+    names: tuple[str, ...], damage: str, ended: Path, whole: Path
 ):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
     for name in names:
-        hurt(path / name, damage)
-        assert find_changed(path, [name]) == [name]
-    assert sorted(find_changed(path) or []) == sorted(names)
-    assert main(resume(path)) == 0
+        hurt(ended / name, damage)
+        assert find_changed(ended, [name]) == [name]
+    assert sorted(find_changed(ended) or []) == sorted(names)
+    assert main(resume(ended)) == 0
     for name in names:
-        assert name == "summary.json" or (path / name).read_bytes() == (whole / name).read_bytes()  # it has a clock
-    assert same_but_saves(contents(path), contents(whole))
-    assert find_changed(path) == []
+        assert name == "summary.json" or (ended / name).read_bytes() == (whole / name).read_bytes()  # it has a clock
+    assert same_but_saves(contents(ended), contents(whole))
+    assert find_changed(ended) == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("damage", ["flip", "delete"])
-def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(
-    damage: str, half: Path, whole: Path, tmp_path: Path
-):
-    path, names = tmp_path / "run", ("partition.npz", "environment.json")
-    shutil.copytree(half, path)
-    before = [(path / name).read_bytes() for name in names]
+def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(damage: str, interrupted: Path, whole: Path):
+    names = ("partition.npz", "environment.json")
+    before = [(interrupted / name).read_bytes() for name in names]
     for name in names:
-        hurt(path / name, damage)
-    assert main(resume(path)) == 0
-    assert [(path / name).read_bytes() for name in names] == before
-    assert same_but_saves(contents(path), contents(whole))
+        hurt(interrupted / name, damage)
+    assert main(resume(interrupted)) == 0
+    assert [(interrupted / name).read_bytes() for name in names] == before
+    assert same_but_saves(contents(interrupted), contents(whole))
 
 
 @pytest.mark.long
@@ -275,53 +256,43 @@ def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(
     ("name", "damage"),
     [("metrics.csv", "flip"), ("clusters.csv", "delete"), ("snapshots/1.npz", "flip"), ("snapshots/1.npz", "delete")],
 )
-def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(half, path)
-    hurt(path / name, damage)
-    assert main(resume(path)) == 2
+def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, interrupted: Path, capsys):
+    hurt(interrupted / name, damage)
+    assert main(resume(interrupted)) == 2
     message = capsys.readouterr().err
-    assert f"{path}/{name} was changed" in message
+    assert f"{interrupted}/{name} was changed" in message
     assert "remove checkpoint.pt to start again at round 1" in message
 
 
 @pytest.mark.long
-def test_configuration_of_another_run_is_named(half: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(half, path)
-    write_config(path, yaml.safe_load((path / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
-    assert main(resume(path)) == 2
-    assert f"{path}/config.yaml of run 0a1b2c3d" in capsys.readouterr().err
+def test_configuration_of_another_run_is_named(interrupted: Path, capsys):
+    write_config(interrupted, yaml.safe_load((interrupted / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
+    assert main(resume(interrupted)) == 2
+    assert f"{interrupted}/config.yaml of run 0a1b2c3d" in capsys.readouterr().err
 
 
 @pytest.mark.long
-def test_removing_the_checkpoint_starts_again(half: Path, whole: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    shutil.copytree(half, path)
-    hurt(path / "snapshots" / "1.npz", "flip")
-    (path / "checkpoint.pt").unlink()
-    assert main(resume(path)) == 0
-    assert same_but_saves(contents(path), contents(whole))
+def test_removing_the_checkpoint_starts_again(interrupted: Path, whole: Path):
+    hurt(interrupted / "snapshots" / "1.npz", "flip")
+    (interrupted / "checkpoint.pt").unlink()
+    assert main(resume(interrupted)) == 0
+    assert same_but_saves(contents(interrupted), contents(whole))
 
 
 @pytest.mark.long
-def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    flip(path / SUMS, 3)
-    assert find_changed(path) is None
-    assert main(resume(path)) == 0
-    assert find_changed(path) == []
+def test_damaged_digests_are_written_again(ended: Path):
+    flip(ended / SUMS, 3)
+    assert find_changed(ended) is None
+    assert main(resume(ended)) == 0
+    assert find_changed(ended) == []
 
 
 @pytest.mark.long
-def test_digests_of_another_run_are_not_believed(whole: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    names = read_digests(path) or {}
-    write_sums(path, names, "0123abcd")
+def test_digests_of_another_run_are_not_believed(ended: Path):
+    names = read_digests(ended) or {}
+    write_sums(ended, names, "0123abcd")
     assert names
-    assert read_digests(path) is None
+    assert read_digests(ended) is None
 
 
 @pytest.mark.long
@@ -334,16 +305,14 @@ def test_digests_are_those_of_sha256sum(whole: Path):
 
 
 @pytest.mark.long
-def test_every_flipped_bit_of_a_configuration_is_named(half: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(half, path)
-    rng, original = random.Random(3), (path / "config.yaml").read_bytes()
+def test_every_flipped_bit_of_a_configuration_is_named(interrupted: Path, capsys):
+    rng, original = random.Random(3), (interrupted / "config.yaml").read_bytes()
     for _ in range(40):
-        (path / "config.yaml").write_bytes(original)
-        flip(path / "config.yaml", rng.randrange(len(original)), rng.randrange(8))
-        assert main(resume(path)) == 2
+        (interrupted / "config.yaml").write_bytes(original)
+        flip(interrupted / "config.yaml", rng.randrange(len(original)), rng.randrange(8))
+        assert main(resume(interrupted)) == 2
         message = capsys.readouterr().err
-        assert message.startswith(f"lit-cfl: error: {path}/config.yaml ")
+        assert message.startswith(f"lit-cfl: error: {interrupted}/config.yaml ")
         assert message.count("\n") == 1
 
 
@@ -450,15 +419,13 @@ def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, 
 
 
 @pytest.mark.long
-def test_recorded_code_is_the_same_after_a_resume(half: Path, tmp_path: Path, monkeypatch):
-    path = tmp_path / "run"
-    shutil.copytree(half, path)
+def test_recorded_code_is_the_same_after_a_resume(interrupted: Path, half: Path, tmp_path: Path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert main(resume(path)) == 0
-    assert yaml.safe_load((path / "config.yaml").read_text())["code"] == code_of(half)
-    assert json.loads(torch.load(path / "checkpoint.pt", weights_only=True)["config"])["code"] == code_of(half)
+    assert main(resume(interrupted)) == 0
+    assert yaml.safe_load((interrupted / "config.yaml").read_text())["code"] == code_of(half)
+    assert json.loads(torch.load(interrupted / "checkpoint.pt", weights_only=True)["config"])["code"] == code_of(half)
 
 
 def code_of(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from digits_experiment import digits
+from digits_experiment import digits, timeless_rows
 from lanes import thinned
 from torch.optim import SGD
 
@@ -110,10 +110,6 @@ def test_scores_do_not_depend_on_how_many_models_are_held_at_once(monkeypatch: p
         assert torch.equal(getattr(parts.scores["test"], name), getattr(whole.scores["test"], name))
 
 
-def without_clocks(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if "time/" not in k} for row in read_table(path / "metrics.csv")]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
@@ -133,7 +129,7 @@ def test_run_is_resumed_to_the_bit(algorithm: Algorithm, tmp_path: Path):
         run(kept(rounds=4, **options), tmp_path / "run", RunCallbacks(row=leave))
     for name in ("run", "killed"):
         path = run(kept(rounds=4, **options), tmp_path / name, mode="resume").path
-        assert without_clocks(path) == without_clocks(whole)
+        assert timeless_rows(path) == timeless_rows(whole)
         assert (path / "clients.csv").read_bytes() == (whole / "clients.csv").read_bytes()
         states = [Checkpoint(folder).load()["state"]["own_layers"] for folder in (path, whole)]
         assert states[0].keys() == states[1].keys()

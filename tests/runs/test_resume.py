@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,8 +30,9 @@ from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.engines.plan import Plan
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
+from lit_cfl.runs import environment as module
 from lit_cfl.runs.resume import require_agreement, require_same_data
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
@@ -175,10 +177,8 @@ def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, ca
 
 
 @pytest.mark.long
-def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    same = ["run", *OPTIONS, "--rounds", str(ROUNDS), "--resume", str(path)]
+def test_resume_goes_together_with_the_same_configuration_only(ended: Path, capsys):
+    same = ["run", *OPTIONS, "--rounds", str(ROUNDS), "--resume", str(ended)]
     assert main(same) == 0
     assert "FedAvg" in capsys.readouterr().out
     assert main([*same, "--local.epochs", "7", "--algorithm.eta_g", "0.5"]) == 2
@@ -202,13 +202,11 @@ def test_run_recorded_before_an_option_was_there_agrees_with_its_default(tmp_pat
 
 
 @pytest.mark.long
-def test_finished_run_prints_its_table_and_changes_nothing(whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
-    assert main(resume(path)) == 0
+def test_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys):
+    before = {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()}
+    assert main(resume(ended)) == 0
     assert "weighted accuracy" in capsys.readouterr().out
-    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+    assert {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.long
@@ -221,16 +219,16 @@ def test_finished_run_goes_on_with_more_rounds(whole: Path, tmp_path: Path):
 
 
 @pytest.mark.long
-def test_extension_that_is_killed_has_no_files_of_the_earlier_end(whole: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    child = in_child(resume(path, "--rounds", str(ROUNDS + 200)))
-    wait_for(path / "metrics.csv", f"\n{ROUNDS + 1},")
+def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
+    child = in_child(resume(ended, "--rounds", str(ROUNDS + 200)))
+    wait_for(ended / "metrics.csv", f"\n{ROUNDS + 1},")
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
-    assert not {"summary.json", "clients.csv", "memberships.npz", "SHA256SUMS"} & {file.name for file in path.iterdir()}
+    assert not {"summary.json", "clients.csv", "memberships.npz", "SHA256SUMS"} & {
+        file.name for file in ended.iterdir()
+    }
     with pytest.raises(InputError, match=r"has no clients\.csv yet"):
-        _ = load_run(path).clients
+        _ = load_run(ended).clients
 
 
 @pytest.mark.long
@@ -332,3 +330,38 @@ def test_a_run_made_in_python_by_an_earlier_version_is_resumed(tmp_path: Path):
     prepared = experiment.prepare(3)
     recorded = {name: prepared.fingerprint[name] for name in ("partition", "initial model")}
     require_same_data(tmp_path, {"fingerprint": recorded}, prepared)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "key", "now"),
+    [("describe_steps", "chains", "compiled elsewhere"), ("processor_name", "processor", "another processor")],
+)
+def test_resumed_where_sums_round_differently(
+    name: str, key: str, now: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "run"
+    run(digits(rounds=2), path)
+    before = json.loads((path / "environment.json").read_text())
+    monkeypatch.setattr(module, name, lambda: now)
+    with pytest.warns(Notice, match=f"run is resumed with .*{now}, not .*: sums may round differently from here on"):
+        run(digits(rounds=3), path, mode="resume")
+    after = json.loads((path / "environment.json").read_text())
+    assert after.pop("earlier") == [
+        f"after round 2: {'small nets' if key == 'chains' else key} {now}, not {before[key]}"
+    ]
+    assert after == before | {key: now}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        run(digits(rounds=4), path, mode="resume")  # said once
+    assert len(json.loads((path / "environment.json").read_text())["earlier"]) == 1
+
+
+def test_only_what_the_plan_uses_counts(monkeypatch: pytest.MonkeyPatch):
+    now = module.environment()
+    other = now | {"chains": "compiled elsewhere", "gpus": ["a GPU"]}
+    assert module.resumed_environment(other, Plan("loop"), 2) == (other, "")
+    assert module.resumed_environment(other, Plan("chain", "cuda:0"), 2)[1] == "GPUs none, not a GPU"
+    older = now | {"packages": now["packages"] | {"torch": "1.0"}}
+    assert module.resumed_environment(older, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"
+    assert module.resumed_environment({"run_id": "a"}, Plan("chain"), 2) == ({"run_id": "a"}, "")  # 0.2 had neither

@@ -1,19 +1,27 @@
-"""The rows that a run writes, by hand: clients of unequal size, later rounds, numbers that differ from one another."""
+"""The rows that a run writes, what it carries between them, and what others see of tables that grow, by hand."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from lanes import thinned
 from quadratic import ids
 
 from lit_cfl.algorithms.base import Info, Similarity
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation, SplitScores
 from lit_cfl.local_work import LocalCosts
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.rows import client_rows, cluster_rows, costs_row, members, membership_arrays, snapshot, traffic_row
-from lit_cfl.scores import CLASSIFIER
+from lit_cfl.runs.run_totals import RunTotals, is_due
+from lit_cfl.scores import ACCURACY, CLASSIFIER
+from lit_cfl.storage import csv_log
+from lit_cfl.storage.csv_log import CsvLog, latest_rows, read_table
 
 CLIENTS, INDEX = ids(1, 2, 4), ids(0, 0, 2)
 
@@ -98,3 +106,92 @@ def test_a_snapshot_has_found_and_true_clusters_of_the_clients_that_were_compare
     assert (found["clients"].tolist(), found["cluster"].tolist()) == ([4, 1, 0], [3, 0, 0])
     assert found["true_cluster"].tolist() == [0, 1, 1]
     assert found["similarity"].tolist() == compared.matrix.tolist()
+
+
+def moves(*examples: int) -> ShiftLog:
+    """A shift of clients, with the number of examples of each."""
+    nobody = torch.full((len(examples),), -1)
+    return ShiftLog("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
+
+
+def after(*moved: ShiftLog, skipped: int = 0) -> Round:
+    nothing: Any = None  # state and data are not looked at
+    return Round(0, nothing, Info(skipped=skipped), nothing, Traffic(), moved)
+
+
+def test_what_shifted_and_who_was_skipped_is_counted_over_rounds_and_shifts_and_then_anew():
+    totals = RunTotals()
+    totals.count(after(moves(3, 4), moves(5), skipped=2))
+    totals.count(after(moves(10), skipped=1))
+    assert totals.row(shifting=True) == {
+        "clients/skipped": 3,
+        "clusters/silhouette": None,
+        "shift/clients": 4,
+        "shift/examples": 22,
+    }
+    assert totals.row(shifting=False) == {"clients/skipped": 0, "clusters/silhouette": None}
+
+
+def test_a_checkpoint_holds_what_was_carried_then():
+    totals = RunTotals(
+        members=ids(0, 1), memberships={0: ids(0, 1)}, best={"mae": 0.5}, silhouette=0.25, skipped=3, compared=7
+    )
+    content = totals.content()
+    totals.memberships[10] = ids(1, 1)
+    totals.best["mae"] = 0.25
+    totals.count(after(moves(1)))
+    restored = RunTotals.restore(content | {"round": 7})
+    assert list(restored.memberships) == [0]
+    assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == ({"mae": 0.5}, 0.25, 3, 7)
+    assert restored.shifted == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("round", "last", "expected"),
+    [(1, None, True), (8, None, True), (10, 1, False), (11, 1, True), (11, 10, True), (20, 11, False), (26, 11, True)],
+)
+def test_every_stretch_of_rounds_has_its_first_evaluation(round: int, last: int | None, expected: bool):
+    assert is_due(round, last, 10) is expected
+
+
+def grown(path: Path, rows: int) -> CsvLog:
+    table = CsvLog(path, ("round", "who, when"))
+    table.start()
+    table.append({"round": number, "who, when": 'a, "b"'} for number in range(rows))
+    return table
+
+
+def view(**tables: tuple[Path, int]) -> RoundView:
+    nobody = np.empty(0)
+    return RoundView("A", ACCURACY, 3, False, dict, nobody, nobody, nobody, [], (Path(), 0), Path(), None, tables)
+
+
+def test_rows_that_come_later_are_not_seen(tmp_path: Path):
+    table = grown(tmp_path / "odd.csv", 3)
+    seen = view(odd=(table.path, table.size))
+    table.append([{"round": 3}])
+    with table.path.open("ab") as file:
+        file.write(b"4,half a r")
+    assert seen.table("odd") == [{"round": number, "who, when": 'a, "b"'} for number in range(3)]
+    assert view(odd=(table.path, table.size)).table("odd")[-1] == {"round": 3, "who, when": None}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rows", thinned([60_001, 0, 1, 60_007, 60_000, 60_002]))
+def test_of_a_long_table_the_last_whole_rows_are_read(rows: int, tmp_path: Path):
+    table = grown(tmp_path / "odd.csv", rows)
+    found, whole = latest_rows(table.path, table.size), read_table(table.path)
+    assert found == whole[len(whole) - len(found) :]
+    assert len(found) == rows if table.size < 2**20 else len(found) > 50_000
+
+
+def test_of_the_last_bytes_of_a_table_no_half_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(csv_log, "_MIB", 95)  # as many bytes as are read
+    table = CsvLog(tmp_path / "odd.csv", ("round", "what"))
+    table.start()
+    table.append({"round": number, "what": number / 2} for number in range(1000, 1040))  # 11 bytes each
+    assert latest_rows(table.path, table.size) == [{"round": k, "what": k / 2} for k in range(1032, 1040)]
+
+
+def test_table_that_is_not_there_has_no_rows():
+    assert view().table("layers") == []

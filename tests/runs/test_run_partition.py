@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from digits_experiment import timeless_rows
 from hub import fresh_caches, write_images
 from lanes import thinned
 
@@ -17,7 +18,6 @@ from lit_cfl.config.files import valid_anywhere, with_absolute_paths
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.errors import InputError
-from lit_cfl.storage.csv_log import read_table
 
 CONFIG = {
     "data": {"class_path": "Digits", "init_args": {"num_clients": 6}},
@@ -70,10 +70,6 @@ def option(path: Path, name: str) -> Any:
     return yaml.safe_load((path / "config.yaml").read_text())["data"]["init_args"][name]
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if "time/" not in k} for row in read_table(path / "metrics.csv")]
-
-
 def used(path: Path) -> str:
     return partition_hash(load_run(path).data)
 
@@ -102,7 +98,7 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     half = run("half", "--data.partition_file", "first", "--rounds", "1")
     shutil.rmtree(first)
     lit_cfl("run", "--resume", half, "--rounds", "2")
-    assert rows(half) == rows(whole)
+    assert timeless_rows(half) == timeless_rows(whole)
     assert (half / "partition.npz").read_bytes() == (whole / "partition.npz").read_bytes()
     capsys.readouterr()
     lit_cfl("evaluate", half)
@@ -117,7 +113,7 @@ def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_cop
     (half / "checkpoint.pt").unlink()
     shutil.copy(other / "partition.npz", half)
     lit_cfl("run", "--resume", half)
-    assert rows(half) == rows(whole)
+    assert timeless_rows(half) == timeless_rows(whole)
 
 
 @pytest.mark.long
@@ -148,10 +144,10 @@ def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, mon
     monkeypatch.chdir(tmp_path / "there")
     fresh_caches(tmp_path / "there", monkeypatch)  # that of `datasets` would know the folder by its name alone
     lit_cfl("run", "--resume", "../here/half", "--rounds", "2")
-    assert rows(half) == rows(whole)
+    assert timeless_rows(half) == timeless_rows(whole)
     assert used(half) == used(whole)
     lit_cfl("run", "--config", half / "config.yaml", "--run_dir", "again")
-    assert rows(Path("again")) == rows(whole)
+    assert timeless_rows(Path("again")) == timeless_rows(whole)
 
 
 @pytest.mark.long
@@ -161,7 +157,7 @@ def test_run_goes_on_in_its_own_folder_with_the_file_that_it_began_with():
     half = run("half", "--data.partition_file", "first", "--rounds", "1", data=MNIST)
     shutil.rmtree(first)
     lit_cfl("run", "--resume", half, "--config", "own.yaml", "--data.partition_file", "first", "--rounds", "2")
-    assert len(rows(half)) == 2
+    assert len(timeless_rows(half)) == 2
 
 
 @pytest.mark.long

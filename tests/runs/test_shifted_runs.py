@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from digits_experiment import timeless_rows
 from shift_cases import data_at
 
 from lit_cfl import Experiment, load_run
@@ -141,10 +142,6 @@ def test_agreement_leaves_out_clients_whose_cluster_is_unknown(tmp_path: Path):
     assert metrics[-1]["clusters/ari"] is None
 
 
-def without_clocks(path: Path) -> list[dict[str, object]]:
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("shift", [ALL, PART, (SwapAll(0.6, participants="warm"),)], ids=["all", "part", "warm"])
 def test_resumed_run_is_the_whole_one(shift: tuple[Shift, ...], tmp_path: Path):
@@ -152,7 +149,7 @@ def test_resumed_run_is_the_whole_one(shift: tuple[Shift, ...], tmp_path: Path):
     run(shifting(shift, data=data), tmp_path / "whole")
     run(shifting(shift, data=data, rounds=2), tmp_path / "resumed")
     run(shifting(shift, data=data), tmp_path / "resumed", mode="resume")
-    assert without_clocks(tmp_path / "resumed") == without_clocks(tmp_path / "whole")
+    assert timeless_rows(tmp_path / "resumed") == timeless_rows(tmp_path / "whole")
     for name in ("shift.csv", "clients.csv", "clusters.csv"):
         assert (tmp_path / "resumed" / name).read_text() == (tmp_path / "whole" / name).read_text(), name
     assert (tmp_path / "whole" / "shift.csv").read_text().count("\n") > 1

@@ -21,31 +21,28 @@ def stops_at(rule: StopRule, rows: list[dict[str, float | None]]) -> int | None:
     return next((n for n in range(len(rows) + 1) if rule.reason(rows[:n], seconds=0)), None)
 
 
-def test_rule_without_conditions_never_stops():
-    assert StopRule().reason(history(0.9, 0.1, 0.1, 0.1), seconds=1e9) is None
+LOSS, TRAINING = "val/loss", "train/loss"
 
 
-def test_patience_counts_evaluations_since_the_best():
-    assert stops_at(StopRule(patience=2), history(0.5, 0.6, 0.55, 0.59, 0.7)) == 4
-
-
-def test_better_value_starts_patience_anew():
-    assert stops_at(StopRule(patience=2), history(0.5, 0.4, 0.6, 0.5, 0.7, 0.6, 0.6)) == 7
-
-
-def test_equal_value_is_not_better():
-    assert stops_at(StopRule(patience=2), history(0.6, 0.6, 0.6)) == 3
-
-
-def test_patience_of_one_stops_at_the_first_step_back():
-    assert stops_at(StopRule(patience=1), history(0.5, 0.6, 0.5)) == 3
-
-
-def test_lower_is_better_for_a_loss():
-    rule = StopRule("val/loss", patience=2)
-    assert stops_at(rule, history(3.0, 2.0, 1.0, metric="val/loss")) is None
-    assert stops_at(rule, history(1.0, 2.0, 3.0, metric="val/loss")) == 3
-    assert stops_at(StopRule("train/loss", patience=1), history(1.0, 2.0, metric="train/loss")) == 2
+@pytest.mark.parametrize(
+    ("rule", "values", "rows"),
+    [
+        pytest.param(StopRule(), (0.9, 0.1, 0.1, 0.1), None, id="no condition"),
+        pytest.param(StopRule(patience=2), (0.5, 0.6, 0.55, 0.59, 0.7), 4, id="evaluations since the best"),
+        pytest.param(StopRule(patience=2), (0.5, 0.4, 0.6, 0.5, 0.7, 0.6, 0.6), 7, id="a better one starts again"),
+        pytest.param(StopRule(patience=2), (0.6, 0.6, 0.6), 3, id="an equal one is not better"),
+        pytest.param(StopRule(patience=1), (0.5, 0.6, 0.5), 3, id="the first step back"),
+        pytest.param(StopRule(patience=2), (0.6, None, None, 0.5, None, 0.5), 6, id="rounds without it do not count"),
+        pytest.param(StopRule(LOSS, patience=2), (3.0, 2.0, 1.0), None, id="a loss that falls"),
+        pytest.param(StopRule(LOSS, patience=2), (1.0, 2.0, 3.0), 3, id="a loss that rises"),
+        pytest.param(StopRule(TRAINING, patience=1), (1.0, 2.0), 2, id="the training loss"),
+        pytest.param(StopRule(target=0.8), (0.7, 0.79, 0.8), 3, id="a target"),
+        pytest.param(StopRule(LOSS, target=0.5), (0.9, 0.6, 0.4), 3, id="a loss's target, from above"),
+        pytest.param(StopRule(TRAINING, target=0.0), (0.1, 0.0), 2, id="a target of 0"),
+    ],
+)
+def test_rule_stops_after_as_many_rows(rule: StopRule, values: tuple[float | None, ...], rows: int | None):
+    assert stops_at(rule, history(*values, metric=rule.metric or ACCURACY)) == rows
 
 
 def test_a_score_is_followed_in_its_own_direction():
@@ -66,11 +63,6 @@ def test_the_metric_of_another_task_is_refused_with_those_there_are():
         StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
 
 
-def test_rounds_without_the_metric_are_not_counted():
-    rows = history(0.6, None, None, 0.5, None, 0.5)
-    assert stops_at(StopRule(patience=2), rows) == 6
-
-
 def test_a_metric_that_the_run_does_not_report_is_refused():
     with pytest.raises(InputError, match="'val/global_accuracy', which this algorithm and data do not report"):
         StopRule("val/global_accuracy", patience=2).reason([{"val/loss": 0.5, "val/global_accuracy": None}], 0)
@@ -86,14 +78,6 @@ def test_rounds_in_which_nobody_was_scored_or_trained_are_waited_for():
     assert stops_at(StopRule("train/loss", target=0.5), rows) == 2
 
 
-def test_target_stops_once_it_is_reached():
-    assert stops_at(StopRule(target=0.8), history(0.7, 0.79, 0.8)) == 3
-
-
-def test_target_of_a_loss_is_reached_from_above():
-    assert stops_at(StopRule("val/loss", target=0.5), history(0.9, 0.6, 0.4, metric="val/loss")) == 3
-
-
 @pytest.mark.parametrize("metric", [None, "val/mean_accuracy", "val/global_accuracy"])
 @pytest.mark.parametrize("target", [90.0, 0.0, -1.0])
 def test_a_target_that_no_accuracy_reaches_is_refused(metric: str | None, target: float):
@@ -107,14 +91,11 @@ def test_a_spread_a_loss_and_an_error_have_other_targets():
     assert StopRule(target=90.0).metric_of((Score("mae", higher_is_better=False),)) == "val/weighted_mae"
 
 
-def test_target_of_zero_is_a_target():
-    assert stops_at(StopRule("train/loss", target=0.0), history(0.1, 0.0, metric="train/loss")) == 2
-
-
 def test_time_is_up_after_the_minutes():
     rule = StopRule(max_minutes=1.5)
     assert rule.reason(history(0.5), seconds=89.9) is None
     assert rule.reason(history(0.5), seconds=90.0) == "1.5 minutes have passed"
+    assert StopRule().reason(history(0.5), seconds=1e9) is None
 
 
 def test_reason_says_what_happened():

@@ -1,26 +1,34 @@
-"""Trackers: which mode W&B takes, loggers that fail, and what is told of a run."""
+"""Trackers: which mode W&B takes and when it is loaded, its models, loggers that fail, and what is told of a run."""
 
 import re
 import shutil
-import struct
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import Event, current_thread
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from digits_experiment import digits
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from tensorboardX.proto.event_pb2 import Event
+from lightning.pytorch.loggers import CSVLogger
+from quadratic import ids
+from ragged import SGD
+from torch import Tensor, nn
 
-from lit_cfl.algorithms import FedAvg
+from lit_cfl.algorithms import Assignment, FedAvg
 from lit_cfl.cli.main import main
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tasks import Classification
+from lit_cfl.tracking import service
+from lit_cfl.tracking.artifacts import cluster_models
 from lit_cfl.tracking.offline import last_kept_round, mark_complete, set_offline_aside, sync_line
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.trackers import Trackers
@@ -82,20 +90,6 @@ def test_logger_whose_package_is_missing_is_refused_before_anything_is_trained(t
     assert not (tmp_path / "run").exists()
 
 
-def test_tensorboard_gets_every_figure_of_metrics_csv(tmp_path: Path):
-    run(digits(tracking=Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb")])), tmp_path / "run")
-    (path,) = (tmp_path / "tb").rglob("events.*")
-    found: dict[int, dict[str, float]] = {}
-    for event in events(path.read_bytes()):
-        for value in event.summary.value:
-            found.setdefault(event.step, {})[value.tag] = value.simple_value
-    rows = read_table(tmp_path / "run" / "metrics.csv")
-    assert len(rows) == 3
-    for row in rows:
-        own = {name: value for name, value in row.items() if value is not None}
-        assert {name: found[row["round"]].get(name) for name in own} == pytest.approx(own, rel=1e-6)
-
-
 @pytest.mark.long
 def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
@@ -104,16 +98,6 @@ def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--config", "quickstart", "--config", "tracking.yaml", "--tiny", "--run_dir", "run"]) == 0
     assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2  # the baseline has its own
-
-
-def events(data: bytes) -> list[Event]:
-    """Entries of a TensorBoard file: length, its checksum, content, its checksum."""
-    found, at = [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        found.append(Event.FromString(data[at + 12 : at + 12 + length]))
-        at += 12 + length + 4
-    return found
 
 
 @dataclass(frozen=True)
@@ -225,3 +209,76 @@ def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
     assert sum(histogram.histogram) == 4
     assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
     assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # an accuracy, whatever its values
+
+
+class Tied(nn.Module):
+    """A frozen layer, and a trained one that has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(64, 100).requires_grad_(False)
+        self.head = nn.Linear(100, 10)
+        self.same = self.head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.same(self.base(inputs.flatten(1)).relu())
+
+
+@dataclass(frozen=True)
+class Served:
+    assignment: Assignment
+
+    def serve(self, state, clients):
+        return self.assignment
+
+
+def test_each_used_cluster_has_its_weights_and_all_share_what_is_frozen(tmp_path: Path):
+    engine = Engine(lambda: Classification(Tied(), SGD), Plan("loop", "cpu"), 0)
+    rows = torch.stack([engine.initial(number) for number in range(4)])
+    served = Served(Assignment(rows[:3], ids(2, -1, 0, 2), {"global": rows[3]}))
+    models = cluster_models(served, None, engine, ids(0, 1, 2, 3))
+    assert list(models) == ["0", "2", "global"]
+    for name, row in (("0", rows[0]), ("2", rows[2]), ("global", rows[3])):
+        state = models[name]
+        weight, bias = row[:1000].view(10, 100), row[1000:]
+        for layer in ("net.head", "net.same"):
+            assert torch.equal(state[f"{layer}.weight"], weight)
+            assert torch.equal(state[f"{layer}.bias"], bias)
+        assert torch.equal(state["net.base.weight"], engine.template.state_dict()["net.base.weight"])
+    assert len({state["net.base.weight"].data_ptr() for state in models.values()}) == 1
+    torch.save(models, tmp_path / "models.pt")
+    assert (tmp_path / "models.pt").stat().st_size < 2 * 6500 * 4  # one frozen layer, three heads
+
+
+def test_where_nobody_has_a_model_there_is_nothing_to_keep():
+    engine = Engine(lambda: Classification(Tied(), SGD), Plan("loop", "cpu"), 0)
+    nobody = Served(Assignment(engine.initial(0)[None], ids(-1, -1)))
+    assert cluster_models(nobody, None, engine, ids(0, 1)) == {}
+
+
+@pytest.mark.parametrize(("mode", "times"), [("disabled", 0), (None, 1), ("offline", 1), ("online", 1)])
+def test_it_is_loaded_in_a_thread_if_it_is_asked_for(mode: str | None, times: int, monkeypatch: pytest.MonkeyPatch):
+    begun, loaded = Event(), []
+
+    def load() -> str:
+        begun.wait(10)
+        loaded.append(current_thread().name)
+        return "offline"
+
+    monkeypatch.setattr(service, "read_wandb_mode", load)
+    service.load_early(lambda: mode)
+    assert loaded == []  # nobody waits
+    begun.set()
+    service.wait_until_loaded()
+    assert loaded == ["wandb"] * times
+
+
+def test_an_error_there_is_left_to_whoever_needs_it(monkeypatch: pytest.MonkeyPatch):
+    def fail() -> str:
+        raise InputError("no such mode")
+
+    service.load_early(fail)
+    monkeypatch.setattr(service, "read_wandb_mode", fail)
+    service.load_early(lambda: "offline")
+    service.wait_until_loaded()
+    service.wait_until_loaded()  # there is nothing to wait for

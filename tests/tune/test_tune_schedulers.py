@@ -138,6 +138,7 @@ def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, ca
         (ETA, {"scheduler": {"init_args": {"reduction_factor": 0.5}}}, "Reduction Factor"),
         (ETA, {"scheduler": {"init_args": {"grace_period": 3}}}, "grace_period is 3.*clusters only in round 4; give 4"),
         (ETA, {"searcher": "own.TPESampler"}, "'own.TPESampler' cannot be used"),
+        (ETA, {"searcher": "TPESampl"}, r"searcher 'TPESampl' cannot be used \(did you mean TPESampler\?\)"),
         (ETA, {"searcher": "OptunaSearch"}, "'OptunaSearch' cannot be used.*TPESampler"),
         (GRID, {"searcher": "TPESampler"}, "a grid draws its own values"),
         (

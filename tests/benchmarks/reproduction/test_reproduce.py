@@ -409,12 +409,6 @@ def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
     assert list(judged.found) == ["default", "longer"]
 
 
-@pytest.mark.usefixtures("tiny")
-def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str]):
-    assert main(["t", "--seeds", "7"]) == 2
-    assert "--seeds 7 is not a seed of this table; its seeds: (1, 2)" in capsys.readouterr().err
-
-
 @pytest.mark.full
 def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: Path):
     write_rows(tmp_path / "numbers.csv", numbers.COLUMNS, numbers.compute_numbers(COMMITTED), digits=3)

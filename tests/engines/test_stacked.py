@@ -1,0 +1,278 @@
+"""Stacks of clients: products against PyTorch's own layers, the schedule of their lanes, and the memory of a lane."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ragged import SHAPE, fitted, ragged_data, task
+from test_on_gpu import NETS
+from torch import Tensor, nn
+from torch.autograd.profiler import profile
+from torch.func import grad, vmap
+from torch.nn.functional import conv2d, linear
+from torch.optim import SGD, Adam
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.dropout import replace_dropout
+from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.stacked import way as stack_way
+from lit_cfl.engines.stacked.lane_memory import make_work
+from lit_cfl.engines.stacked.lane_schedule import (
+    busy_lanes,
+    schedule_by_cost,
+    schedule_lanes,
+    width_for,
+    widths_of,
+)
+from lit_cfl.engines.stacked.lane_steps import Lanes
+from lit_cfl.engines.stacked.products import StackedProducts
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.nets import MCLR
+
+CASES = {
+    "plain": {"padding": 1},
+    "strides and paddings of both axes": {"stride": (2, 3), "padding": (0, 2)},
+    "same": {"padding": "same"},
+    "dilated": {"dilation": 2},
+    "in groups": {"groups": 2},
+}
+
+
+def slopes(images: Tensor, kernels: Tensor, bias: Tensor, **options: object) -> list[Tensor]:
+    found = conv2d(images, kernels, bias, **options)  # type: ignore[arg-type]  # options by name
+    weights = torch.arange(found.numel(), dtype=found.dtype).view(found.shape).sin()
+    return [found.detach(), *torch.autograd.grad((found * weights).sum(), (images, kernels, bias))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_gradients_are_those_of_conv2d(case: str):
+    rng = torch.Generator().manual_seed(0)
+    channels = 2 if case == "in groups" else 4
+    images = torch.randn(3, 4, 9, 8, generator=rng, dtype=torch.float64, requires_grad=True)
+    kernels = torch.randn(6, channels, 3, 2, generator=rng, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(6, generator=rng, dtype=torch.float64, requires_grad=True)
+    expected = slopes(images, kernels, bias, **CASES[case])
+    with StackedProducts():
+        found = slopes(images, kernels, bias, **CASES[case])
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+class Pooled(nn.Conv2d):
+    """Calls `conv2d` in a forward of its own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).amax((2, 3))
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+def test_a_stack_computes_products_in_place_of_convolutions():
+    layer, images = Pooled(1, 2, 3), torch.randn(5, 4, 1, 6, 6)
+    with Operations() as before:
+        expected = vmap(layer)(images)
+    with Operations() as after, StackedProducts():
+        found = vmap(layer)(images)
+    with Operations() as many, StackedProducts():
+        vmap(layer)(images.repeat(1, 5, 1, 1, 1))  # 20 images a client
+    assert ["convolution" in one.names for one in (before, after, many)] == [True, False, True]
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (2, 3, 7)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_outputs_and_gradients_are_those_of_linear(shape: tuple[int, ...], has_bias: bool):
+    rng = torch.Generator().manual_seed(0)
+    sizes = (shape, (4, 7), *([(4,)] if has_bias else []))
+    given = [torch.randn(size, generator=rng, dtype=torch.float64, requires_grad=True) for size in sizes]
+
+    def outputs_and_slopes() -> list[Tensor]:
+        found = linear(*given)
+        weights = torch.arange(found.numel(), dtype=found.dtype).view(found.shape).sin()
+        return [found.detach(), *torch.autograd.grad((found * weights).sum(), given)]
+
+    expected = outputs_and_slopes()
+    with StackedProducts():
+        found = outputs_and_slopes()
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_stacks_gradients_of_linear_layers_lie_in_memory_as_their_weights_do():
+    weights, inputs = torch.randn(3, 4, 7), torch.randn(3, 5, 7)
+
+    def total(weights: Tensor) -> Tensor:
+        return vmap(linear)(inputs, weights).square().sum()
+
+    with StackedProducts():
+        assert grad(total)(weights).is_contiguous()
+    assert not grad(total)(weights).is_contiguous()  # else PyTorch's own would do
+
+
+JOBS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+@settings(deadline=None, derandomize=True)
+@given(JOBS, st.integers(1, 8))
+def test_every_job_sits_alone_and_as_long_as_it_needs(calls: list[int], lanes: int):
+    lane_slots = schedule_lanes(torch.tensor(calls), lanes)
+    assert sorted(lane_slot.fit for lane_slot in lane_slots) == list(range(len(calls)))
+    assert all(lane_slot.stop - lane_slot.start == calls[lane_slot.fit] for lane_slot in lane_slots)
+    taken = [(lane_slot.lane, call) for lane_slot in lane_slots for call in range(lane_slot.start, lane_slot.stop)]
+    assert len(set(taken)) == len(taken) == sum(calls)
+    assert {lane for lane, _ in taken} <= set(range(lanes))
+
+
+@settings(deadline=None, derandomize=True)
+@given(JOBS, st.integers(1, 8))
+def test_lanes_have_no_gaps_and_the_first_is_busy_longest(calls: list[int], lanes: int):
+    lane_slots = schedule_lanes(torch.tensor(calls), lanes)
+    busy = busy_lanes(lane_slots)
+    assert sum(busy) == sum(calls)  # no gaps
+    assert busy == sorted(busy, reverse=True)
+    assert len(busy) <= sum(calls) / lanes + max(calls)  # Graham's bound
+
+
+def test_longest_job_comes_first():
+    lane_slots = {
+        lane_slot.fit: (lane_slot.lane, lane_slot.start) for lane_slot in schedule_lanes(torch.tensor([2, 5, 3, 1]), 2)
+    }
+    assert lane_slots == {1: (1, 0), 2: (0, 0), 0: (0, 3), 3: (0, 5)} or lane_slots[1][1] == lane_slots[2][1] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
+    rng = np.random.default_rng(seed)
+    sizes = 10 + rng.lognormal(3, 1.2, 20).astype(int)  # like MNIST-1000: tens, some of many hundreds
+    steps = torch.from_numpy(10 * -(-sizes // 10))
+    busy = busy_lanes(schedule_lanes(-(-steps // 5), 4))
+    computed = sum(5 * (4 if lanes > 1 else 1) for lanes in busy)
+    assert int(steps.sum()) <= computed
+    assert 1 - int(steps.sum()) / computed < 0.2
+
+
+@pytest.mark.parametrize("cohort", [20, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_wide_stacks_of_a_gpu_cost_little_more_than_the_work_itself(seed: int, cohort: int):
+    sizes = 10 + np.random.default_rng(seed).lognormal(3, 1.2, cohort).astype(int)
+    steps = torch.from_numpy(10 * -(-sizes // 10))
+    lanes = -(-cohort // 8) * 8
+    widths = widths_of(lanes, -(-lanes // 27))
+    assert len(widths) == 4
+    calls, computed = [], []
+    for call_cost in (0.0, 5.0, 1000.0):  # of a large model, a medium one and a small one
+        lane_slots = schedule_by_cost(steps, widths, call_cost)
+        busy = busy_lanes(lane_slots)
+        calls.append(len(busy))
+        computed.append(sum(width_for(lanes, widths) for lanes in busy))
+        least = max(int(steps.max()), int(steps.sum()) / lanes)  # calls that any schedule needs
+        assert call_cost * len(busy) + computed[-1] < 1.25 * (call_cost * least + int(steps.sum()))
+    assert calls == sorted(calls, reverse=True)
+    assert computed == sorted(computed)
+    assert calls[-1] == int(steps.max())  # as in the widest stack
+
+
+@pytest.mark.parametrize(
+    ("lanes", "narrow", "widths"),
+    [(24, 1, [24, 8, 3, 1]), (161, 6, [161, 54, 18, 6]), (4, 2, [4, 3, 2]), (1, 1, [1])],
+)
+def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
+    assert widths_of(lanes, narrow) == widths
+
+
+def test_clients_of_equal_steps_all_train_at_once():
+    steps, widths = torch.full((20,), 60), [24, 12, 5]
+    assert {lane_slot.start for lane_slot in schedule_by_cost(steps, widths, 5.0)} == {0}
+    lane_slots = schedule_by_cost(steps, widths, 0.5)  # 24 lanes would waste a sixth: 60 * 24.5 > 240 * 5.5
+    assert max(lane_slot.lane for lane_slot in lane_slots) == 4
+    lane_slots = schedule_by_cost(steps, widths, float("inf"))
+    assert {lane_slot.start for lane_slot in lane_slots} == {0}
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.3])
+def test_stack_of_many_widths_gives_the_same_rows(prox: float, monkeypatch: pytest.MonkeyPatch):
+    make = task(lambda: MCLR(SHAPE, 10))
+    expected, _ = fitted(make, Plan("loop"), prox=prox)
+    monkeypatch.setattr(stack_way, "width_for", lambda busy, _: width_for(busy, [8, 4, 2, 1]))
+    found, _ = fitted(make, Plan("stack", lanes=8), prox=prox)
+    assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
+    assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)
+
+
+MOMENTUM = partial(SGD, momentum=0.9)
+
+
+PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # of the linear net, numbers
+
+
+def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
+    traits = TaskTraits.of(replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))()), ragged_data())
+    return StackWay.client_bytes(traits, precision, batch_size)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "models"),
+    [
+        (SGD, 4 + 3),  # lane, its copy, centre, trained model; in a step: gradient, its distance, what both add up to
+        (MOMENTUM, 6 + 3),  # one number more for each parameter: in the lane, and in its copy
+        (Adam, 8 + 3),
+    ],
+)
+def test_linear_net_takes_as_many_models_as_are_counted_by_hand(optimizer: type, models: int):
+    assert SHAPE == [1, 8, 8]
+    for size in (10, 20):
+        counted = 4 * (models * PARAMETERS + size * INPUT)  # and the batch
+        assert estimated("linear", optimizer, size) == pytest.approx(counted, rel=0.02)
+
+
+@pytest.mark.long
+def test_double_precision_takes_twice_the_memory():
+    assert 1.9 < estimated("cnn", precision="64-true") / estimated("cnn") <= 2  # positions in a pool stay int64
+    assert estimated("cnn", precision="tf32") == estimated("cnn")
+    assert estimated("cnn", precision="bf16-true") < 0.6 * estimated("cnn")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("net", "optimizer"), [(net, (SGD, Adam)[k % 2]) for k, net in enumerate(NETS)])
+def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
+    """Records six lanes, where the estimate takes two."""
+    loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
+    assert isinstance(loop, StackWay)
+    slots, width = loop.layout.slots, 6
+    rows = tuple(torch.rand(width, *slot.shape) for slot in slots)
+    lanes = Lanes(rows, loop._optimizer.start(rows[: sum(not slot.is_buffer for slot in slots)]))
+    work = make_work(lanes, ragged_data().examples.batch(torch.tensor([0])), 10)
+    with torch.no_grad():
+        loop._steps(lanes, work)  # once, for what is made once
+        work.at.zero_()
+        with profile(profile_memory=True) as recorded:
+            loop._steps(lanes, work)
+    events = [event for event in recorded.kineto_results.events() if event.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    held = 2 * sum(tensor.nbytes for tensor in lanes.tensors) + 2 * width * 4 * loop.layout.num_columns
+    assert estimated(net, optimizer) == pytest.approx((most + held) / width, rel=0.02)
+
+
+def test_what_fake_tensors_cannot_take_counts_as_its_model(monkeypatch: pytest.MonkeyPatch):
+    traits = TaskTraits.of(task(NETS["linear"])(), ragged_data())
+    monkeypatch.setattr(stack_way, "lane_bytes", lambda *_: 1 / 0)
+    assert StackWay.client_bytes(traits, "64-true", 10) == 8 * PARAMETERS
