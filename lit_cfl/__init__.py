@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from lit_cfl.reproducible_products import ask_for_reproducible_products
+
 if TYPE_CHECKING:
     from lit_cfl.compare.from_python import compare as compare
     from lit_cfl.compare.run_many import run_many as run_many
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
+ask_for_reproducible_products()  # before the first product, wherever a process starts
 _HOMES = {
     "Experiment": "lit_cfl.experiment",
     "load_experiment": "lit_cfl.config.variants",

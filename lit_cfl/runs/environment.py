@@ -1,5 +1,6 @@
 """`environment.json`: versions and hardware of a run, and what has changed where it was resumed."""
 
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import torch
 
 from lit_cfl.engines.library import describe_steps
 from lit_cfl.engines.plan import Plan
+from lit_cfl.reproducible_products import SETTING
 
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
@@ -26,6 +28,7 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "processor": processor_name(),
         "chains": describe_steps(),
+        SETTING: os.environ.get(SETTING, ""),
         "gpus": gpus,
         "packages": {package: _version_of(package) for package in _PACKAGES},
     }
@@ -46,7 +49,7 @@ def resumed_environment(before: Mapping[str, Any], plan: Plan, rounds: int) -> t
     from lit_cfl.engines.ways import get_way  # imports Lightning
 
     now = environment()
-    parts = {"processor": "processor"} if plan.device == "cpu" else {"GPUs": "gpus"}
+    parts = {"processor": "processor", SETTING: SETTING} if plan.device == "cpu" else {"GPUs": "gpus"}
     if get_way(plan.engine).uses_compiled_steps and plan.device == "cpu":
         parts["small nets"] = "chains"
     changed = [
@@ -64,7 +67,7 @@ def resumed_environment(before: Mapping[str, Any], plan: Plan, rounds: int) -> t
 
 
 def _in_words(value: Any) -> str:
-    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value) or "unset"
 
 
 def processor_name() -> str:

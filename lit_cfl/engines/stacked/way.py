@@ -23,6 +23,7 @@ from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
+_FEWEST_PLACES = 16  # of a full batch: products of fewer rows add in another order on some processors
 _CALL_PARAMETERS = 8e6  # parameters of a model; a GPU updates them in the time of launching a step: an estimate
 
 
@@ -95,13 +96,14 @@ class StackWay(TrainingWay):
         """Returns the number of lanes of the stack, and the number of places in a mini-batch.
 
         Both follow from the run's batch size if all mini-batches of this fit have at most that size. Larger ones, such
-        as full ones, get the next power of two, and fewer lanes: a step has at most the examples of a gradients' stack.
+        as full ones, get the next power of two from 16 on, and fewer lanes: a step has at most the examples of a
+        gradients' stack.
         """
         size, widest = self.local.batch_size, int(work.batches.counts.max())
         usual = 0 if size == "full" else 2 * size - 1 if self.local.last_batch == "join" else size
         if widest <= usual:
             return self.plan.lanes, usual
-        width = _power_of_two(widest)
+        width = max(_FEWEST_PLACES, _power_of_two(widest))
         return max(1, min(self.plan.lanes, STACK_EXAMPLES // width)), width
 
     def _run(

@@ -1,0 +1,30 @@
+"""Checks that PyTorch's products of matrices on a CPU depend on the numbers alone; see `reproducible_products`."""
+
+import warnings
+
+import torch
+
+from lit_cfl.errors import Notice
+from lit_cfl.reproducible_products import SETTING, STRICT
+
+_PLACES = 16  # numbers: a line of the processor's cache in float32
+
+
+def warn_of_irreproducible_products() -> None:
+    """Warns if products depend on a matrix's place in memory: MKL had started before, or its variable asks for that."""
+    if not all(_adds_in_one_order(dtype) for dtype in (torch.float32, torch.float64)):
+        warnings.warn(
+            "products of matrices depend on their place in memory on this processor, so that the last bits of a "
+            f"client's model depend on the other clients; set {SETTING}={STRICT} before Python starts",
+            Notice,
+            stacklevel=2,
+        )
+
+
+def _adds_in_one_order(dtype: torch.dtype) -> bool:
+    """Returns whether a product has the same bits wherever its result lies."""
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, dtype=dtype, generator=rng) for shape in ((1, 10, 64), (1, 64, 8)))
+    room = torch.empty(_PLACES - 1 + 10 * 8, dtype=dtype)
+    found = [torch.bmm(a, b, out=room[place : place + 10 * 8].view(1, 10, 8)).clone() for place in range(_PLACES)]
+    return all(torch.equal(found[0], other) for other in found[1:])
