@@ -48,7 +48,8 @@ class ArrayData(PooledDataModule):
         source: File or folder that replaces x, y, client and cluster.
         columns: Names of the columns y, client and cluster in a .csv table that names them differently, such as `{y:
             label, client: user}`.
-        num_labels: Size of the label space; null = the largest label + 1.
+        num_labels: Size of the label space; 0 = labels are numbers to predict, also if they are integers; null = the
+            largest label + 1, or 0 if labels are floats.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
             are token ids if the net has an embedding.
         scale: Factor on the inputs, above 0; null = 1/255 for uint8, otherwise 1.
@@ -82,8 +83,11 @@ class ArrayData(PooledDataModule):
     ) -> None:
         if not isinstance(partition, Partition | None):
             raise InputError(f"partition is {partition!r}; give a Partition, such as IID(num_clients=10), or None")
-        if num_labels is not None and num_labels < 1:
-            raise InputError(f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1")
+        if num_labels is not None and num_labels < 0:
+            raise InputError(
+                f"num_labels is {num_labels}; give 1 or more, 0 for numbers to predict, or null for the largest label "
+                "+ 1"
+            )
         if vocabulary is not None and vocabulary < 1:
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
         super().__init__(_WithGivenClusters(partition, test, skew_kind), skew, **options)
@@ -202,9 +206,12 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
             f"[{count}, L]"
         )
     column = scalars(y, "y")
-    if column.dtype.kind == "f":
+    if num_labels == 0 and column.dtype.kind not in "iufb":
+        raise InputError(f"y holds {str(column[0])!r} and num_labels is 0, for numbers to predict; give numbers")
+    if column.dtype.kind == "f" or num_labels == 0:
+        column = column.astype(np.float32) if column.dtype.kind != "f" else column
         numbers = torch.from_numpy(_numbers("y", column))
-        if num_labels is not None:
+        if num_labels:
             raise InputError(
                 f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
             )
@@ -216,7 +223,8 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
     wrong = (labels < 0) | (labels >= most)
     if wrong.any():
         row = int(wrong.argmax())
-        remedy = "relabel them" if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
+        numbers_too = "relabel them, or set num_labels to 0 if they are numbers to predict"
+        remedy = numbers_too if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
         raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
     size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
     return torch.from_numpy(labels), size, pad_names(names, size)

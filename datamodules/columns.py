@@ -98,13 +98,13 @@ def label_space(labels: np.ndarray, what: str) -> int:
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "
             "output for each number from 0; number them, y = np.unique(y, return_inverse=True)[1], give them as "
-            "strings, or set num_labels"
+            "strings, or set num_labels (0 for numbers to predict)"
         )
     if len(known) < size:
         missing = np.setdiff1d(np.arange(size), known).tolist()
         warnings.warn(
             f"{what}: of the labels 0 to {size - 1}, for each of which a net has an output, {join_ids(missing)} never "
-            "occur; number them from 0 without gaps, or set num_labels",
+            "occur; number them from 0 without gaps, or set num_labels (0 for numbers to predict)",
             Notice,
             stacklevel=3,
         )

@@ -30,7 +30,7 @@ _TOKENS = (
 )
 _NO_TRAINER = "; scores are computed without a Trainer: read what it holds in training_step alone"
 _REMEDIES = {
-    "classes": "give numbers as floats, or take the task Classification",
+    "classes": "give numbers as floats, or set data.num_labels to 0, or take the task Classification",
     "multi-label": "take the task MultiLabel, or give one class for each example, such as y.argmax(1)",
     "numbers": "give classes as integers from 0, or take the task Regression, or one with labels = ('numbers',)",
     "none": "give labels, or take a task that needs none, with labels = ('none',), such as NextToken",

@@ -187,10 +187,18 @@ def test_labels_that_are_all_negative_are_refused():
     )
 
 
-@pytest.mark.parametrize("num_labels", [0, -3])
-def test_label_space_without_labels_is_refused(num_labels: int):
-    expected = f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1"
-    assert error_of(lambda: ArrayData(**given(), num_labels=num_labels)) == expected
+def test_label_space_of_a_negative_size_is_refused():
+    expected = "num_labels is -3; give 1 or more, 0 for numbers to predict, or null for the largest label + 1"
+    assert error_of(lambda: ArrayData(**given(), num_labels=-3)) == expected
+
+
+def test_integers_are_numbers_to_predict_if_asked_for():
+    counts = np.array([-3, 0, 700000, 12, 12, 12, 12, 12, 12, 12, 12, 12])
+    examples = ArrayData(**given(y=counts), num_labels=0).load()
+    assert (examples.label_kind, examples.num_outputs, examples.labels.dtype) == ("numbers", 1, torch.float32)
+    assert examples.labels.tolist() == counts.tolist()
+    words = ArrayData(**given(y=["low", "high"] * 6), num_labels=0)
+    assert error_of(words) == "y holds 'low' and num_labels is 0, for numbers to predict; give numbers"
 
 
 def test_labels_that_are_no_integers_are_refused():
