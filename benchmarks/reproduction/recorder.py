@@ -14,6 +14,10 @@ from benchmarks.reproduction.plan import PlannedRun, estimate_seconds, format_ti
 from benchmarks.reproduction.scores import read_curve, read_scores
 from lit_cfl import run_many
 
+TRIAL = "trial"  # beginning of the variant of a search's trial
+DIVERGED = "diverged in round"  # in the error of a run with a loss that is not finite
+NO_SCORES: Row = {"rounds": 1, "seconds": 0.0}
+
 
 @dataclass
 class LedgerRecorder:
@@ -34,7 +38,10 @@ class LedgerRecorder:
     curves: bool = True
 
     def run(self, todo: Sequence[PlannedRun], device: str | None, cores: int | None) -> dict[PlannedRun, str]:
-        """Runs the planned runs; returns the errors of those that failed."""
+        """Runs the planned runs; returns the errors of those that failed.
+
+        A search's trial that diverges is recorded without scores: it has been tried, and cannot be the best.
+        """
         runs = {self._folder(run, device): run for run in todo}
         left = dict(runs)
 
@@ -47,7 +54,13 @@ class LedgerRecorder:
 
         words = ["--pictures.formats", "[]", *([] if device is None else ["--device", device])]
         experiments = {folder: run.setting.build(run.seed, words) for folder, run in runs.items()}
-        return {runs[directory.parent]: error for directory, error in run_many(experiments, cores, ended).items()}
+        failed = {runs[directory.parent]: error for directory, error in run_many(experiments, cores, ended).items()}
+        for run in [
+            run for run, error in failed.items() if run.setting.variant.startswith(TRIAL) and DIVERGED in error
+        ]:
+            self.ledger = self.ledger.with_run(identify(run) | NO_SCORES, self.table)
+            del failed[run]
+        return failed
 
     def _folder(self, run: PlannedRun, device: str | None) -> Path:
         """Returns the folder of a run.
@@ -63,17 +76,27 @@ def make_ledger_row(run: PlannedRun, directory: Path) -> Row:
     """Returns the row of `runs.csv` for a finished run."""
     plan = read_yaml(directory / "config.yaml")["plan"]
     environment = json.loads((directory / "environment.json").read_text("utf-8"))
-    return read_scores(directory) | {
+    return (
+        identify(run)
+        | read_scores(directory)
+        | {
+            "device": plan["device"],
+            "processor": environment.get("processor"),
+            "torch": environment["packages"]["torch"],
+            "plan": plan,
+        }
+    )
+
+
+def identify(run: PlannedRun) -> Row:
+    """Returns the part of a row that does not depend on how a run ended."""
+    return {
         "run": run.key,
         "seed": run.seed,
         "algorithm": run.algorithm,
         "results_version": read_results_version(run.algorithm),
         "version": version("lit-cfl"),
         "commit": _read_commit(),
-        "device": plan["device"],
-        "processor": environment.get("processor"),
-        "torch": environment["packages"]["torch"],
-        "plan": plan,
         "command": run.setting.command(run.seed),
     }
 

@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.reproduction.cells import Setting
 from benchmarks.reproduction.files import Row, read_yaml
 from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.recorder import TRIAL
 
 _FILE = Path(__file__).with_name("which_method.yaml")
 TABLE = "which-method"
@@ -188,7 +189,7 @@ class Protocol:
         return found | tried
 
     def _trial(self, data: str, system: str, number: int, options: Options) -> Setting:
-        return self._setting(data, system, f"trial {number}", options, (self.search_seed,))
+        return self._setting(data, system, f"{TRIAL} {number}", options, (self.search_seed,))
 
     def _setting(self, data: str, system: str, variant: str, options: Options, seeds: tuple[int, ...]) -> Setting:
         what = self.systems[system]

@@ -99,8 +99,10 @@ def _page(
     written = by_hand.read_text("utf-8").strip() if by_hand.exists() else ""
     short, heading, more = written.partition("\n\n## ")
     yield from ["# Which method when", "", *([short, ""] if short else [])]
-    yield f"**Second edition: {_progress(protocol, found)}** (a system on a data set) are complete. Cells marked † have"
-    yield from ["the search of the first edition only; missing cells have not run.", ""]
+    yield f"**Second edition: {_progress(protocol, found)}** (a system on a data set) are complete."
+    if not all(entry.completed for entry in found):
+        yield "Cells marked † have the search of the first edition only; missing cells have not run."
+    yield ""
     if groups:
         yield from _best_by_data(out, protocol, groups)
     yield from ["", f"{heading.strip()} {more}", ""] if more else [""]

@@ -13,6 +13,7 @@ import pytest
 from lanes import thinned
 from matplotlib.figure import Figure
 
+from benchmarks.reproduction import recorder
 from benchmarks.reproduction.cells import Setting
 from benchmarks.reproduction.command import main
 from benchmarks.reproduction.ledger import Ledger
@@ -278,6 +279,22 @@ def test_data_sets_after_one_whose_trials_fail_run_all_the_same(
     ]
     assert capsys.readouterr().out.count(" failed: it diverged\n") == 6
     assert (tmp_path / "answer-0.1.md").exists()
+
+
+def test_trial_that_diverges_has_been_tried_and_cannot_be_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Other failures are reported, and the trial runs again."""
+    errors = ["client 3 diverged in round 2: training loss nan", "no space left"]
+    settings = list(SMALL.settings(Ledger(tmp_path, {}), "Hybrid MNIST", "FedAvg"))[:2]
+    todo = [PlannedRun(setting, 0, f"key{number}", "FedAvg", 5) for number, setting in enumerate(settings)]
+
+    def run_many(experiments: dict[Path, Experiment], *_: object) -> dict[Path, str]:
+        return {folder / "seed-0": error for folder, error in zip(experiments, errors, strict=True)}
+
+    monkeypatch.setattr(recorder, "run_many", run_many)
+    keeper = LedgerRecorder("which-method", Ledger(tmp_path, {}), tmp_path / "runs", lambda ledger: "")
+    assert keeper.run(todo, None, 1) == {todo[1]: "no space left"}
+    rows = Ledger.read(tmp_path).rows
+    assert [(key, row["validation_accuracy"]) for key, row in rows.items()] == [("key0", None)]
 
 
 @pytest.mark.full
