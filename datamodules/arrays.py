@@ -24,6 +24,7 @@ from lit_cfl.storage.given_paths import describe_missing, expand_home
 
 KEYS = ("x", "y", "client", "cluster")
 _LARGEST = np.iinfo(np.int64).max
+_LARGE_INPUT = 10  # root mean square of a column above which SGD with a rate of 0.1 is unstable on a linear net
 
 
 class ArrayData(PooledDataModule):
@@ -110,6 +111,7 @@ class ArrayData(PooledDataModule):
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )
         examples = replace(examples, input_names=tuple(map(str, arrays.get("input_names", ()))))
+        _warn_of_large_inputs(examples)
         if "client" in arrays:
             owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
             clusters = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else None
@@ -191,6 +193,26 @@ def _warn_if_unscaled(inputs: Tensor) -> None:
             Notice,
             stacklevel=3,
         )
+
+
+def _warn_of_large_inputs(examples: Examples) -> None:
+    """Warns of columns of floats, `[N, columns]`, whose numbers are so large that nets train badly on them."""
+    inputs = examples.inputs
+    if inputs.ndim != 2 or not inputs.is_floating_point():
+        return
+    sizes = examples.scale * inputs.double().square().mean(0).sqrt()  # [columns]
+    if not len(large := (sizes > _LARGE_INPUT).nonzero().flatten().tolist()):
+        return
+    largest = max(large, key=lambda column: float(sizes[column]))
+    names = [repr(examples.input_names[column]) if examples.input_names else str(column) for column in large]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    warnings.warn(
+        f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
+        f"{float(sizes[largest]):.3g}), on which most nets train badly; standardise each column: subtract its mean, "
+        "divide by its standard deviation",
+        Notice,
+        stacklevel=3,
+    )
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:

@@ -184,6 +184,11 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
             )
     for name, value in given.items():
         if name not in known:
+            if not known:
+                return (
+                    f"{owner} has no option {name!r}, and none that a configuration can give; write a class of your "
+                    "own that builds it"
+                )
             return f"{owner} has no option {name!r}{suggest(name, known)}. Its options: {', '.join(known)}"
         if (found := _mistake(f"{path}.{name}", value, known[name].kind)) is not None:
             return found

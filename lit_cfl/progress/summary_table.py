@@ -34,7 +34,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     for part, figures in zip(parts, instead, strict=False):  # there may be no baseline
         table.add_row(*_cells(part.summary | figures, score, truth))
     console.print(table)
-    for note in _notes(parts, shared, truth):
+    for note in _notes(parts, shared, truth, score):
         console.print(f"({note})", style="dim", soft_wrap=True)
     for part in parts:
         known = getattr(algorithms, str(part.summary["algorithm"]), None)  # None for a user's own algorithm
@@ -58,13 +58,16 @@ def _read_scores(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list
     return list(zip(*runs, strict=True))
 
 
-def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bool) -> list[str]:
+def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bool, score: Score) -> list[str]:
     """Explains which clients and seeds the results cover."""
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
     of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
     notes = [f"{of}; ARI: agreement with true clusters, 1 = equal" if truth else of]
+    test, val = (parts[0].summary.get(f"{part}/weighted_{score.name}") for part in ("test", "val"))
+    if test is None and val is not None:  # both are None after divergence
+        notes.append("no client has test examples: set data.test, or test of data.partition, such as 0.2")
     for part in parts:
         summary = part.summary
         unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]

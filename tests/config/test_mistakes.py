@@ -62,6 +62,7 @@ OPTIONS = {
     "flag": Option(bool),
     "either": Option(Literal["full"] | int),
     "anything": Option(Any),
+    "module": Option(torch.nn.Module),
 }
 OWN = {"class_path": f"{__name__}.Own", "init_args": {"width": 3}}
 
@@ -81,6 +82,10 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": own(group={"lenght": 2})}, "own.group has no option 'lenght' (did you mean length?)"),
         ({"own": own(group=3)}, "own.group: '3' cannot be used; give its options one by one (own.group.<option>)"),
         ({"own": own(wdth=2)}, "Own has no option 'wdth' (did you mean width?). Its options: width, group, ratio,"),
+        (
+            {"module": {"class_path": "torch.nn.Sequential", "init_args": {"args": []}}},
+            "Sequential has no option 'args', and none that a configuration can give; write a class of your own",
+        ),
         ({"own": f"{__name__}.Own"}, f"{__name__}.Own needs width; give it under init_args"),
         (
             {"own": f"{__name__}.Group"},

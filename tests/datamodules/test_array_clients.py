@@ -316,8 +316,20 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
         Notice, match="the inputs include 'Unnamed: 0', a different whole number in every line"
     ) as notices:
         table.federated(0)
+    (note,) = (str(notice.message) for notice in notices if "whole number" in str(notice.message))
+    assert "age" not in note
+
+
+def test_inputs_too_large_for_most_nets_are_noted(tmp_path: Path):
+    rows = [f"{138 + number % 3},{number % 7},{number % 2},{number % 3}" for number in range(30)]
+    table = ArrayData(source=written(tmp_path, "sodium,age,y,client\n" + "\n".join(rows)))
+    with pytest.warns(Notice, match=r"input column 'sodium': large numbers \(root mean square up to 139\)") as notices:
+        table.federated(0)
     assert len(notices) == 1
-    assert "age" not in str(notices[0].message)
+
+
+def test_inputs_made_small_by_scale_are_not_noted():
+    ArrayData(np.full((20, 2), 50.0), np.zeros(20, int), client=np.arange(20) % 2, scale=0.01).federated(0)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,14 @@ def test_a_row_has_the_scores_the_agreement_the_traffic_and_the_time(tmp_path: P
     assert row == "IFCA  0.639  0.600  0.250  0.25  12.5  31.5"  # 11.5 of 18; 3 of 5
 
 
+def test_a_run_without_test_examples_says_so(tmp_path: Path):
+    finished = ended(tmp_path / "run", "IFCA", MINE)
+    finished.summary |= {f"test/{mean}_accuracy": None for mean in ("weighted", "mean", "worst10")}
+    assert "no client has test examples" not in "".join(printed(finished))  # a diverged run has no scores at all
+    finished.summary["val/weighted_accuracy"] = 0.5
+    assert "(no client has test examples: set data.test, or test of data.partition, such as 0.2)" in printed(finished)
+
+
 def test_without_true_clusters_their_sizes_and_the_silhouette_are_told(tmp_path: Path):
     lines = printed(ended(tmp_path / "run", "IFCA", MINE))
     assert lines[1] == "IFCA  0.639  0.600  0.250  12.5  31.5"
