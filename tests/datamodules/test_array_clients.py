@@ -49,6 +49,11 @@ def test_partition_stands_in_place_of_the_clients():
     assert data.train.sizes.tolist() == [3, 3, 3, 3]
 
 
+@pytest.mark.parametrize("partition", ["IID", IID])
+def test_partition_that_is_none_is_refused(partition: Any):
+    assert f"partition is {partition!r}; give a Partition" in error_of(lambda: owned(partition=partition))
+
+
 def test_split_depends_on_the_seed():
     one, other, again = (owned(test=0.5, allow_unseen_labels=True).federated(seed).test for seed in (0, 1, 0))
     assert one.values.tolist() != other.values.tolist()

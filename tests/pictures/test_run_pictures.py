@@ -113,6 +113,15 @@ def test_clients_with_a_model_each_have_no_memberships_since_their_numbers_chang
     assert memberships(np.array([1, 11]), np.array([[-1, 0, 1], [0, 1, 1]]), np.array([0, 1, 1]), {}) is not None
 
 
+def test_memberships_of_many_clients_are_a_sample():
+    many = np.arange(2500) % 2
+    figure = memberships(np.array([0]), many[None], np.full(2500, -1), {})
+    assert figure.drawing.cells.places.shape == (500, 1)
+    assert figure.drawing.cells.side is None
+    assert "500 of 2,500 clients" in figure.caption
+    assert figure.drawing.y == "clients"
+
+
 @pytest.mark.parametrize("cluster", [np.zeros((2, 3), int), np.full((2, 3), -1), np.empty((0, 3), int)])
 def test_one_model_for_all_and_nobody_with_a_model_have_no_memberships(cluster: np.ndarray):
     assert memberships(np.arange(len(cluster)), cluster, np.array([0, 1, 1]), {}) is None
