@@ -232,15 +232,19 @@ class Examples:
         """Raises InputError if other examples give a label name another number; `where` describes these examples."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
-            if numbers and name not in numbers:
-                raise InputError(
-                    f"the label {name!r} of {where} is not one of those here: {', '.join(self.label_names)}"
-                )
             if numbers.get(name, number) != number:
                 raise InputError(
                     f"the label named {name!r} is {numbers[name]} here and {number} in {where}; number the labels "
                     "alike, such as by a ClassLabel with the same names"
                 )
+
+    def require_known_labels(self, other: "Examples", where: str) -> None:
+        """Raises InputError if other examples name a label that these do not; `where` describes them."""
+        unknown = [name for name in other.label_names if self.label_names and name not in self.label_names]
+        if unknown:
+            raise InputError(
+                f"the label {unknown[0]!r} of {where} is not one of those here: {', '.join(self.label_names)}"
+            )
 
     def renumber_labels(self, run: "Examples") -> "Examples":
         """Numbers labels by their names as a run does, whose labels may be more; unchanged without names of classes.
