@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -86,6 +87,10 @@ def describe_failed_import(module: str, error: Exception) -> str:
         return place or f"{module} cannot be imported: {type(error).__name__}: {error}"
     if place is not None:
         return f"{place}; install the package that has it, or put {error.name}.py next to the YAML file"
+    parent = str(error.name).rpartition(".")[0]
+    if folders := getattr(sys.modules.get(parent), "__path__", None):  # imported before the missing part, torch.optm
+        near = suggest(str(error.name), (f"{parent}.{part.name}" for part in iter_modules(folders)), 0.7)
+        return f"there is no module {error.name!r}{near} in the package {parent}"
     own = [Path(folder) for folder in sys.path if not folder.startswith((sys.prefix, sys.base_prefix))]
     near = suggest(str(error.name), (file.stem for folder in own for file in folder.glob("*.py")), 0.7)
     return (

@@ -153,6 +153,10 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
                 "'pandoras_box'; install the package that has it",
             ),
             (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
+            (
+                RUN + "--task.optimizer torch.optm.SGD",
+                "there is no module 'torch.optm' (did you mean torch.optim?) in the package torch",
+            ),
             (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py next to"),
             ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
             ("run --config without_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
