@@ -303,6 +303,15 @@ def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
         swim.renumber_labels(run)
 
 
+def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
+    run = Examples(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0, label_names=("cat", "dog"))
+    other = replace(run, label_names=("cat", "owl"))
+    assert other.renumber_labels(run) is other
+    run.require_known_labels(run, "these data")
+    with pytest.raises(InputError, match="the label 'owl' of these data is not one of those here: cat, dog"):
+        run.require_known_labels(other, "these data")
+
+
 def test_labels_without_names_keep_their_numbers():
     run = Examples(torch.zeros(1, 2), torch.tensor([0]), 2, label_names=("no", "yes"))
     plain = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2)
