@@ -200,7 +200,8 @@ def _warn_of_large_inputs(examples: Examples) -> None:
     inputs = examples.inputs
     if inputs.ndim != 2 or not inputs.is_floating_point():
         return
-    sizes = examples.scale * inputs.double().square().mean(0).sqrt()  # [columns]
+    norms = torch.linalg.vector_norm(inputs, dim=0)  # without a copy of the inputs
+    sizes = examples.scale * norms / max(len(inputs), 1) ** 0.5  # [columns]
     if not len(large := (sizes > _LARGE_INPUT).nonzero().flatten().tolist()):
         return
     largest = max(large, key=lambda column: float(sizes[column]))

@@ -64,7 +64,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
     empty = table.isna()
     for name in table.columns[empty.any()]:
         line = int(empty[name].to_numpy().argmax()) + 2
-        more = f" ({int(empty.any(axis=1).sum())} lines have empty cells)" if empty.any(axis=1).sum() > 1 else ""
+        lines = int(empty.any(axis=1).sum())
+        more = f" ({lines} lines have empty cells)" if lines > 1 else ""
         raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
     words = [f"column {name!r} has {table[name][0]!r}" for name in inputs if table[name].dtype.kind not in "iufb"]

@@ -17,9 +17,8 @@ CLASSES = {
     "tasks": ("lit_cfl.tasks", "LightningModule"),
 }  # module in which the classes of a kind are found by short names, and their base
 KINDS = (*CLASSES, "configs")
-_OWN_FILE = re.compile(
-    r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE
-)  # of a configuration that needs a file of the user's
+# in a configuration that needs a file of the user's
+_OWN_FILE = re.compile(r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,7 @@ def test_with_copies_each_cluster_divides_the_whole_pool():
     indices = torch.cat([data.train.entries, data.test.entries])
     assert indices.sort().values.tolist() == list(range(1200))  # every image once under every view
     assert len(data.examples) == 400  # none of them is copied
-    assert set(lists(data.train)[0]) != {index % 400 for index in lists(data.train)[8]}  # each divides anew
+    assert set(lists(data.train)[0]) != {index % 400 for index in lists(data.train)[8]}  # each divides by itself
 
 
 @pytest.mark.parametrize(("test", "leaks"), [("alike", False), ("shared", False), (0.2, True)])

@@ -384,7 +384,7 @@ def test_a_comparison_shows_its_runs_and_then_its_table(monkeypatch: pytest.Monk
     lines = left_standing(shown[0])
     assert any(re.match(r"runs .* 2/2 .*0 running, 0 failed", line) for line in lines)
     assert [line.split()[0] for line in lines if re.match(r"(FedAvg|Ditto) .*0\.", line)] == ["FedAvg", "Ditto"]
-    assert "FedAvg seed 0" in shown[0]  # while it went on
+    assert "FedAvg seed 0" in shown[0]  # while it trained
     assert not any("seed 0" in line for line in lines)
 
 

@@ -79,7 +79,7 @@ def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
     tracking = "starting the trackers"
     first = reported.index("FedGroup")
     assert reported[0] == Activity("loading the data")
-    assert [one.what for one in reported[:3]] == begin  # type: ignore[union-attr]
+    assert [one.what for one in reported[:3]] == begin  # type: ignore[union-attr]  # the first ones are activities, not words
     assert reported[first - 1] == Activity(tracking)
     assert reported[first + 1 : first + 8] == [Activity("pre-training", 0, done, 6) for done in range(7)]
     assert phases[phases.index("FedAvg") + 1 :] == rounds

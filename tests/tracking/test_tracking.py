@@ -1,4 +1,4 @@
-"""Trackers: which mode W&B takes and when it is loaded, its models, loggers that fail, and what is told of a run."""
+"""Trackers: the mode of W&B and when it is loaded, its models, loggers that fail, and what each receives of a run."""
 
 import re
 import shutil
@@ -281,4 +281,4 @@ def test_an_error_there_is_left_to_whoever_needs_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(service, "read_wandb_mode", fail)
     service.load_early(lambda: "offline")
     service.wait_until_loaded()
-    service.wait_until_loaded()  # there is nothing to wait for
+    service.wait_until_loaded()  # returns at once: nothing is being loaded
