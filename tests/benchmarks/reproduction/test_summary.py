@@ -39,7 +39,7 @@ def test_counts_of_the_readme_are_those_of_the_summary():
         f"{last['of']} are of the best round on test data, as in the papers: by the last round {last['value']}" in page
     )
     match, near = (numbers[f"cells of Synthetic {what}"]["value"] for what in ("that match", "within 1.5 points"))
-    assert f"Of the {matches}, {match - near + 8} follow from two rules" in page  # 8: FedGroup's Table III, judged twice
+    assert f"Of the {matches}, {match - near + 8} follow from two rules" in page  # 8: FedGroup's Table III, judged anew
 
 
 def test_numbers_of_the_readme_follow_the_tables(tmp_path: Path):
