@@ -17,6 +17,10 @@ __all__ = ["Score", "SetScore"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BEST = re.compile(r"test/(max|min)_weighted_(.+)")
+_ABBREVIATIONS = re.compile(
+    "ami|ap|ari|auc|auprc|auroc|bleu|cer|dcg|ece|f[12]|iou|mae|mape|mcc|mrr|mse|ndcg|nll|nmi|ppv|psnr|r2|rmse|rmsle|"
+    "roc|smape|ssim|tnr|tpr|wer"
+)  # words of scores' names that titles write in capitals
 _TAKEN = (
     "round",
     "cluster",
@@ -65,8 +69,13 @@ class Score:
 
     @property
     def title(self) -> str:
-        """The name, in words."""
-        return self.name.replace("_", " ")
+        """The name inside a sentence; see `title_of`."""
+        return title_of(self.name)
+
+    @property
+    def heading(self) -> str:
+        """The name at the beginning of a heading or a sentence, such as `Balanced accuracy` or `AUROC`."""
+        return self.title[0].upper() + self.title[1:]
 
     @property
     def best_column(self) -> str:
@@ -135,6 +144,11 @@ class SetScore(Score):
             shape = getattr(found, "shape", None)
             form = repr(found) if shape is None else f"a tensor of shape {tuple(shape)}"
             raise InputError(f"the function of the score {self.name!r} returned {form}; return one number") from error
+
+
+def title_of(name: str) -> str:
+    """Writes a score's name as text: `balanced accuracy`, and abbreviations in capitals, such as `MAE` or `F1`."""
+    return " ".join(word.upper() if _ABBREVIATIONS.fullmatch(word) else word for word in name.split("_"))
 
 
 ACCURACY = Score("accuracy")  # default score: the share of right answers

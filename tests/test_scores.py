@@ -101,6 +101,24 @@ def test_every_score_has_its_columns():
     assert cluster_columns(both)[5:8] == client_columns(both)[6:9] == ("perplexity", "token_accuracy", "loss")
 
 
+@pytest.mark.parametrize(
+    ("name", "title", "heading"),
+    [
+        ("accuracy", "accuracy", "Accuracy"),
+        ("balanced_accuracy", "balanced accuracy", "Balanced accuracy"),
+        ("mae", "MAE", "MAE"),
+        ("rmse_of_log", "RMSE of log", "RMSE of log"),
+        ("log_mse", "log MSE", "Log MSE"),
+        ("auroc", "AUROC", "AUROC"),
+        ("f1_3", "F1 3", "F1 3"),
+        ("map_error", "map error", "Map error"),
+    ],
+)
+def test_abbreviations_are_in_capitals_in_titles(name: str, title: str, heading: str):
+    score = Score(name)
+    assert (score.title, score.heading) == (title, heading)
+
+
 def test_directions_of_columns():
     scores = (ERROR, Score("mean_mae"), Score("r"))  # names that end alike are told apart
     lower = {f"val/{of}_mae" for of in ("weighted", "worst10", "global")} | {"test/newcomers_mae", "mae"}

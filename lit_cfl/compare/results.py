@@ -259,7 +259,7 @@ def _notes(
     first, seeds, name = comparison.names[0], len(comparison.seeds), score.title
     clients = comparison.first.evaluation.clients
     sample = None if isinstance(clients, str) else clients
-    what = f"{name.capitalize()}: weighted test {name} after the last round"
+    what = f"{score.heading}: weighted test {name} after the last round"
     what += "" if score.higher_is_better else " (lower is better)"
     counts = {row["runs"] for row in rows}
     over = count_noun(counts.pop(), "seed") if len(counts) == 1 else "seeds"

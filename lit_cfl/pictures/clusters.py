@@ -108,7 +108,7 @@ def client_scores(
     fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
     return Figure(
         "client-scores",
-        f"{score.title.capitalize()} of the clients over the rounds",
+        f"{score.heading} of the clients over the rounds",
         [[Panel("", "round", "clients, by cluster", matrix=matrix)]],
         f"Each row is a client, coloured by its test {score.title}; grey: not known. Clients are in the order of their "
         "clusters at the end, and in each cluster of their means over the rounds."

@@ -175,7 +175,7 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
         curves += [Curve(name, [x for x, _ in kept], [y for _, y in kept])] if kept else []
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
-    title = f"{score.title.capitalize()} against {cost.name}"
+    title = f"{score.heading} against {cost.name}"
     several = any(scored.deviation for scored, _ in groups.values())
     ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {cost.unit}" for curve in curves)
     return Figure(

@@ -15,7 +15,7 @@ from rich.text import Text
 from lit_cfl.activity import Activity
 from lit_cfl.metric_names import Row, main_score
 from lit_cfl.runs.run import FinishedRun
-from lit_cfl.scores import ACCURACY
+from lit_cfl.scores import ACCURACY, title_of
 from lit_cfl.storage.atomic_writes import blank_not_finite
 
 _STARTING = Activity("starting")  # activity of a run that has not reported any
@@ -29,7 +29,10 @@ def describe(row: Row) -> str:
     name = main_score(row)
     split = "val" if row[f"val/weighted_{name}"] is not None else "test"
     value, digits = row[f"{split}/weighted_{name}"], ".2f" if name == ACCURACY.name else ".4g"
-    parts = [f"{split} {name} {'-' if value is None else f'{value:{digits}}'}", f"clusters {row['clusters/count']}"]
+    parts = [
+        f"{split} {title_of(name)} {'-' if value is None else f'{value:{digits}}'}",
+        f"clusters {row['clusters/count']}",
+    ]
     if row["clusters/ari"] is not None:
         parts.append(f"ARI {row['clusters/ari']:.2f}")
     if row["clusters/unobserved"]:

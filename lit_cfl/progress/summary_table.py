@@ -26,7 +26,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     score = read_scores(finished.summary)[0]
     truth = any(part.summary["clusters/ari"] is not None for part in parts)  # known at the end
     agreement = ["ARI"] if truth else []
-    table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", *agreement, "traffic MiB", "time s")
+    table = new_table("", f"weighted {score.title}", "mean", "worst 10 %", *agreement, "traffic MiB", "time s")
     shared = (
         None if finished.baseline is None else compare_shared(_read_scores(finished, finished.baseline, score), score)
     )
@@ -137,6 +137,6 @@ def _advice(gains: list[float], baseline: str, score: Score) -> list[str]:
         )
     else:
         lines.append(
-            f"Try other numbers of clusters (algorithm.num_clusters) and keep the best validation {score.name}."
+            f"Try other numbers of clusters (algorithm.num_clusters) and keep the best validation {score.title}."
         )
     return lines

@@ -13,7 +13,7 @@ from lit_cfl.runs.load_run import PlacedNewcomers
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
     """Prints the task's scores, one line per split if there are several."""
-    names = [score.name for found in scores.values() for score in found.scores]
+    names = [score.title for found in scores.values() for score in found.scores]
     several = len(set(names)) > 1
     heading = "weighted" if several else f"weighted {names[0]}" if names else "weighted"
     table = new_table("", "clients", heading, "mean", "worst 10 %", "loss")
@@ -21,7 +21,7 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
         metrics, clients = found.metrics("x"), str(int((found.count > 0).sum()))
         for score in found.scores:
             keys = [*(f"{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")), "loss"]
-            title = f"{split}: {score.name}" if several else split
+            title = f"{split}: {score.title}" if several else split
             table.add_row(title, clients, *(number(metrics.get(f"x/{key}")) for key in keys))
     console.print(table)
 

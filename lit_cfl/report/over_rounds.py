@@ -21,10 +21,10 @@ def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Secti
     title, main = score.title, f"test/weighted_{score.name}"
     clients, late = _scored_clients(groups)
     shown = [
-        (main, f"{title.capitalize()} on test data", title, f"Over the examples of {clients}.{late}"),
+        (main, f"{score.heading} on test data", title, f"Over the examples of {clients}.{late}"),
         (
             f"val/weighted_{score.name}",
-            f"{title.capitalize()} on validation data",
+            f"{score.heading} on validation data",
             title,
             f"Over the validation examples of {clients}.{late}",
         ),

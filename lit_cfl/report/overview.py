@@ -41,7 +41,7 @@ def _note(groups: Sequence[Group], score: Score, truth: bool, best: bool) -> str
     ari = f" {ARI_NOTE}" if truth else ""
     at_best = f" At best: {score.title} of the best round." if best else ""
     return (
-        f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower}"
+        f"{score.heading}: on test data, weighted by examples; mean and worst tenth: over clients.{lower}"
         f"{at_best}{ari}{spread}"
     )
 

@@ -95,6 +95,7 @@ def test_the_gain_is_a_mean_over_clients_and_better_is_above_0(
     finished = ended(tmp_path / "run", "IFCA", MINE, score)
     finished.baseline = ended(tmp_path / "run" / "baseline", "FedAvg", baseline, score)
     lines = printed(finished)
+    assert lines[0].split("  ")[1] == f"weighted {'MAE' if score is MAE else 'accuracy'}"
     (said,) = [line for line in lines if line.startswith("Gain per client")]
     assert said == f"Gain per client over FedAvg: {gain}"
     assert any(advice in line for line in lines)

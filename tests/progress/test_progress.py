@@ -173,7 +173,7 @@ def test_a_row_is_described_by_the_main_score_of_its_task():
     scores = {"val/weighted_mae": None, "test/weighted_mae": 1.25, "val/weighted_bias": None, "test/weighted_bias": 3.0}
     assert live.describe(
         {"round": 1, "clusters/count": 2, "clusters/ari": None, "clusters/unobserved": 0} | scores
-    ) == ("test mae 1.25  clusters 2")
+    ) == ("test MAE 1.25  clusters 2")
 
 
 def test_json_has_null_for_what_is_no_number():

@@ -516,8 +516,21 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
         for name, value in (("A", 0.5), ("B", 0.25), ("C", 0.75))
     ]
     assert overview.headline(groups, error)[0] == (
-        "Test mae after the last round, best first: B 0.250, A 0.500, C 0.750."
+        "Test MAE after the last round, best first: B 0.250, A 0.500, C 0.750."
     )
+
+
+def test_headings_and_notes_of_an_error_write_it_in_capitals(tmp_path: Path):
+    error, rows = Score("mae", higher_is_better=False), [metric_row(k) for k in (1, 2, 3, 4)]
+    run = made_run(tmp_path / "run", rows, snapshots=0, over=False)
+    (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace("_accuracy", "_mae"))
+    groups = [Group("A", [read_run(run)], run)]
+    figures = over_rounds.section(groups, error, DrawingGuard(pytest.fail)).figures
+    titles = [found.title for found in figures if "mae" in found.title.lower()]
+    assert titles == ["MAE on test data", "MAE on validation data", "MAE against traffic"]
+    results = overview.section(groups, error).blocks[0]
+    assert "MAE" in results.head
+    assert results.note.startswith("MAE: on test data")
 
 
 # Tables that are cut say so
