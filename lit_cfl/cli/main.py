@@ -257,6 +257,7 @@ def list_catalogue(arguments: Sequence[str]) -> int:
     """Prints the available choices, of one kind or of all."""
     parser = LineParser(prog="lit-cfl list", description="Lists the available classes and configurations.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
+    _require_kinds(arguments)
     kind = parser.parse_args(list(arguments)).kind
     for one in [kind] if kind else catalogue.KINDS:
         print(f"{one}:")
@@ -267,6 +268,23 @@ def list_catalogue(arguments: Sequence[str]) -> int:
             if entry.config:
                 print(f"  {'':<20} lit-cfl run --config {entry.config}")
     return 0
+
+
+def _require_kinds(words: Sequence[str]) -> None:
+    """Raises InputError for a word that is not one of `catalogue.KINDS`. Names the help of a class, if it is one."""
+    for word in words:
+        if word in catalogue.KINDS or word.startswith("-"):
+            continue
+        for kind, help_of in catalogue.HELP.items():
+            name = next((name for name in catalogue.names(kind) if name.lower() == word.lower()), None)
+            if name is not None:
+                raise InputError(
+                    f"lit-cfl list takes a kind, such as {kind}, not {word!r}; see lit-cfl run {help_of} {name}"
+                )
+        known = [*catalogue.KINDS, *(name for kind in catalogue.HELP for name in catalogue.names(kind))]
+        raise InputError(
+            f"there is no list {word!r}{suggest(word, known, cutoff=0.6)}. The lists: {', '.join(catalogue.KINDS)}"
+        )
 
 
 if __name__ == "__main__":

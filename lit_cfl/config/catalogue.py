@@ -17,6 +17,16 @@ CLASSES = {
     "tasks": ("lit_cfl.tasks", "LightningModule"),
 }  # module in which the classes of a kind are found by short names, and their base
 KINDS = (*CLASSES, "configs")
+HELP = {
+    "algorithms": "--algorithm.help",
+    "data": "--data.help",
+    "partitions": "--data Digits --data.partition.help",
+    "skews": "--data Digits --data.skew.help",
+    "shifts": "--data Digits --data.shift.help",
+    "nets": "--task Classification --task.net.help",
+    "tasks": "--task.help",
+    "configs": "--config",
+}  # words after `lit-cfl run`, before a name of the kind, that explain it
 # in a configuration that needs a file of the user's
 _OWN_FILE = re.compile(r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE)
 

@@ -148,6 +148,35 @@ def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]):
         assert f"  {name} " in shown
 
 
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("FLUX", "lit-cfl run --algorithm.help FLUX"),
+        ("flux", "lit-cfl run --algorithm.help FLUX"),
+        ("ArrayData", "lit-cfl run --data.help ArrayData"),
+        ("IID", "lit-cfl run --data Digits --data.partition.help IID"),
+        ("Rotations", "lit-cfl run --data Digits --data.skew.help Rotations"),
+        ("SwapAll", "lit-cfl run --data Digits --data.shift.help SwapAll"),
+        ("MLP", "lit-cfl run --task Classification --task.net.help MLP"),
+        ("Regression", "lit-cfl run --task.help Regression"),
+        ("quickstart", "lit-cfl run --config quickstart"),
+    ],
+)
+def test_list_of_a_name_names_the_command_that_explains_it(word: str, command: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["list", word]) == 2
+    assert f"; see {command}\n" in capsys.readouterr().err
+    if word != "quickstart":  # which would run
+        assert main(command.split()[1:]) == 0
+
+
+def test_list_of_an_unknown_word_suggests_a_kind_or_a_name(capsys: pytest.CaptureFixture[str]):
+    for word, guess in (("algorithm", "algorithms"), ("FLUKS", "FLUX"), ("nonsense", None)):
+        assert main(["list", word]) == 2
+        shown = capsys.readouterr().err
+        assert (f"(did you mean {guess}?)" in shown) == (guess is not None)
+        assert "The lists: algorithms, data, " in shown
+
+
 def test_list_of_one_kind_shows_no_other(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "nets"]) == 0
     shown = capsys.readouterr().out
