@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import Division, Examples
-from lit_cfl.data.checks import require_several
+from lit_cfl.data.checks import require_several, warn_of_large_inputs
 from lit_cfl.data.npz import read_npz
 from lit_cfl.datamodules.columns import as_array, label_space, labels_of, number_clients, pad_names, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -24,7 +24,6 @@ from lit_cfl.storage.given_paths import describe_missing, expand_home
 
 KEYS = ("x", "y", "client", "cluster")
 _LARGEST = np.iinfo(np.int64).max
-_LARGE_INPUT = 10  # root mean square of a column above which SGD with a rate of 0.1 is unstable on a linear net
 
 
 class ArrayData(PooledDataModule):
@@ -53,7 +52,7 @@ class ArrayData(PooledDataModule):
             largest label + 1, or 0 if labels are floats.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
             are token ids if the net has an embedding.
-        scale: Factor on the inputs, above 0; null = 1/255 for uint8, otherwise 1.
+        scale: Factor on the inputs, above 0; null = 1/255 for uint8, otherwise 1, with a note if they are large.
         channels: Place of the channel axis in four-dimensional x, `first` or `last`; null = whichever of the two has
             size 1 or 3.
         skew_kind: Known difference between clusters of clients: `feature`, `label`, or `other`.
@@ -111,7 +110,7 @@ class ArrayData(PooledDataModule):
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )
         examples = replace(examples, input_names=tuple(map(str, arrays.get("input_names", ()))))
-        _warn_of_large_inputs(examples)
+        warn_of_large_inputs(examples, ids=arrays.get("ids", np.array([])).tolist())
         if "client" in arrays:
             owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
             clusters = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else None
@@ -180,40 +179,9 @@ def examples_of(
         return Examples(inputs, labels, num_labels, vocabulary=vocabulary, label_names=names)
     if scale is None:
         scale = 1 / 255 if inputs.dtype == torch.uint8 else 1.0
-        _warn_if_unscaled(inputs)
     elif inputs.dtype in (torch.int32, torch.int64):
         inputs = inputs.float()  # scaled inputs are not token ids
     return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names)
-
-
-def _warn_if_unscaled(inputs: Tensor) -> None:
-    if inputs.ndim == 4 and inputs.dtype in (torch.int32, torch.int64) and (most := int(inputs.max())) > 255:
-        warnings.warn(
-            f"x holds images of integers up to {most}, which are not scaled; set scale: {1 / most:.3g} for 0 to 1",
-            Notice,
-            stacklevel=3,
-        )
-
-
-def _warn_of_large_inputs(examples: Examples) -> None:
-    """Warns of columns of floats, `[N, columns]`, whose numbers are so large that nets train badly on them."""
-    inputs = examples.inputs
-    if inputs.ndim != 2 or not inputs.is_floating_point():
-        return
-    norms = torch.linalg.vector_norm(inputs, dim=0)  # without a copy of the inputs
-    sizes = examples.scale * norms / max(len(inputs), 1) ** 0.5  # [columns]
-    if not len(large := (sizes > _LARGE_INPUT).nonzero().flatten().tolist()):
-        return
-    largest = max(large, key=lambda column: float(sizes[column]))
-    names = [repr(examples.input_names[column]) if examples.input_names else str(column) for column in large]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    warnings.warn(
-        f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
-        f"{float(sizes[largest]):.3g}), on which most nets train badly; standardise each column: subtract its mean, "
-        "divide by its standard deviation",
-        Notice,
-        stacklevel=3,
-    )
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lit_cfl.data import Examples
+from lit_cfl.data.checks import warn_of_large_inputs
 from lit_cfl.datamodules.cache import Arrays, read_or_make
 from lit_cfl.datamodules.columns import (
     label_space,
@@ -161,8 +162,16 @@ class HFDataset(PooledDataModule):
         inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
         vocabulary, words = int(arrays["vocabulary"]), str(arrays["words"])
         names = tuple(arrays["label_names"].tolist())
-        examples = Examples(inputs, labels, num_labels, vocabulary=vocabulary, words=words, label_names=names)
+        of_columns = () if vocabulary else self._input_names(inputs)
+        examples = Examples(
+            inputs, labels, num_labels, vocabulary=vocabulary, words=words, label_names=names, input_names=of_columns
+        )
+        warn_of_large_inputs(examples)
         return pool_of(examples, arrays)
+
+    def _input_names(self, inputs: torch.Tensor) -> tuple[str, ...]:
+        """Names the columns of inputs `[N, columns]` that are scalar columns; empty for a column of lists."""
+        return tuple(self.inputs) if inputs.ndim == 2 and inputs.shape[1] == len(self.inputs) else ()
 
     def _read(self, source: Source) -> Arrays:
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]

@@ -24,8 +24,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they have other names.
 
     Returns:
-        x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`; and y, client and
-        cluster `[N]` as in the file, if it has them.
+        x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`, and `ids`, those of
+        them that seem to number the lines; and y, client and cluster `[N]` as in the file, if it has them.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or not a number.
@@ -77,15 +77,16 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
             f"{path}: inputs must be numbers, but {', '.join(words)}; leave such columns out, or encode them as "
             f"numbers{is_client}"
         )
-    _warn_of_ids(path, table[inputs])
+    ids = _find_ids(path, table[inputs])
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
-    return {"x": table[inputs].to_numpy(np.float32), "input_names": np.array(inputs, dtype=str), **arrays}
+    names = {"input_names": np.array(inputs, dtype=str), "ids": np.array(ids, dtype=str)}
+    return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
 
 
-def _warn_of_ids(path: Path, inputs: "DataFrame") -> None:
-    """Warns of input columns that number the rows, such as pandas' index, from which a net learns nothing."""
+def _find_ids(path: Path, inputs: "DataFrame") -> list[str]:
+    """Finds input columns that number the rows, such as pandas' index, and warns: a net learns nothing from them."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(
@@ -94,3 +95,4 @@ def _warn_of_ids(path: Path, inputs: "DataFrame") -> None:
             Notice,
             stacklevel=2,
         )
+    return ids

@@ -1,7 +1,7 @@
 """Checks the data that data modules return, for all clients at once."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from lit_cfl.data.index import ClientIndex
 from lit_cfl.errors import InputError, Notice, join_ids
 
 _BLOCK = 2**24  # numbers that are checked at a time
+_LARGE_INPUT = 10  # root mean square above which SGD with a rate of 0.1 is unstable on a linear net
 
 
 def require_examples(examples: object, who: str) -> None:
@@ -124,6 +125,75 @@ def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yields inputs in blocks, each with the index of its first example."""
     rows = max(1, _BLOCK // max(1, inputs[0].numel()))
     return ((start, inputs[start : start + rows]) for start in range(0, len(inputs), rows))
+
+
+def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
+    """Warns of inputs whose numbers are so large that nets train badly on them.
+
+    In a table `[N, columns]` each column counts, otherwise all inputs together. Integers that may be token ids are left
+    to `mark_tokens`, unless they are images.
+
+    Args:
+        examples: Examples that a data module has loaded.
+        ids: Names of columns that are known to be ids.
+    """
+    if examples.inputs.ndim == 4 or not examples.num_tokens:
+        warn_of_large_numbers(examples, ids)
+
+
+def warn_of_large_numbers(examples: Examples, ids: Container[str] = ()) -> None:
+    """Warns as `warn_of_large_inputs`, also of integers that could be token ids but are numbers for the net."""
+    inputs, scale = examples.inputs, examples.scale
+    is_plain = not isinstance(scale, Tensor) and isinstance(examples.offset, float | int) and examples.offset == 0
+    if inputs.ndim < 2 or inputs.dtype == torch.uint8 or examples.vocabulary or not is_plain:
+        return
+    if inputs.ndim == 2:
+        text = _describe_large_columns(examples, ids)
+    else:
+        text = _describe_large_whole(inputs, float(scale))
+    if text:
+        warnings.warn(text, Notice, stacklevel=4)
+
+
+def _describe_large_columns(examples: Examples, ids: Container[str]) -> str:
+    sizes = float(examples.scale) * _root_mean_square(examples.inputs)  # [columns]
+    names = examples.input_names
+    large = [
+        column
+        for column in (sizes > _LARGE_INPUT).nonzero().flatten().tolist()
+        if not names or names[column] not in ids
+    ]
+    if not large:
+        return ""
+    named = [repr(names[column]) if names else str(column) for column in large]
+    shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    return (
+        f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
+        f"{float(sizes[large].max()):.3g}), on which most nets train badly; standardise each column: subtract its "
+        "mean, divide by its standard deviation"
+    )
+
+
+def _describe_large_whole(inputs: Tensor, scale: float) -> str:
+    most = scale * max(abs(float(end)) for end in inputs.aminmax())
+    size = scale * float(_root_mean_square(inputs).square().mean().sqrt())
+    if size <= _LARGE_INPUT and (inputs.is_floating_point() or most <= 255):
+        return ""
+    what = "images" if inputs.ndim == 4 else "inputs"
+    return (
+        f"the {what} are {'floats' if inputs.is_floating_point() else 'integers'} up to {most:.4g} (root mean square "
+        f"{size:.3g}), on which most nets train badly, and only bytes (uint8) are scaled; multiply them by "
+        f"{scale / most:.3g} (ArrayData: scale: {scale / most:.3g})"
+    )
+
+
+def _root_mean_square(inputs: Tensor) -> Tensor:
+    """Computes the root mean square of each position over all examples `[...]`, without a copy of the inputs."""
+    total = torch.zeros(inputs.shape[1:], dtype=torch.float64)
+    for _, block in _blocks(inputs):
+        exact = block if block.dtype in (torch.float32, torch.float64) else block.float()
+        total += torch.linalg.vector_norm(exact, dim=0).double().square()
+    return (total / len(inputs)).sqrt()
 
 
 def require_division(division: object, examples: Examples, who: str) -> None:

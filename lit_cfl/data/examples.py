@@ -4,6 +4,7 @@ An index names a *view* of an example: `view * len(examples) + example`. So seve
 several rotations without a copy, and the rotation moves with the index when clients swap their data.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -238,13 +239,10 @@ class Examples:
                     "alike, such as by a ClassLabel with the same names"
                 )
 
-    def require_known_labels(self, other: "Examples", where: str) -> None:
-        """Raises InputError if other examples name a label that these do not; `where` describes them."""
-        unknown = [name for name in other.label_names if self.label_names and name not in self.label_names]
-        if unknown:
-            raise InputError(
-                f"the label {unknown[0]!r} of {where} is not one of those here: {', '.join(self.label_names)}"
-            )
+    def require_known_labels(self, run: "Examples") -> None:
+        """Raises InputError if these examples name a label that a run's do not; labels without names are accepted."""
+        if run.label_names:
+            _require_known(self.label_names, run.label_names)
 
     def renumber_labels(self, run: "Examples") -> "Examples":
         """Numbers labels by their names as a run does, whose labels may be more; unchanged without names of classes.
@@ -257,12 +255,7 @@ class Examples:
             return self
         numbers = {name: number for number, name in enumerate(run.label_names)}
         present = self.labels.unique().tolist()
-        unknown = [repr(self.label_names[label]) for label in present if self.label_names[label] not in numbers]
-        if unknown:
-            raise InputError(
-                f"these data have the label{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}, but the run's are "
-                f"{', '.join(map(repr, run.label_names))}: its models cannot predict others; leave such examples out"
-            )
+        _require_known([self.label_names[label] for label in present], run.label_names)
         new = [numbers.get(name, 0) for name in self.label_names]  # 0: no example has that label
         labels = torch.tensor(new, device=self.labels.device)[self.labels]
         return replace(self, labels=labels, num_labels=run.num_labels, label_names=run.label_names)
@@ -401,3 +394,14 @@ class Examples:
             if isinstance(part := getattr(self, name), Tensor)
         }
         return replace(self, **parts)
+
+
+def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
+    """Raises InputError if a label's name is not one of the run's."""
+    unknown = [repr(name) for name in names if name not in known]
+    if unknown:
+        several = len(unknown) > 1
+        raise InputError(
+            f"these data have the label{'s' if several else ''} {', '.join(unknown)}, but the run's are "
+            f"{', '.join(map(repr, known))}: its models cannot predict others; leave {'them' if several else 'it'} out"
+        )

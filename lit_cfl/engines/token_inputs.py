@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lit_cfl.data import FederatedData
+from lit_cfl.data.checks import warn_of_large_numbers
 
 
 def takes_tokens(module: nn.Module) -> bool:
@@ -16,7 +17,7 @@ def takes_tokens(module: nn.Module) -> bool:
 
 
 def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
-    """Marks integer inputs as token ids if the module takes token ids; otherwise they are numbers.
+    """Marks integer inputs as token ids if the module takes token ids. Otherwise they are numbers; notes large ones.
 
     Args:
         build: Returns the module; called only if the inputs may be token ids.
@@ -26,4 +27,8 @@ def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> Federate
         return data
     with torch.random.fork_rng(devices=[]):
         taken = takes_tokens(build())
-    return replace(data, examples=replace(examples, vocabulary=examples.num_tokens)) if taken else data
+    if taken:
+        return replace(data, examples=replace(examples, vocabulary=examples.num_tokens))
+    if examples.inputs.ndim != 4:  # images have been noted by `warn_of_large_inputs`
+        warn_of_large_numbers(examples)
+    return data

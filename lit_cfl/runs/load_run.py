@@ -224,7 +224,7 @@ class SavedRun:
                 "give clients of the run's own source, or embeddings to the run and here"
             )
         mine.require_same_inputs(theirs)
-        mine.require_known_labels(theirs, "these data")
+        theirs.require_known_labels(mine)
         mine.require_same_labels(theirs, "these data")
         if theirs.vocabulary > mine.vocabulary:
             raise InputError(

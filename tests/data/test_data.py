@@ -307,9 +307,12 @@ def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
     run = Examples(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0, label_names=("cat", "dog"))
     other = replace(run, label_names=("cat", "owl"))
     assert other.renumber_labels(run) is other
-    run.require_known_labels(run, "these data")
-    with pytest.raises(InputError, match="the label 'owl' of these data is not one of those here: cat, dog"):
-        run.require_known_labels(other, "these data")
+    run.require_known_labels(run)
+    with pytest.raises(
+        InputError,
+        match="these data have the label 'owl', but the run's are 'cat', 'dog': its models cannot predict others",
+    ):
+        other.require_known_labels(run)
 
 
 def test_labels_without_names_keep_their_numbers():

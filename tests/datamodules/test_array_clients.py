@@ -321,7 +321,7 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
         Notice, match="the inputs include 'Unnamed: 0', a different whole number in every line"
     ) as notices:
         table.federated(0)
-    (note,) = (str(notice.message) for notice in notices if "whole number" in str(notice.message))
+    (note,) = (str(notice.message) for notice in notices)  # and none that the numbers are large
     assert "age" not in note
 
 
@@ -331,6 +331,16 @@ def test_inputs_too_large_for_most_nets_are_noted(tmp_path: Path):
     with pytest.warns(Notice, match=r"input column 'sodium': large numbers \(root mean square up to 139\)") as notices:
         table.federated(0)
     assert len(notices) == 1
+
+
+def test_a_large_column_next_to_an_id_is_noted_alone(tmp_path: Path):
+    rows = [f"{1000 + number},{138 + number % 3},{number % 2},{number % 3}" for number in range(30)]
+    table = ArrayData(source=written(tmp_path, "patient,sodium,y,client\n" + "\n".join(rows)))
+    with pytest.warns(Notice) as notices:
+        table.federated(0)
+    ids, large = sorted((str(notice.message) for notice in notices), key=lambda note: "large" in note)
+    assert "the inputs include 'patient', a different whole number" in ids
+    assert large.startswith("input column 'sodium': large numbers (root mean square up to 139)")
 
 
 def test_inputs_made_small_by_scale_are_not_noted():

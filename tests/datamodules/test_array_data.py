@@ -9,9 +9,11 @@ import pytest
 import torch
 from own_arrays import OWNERS, error_of, folder_of, given, owned
 from quadratic import ids
+from torch import nn
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.errors import Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
@@ -111,10 +113,43 @@ def test_integers_may_be_negative_scaled_or_bools():
 def test_scale_of_images_of_large_integers_is_asked_for():
     x = np.full((12, 1, 4, 4), 4000, np.uint16)
     with pytest.warns(
-        Notice, match=r"images of integers up to 4000, which are not scaled; set scale: 0.00025 for 0 to 1"
+        Notice, match=r"images are integers up to 4000 .* multiply them by 0.00025 \(ArrayData: scale: 0.00025\)"
     ):
         assert ArrayData(**given(x=x)).load().batch(ids(0))[0].unique().tolist() == [4000.0]
     assert ArrayData(**given(x=x), scale=0.00025).load().batch(ids(0))[0].unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32, np.float64, np.float16])
+def test_images_of_0_to_255_are_noted_unless_they_are_bytes(dtype: type):
+    x = np.tile(np.array([0, 255], np.uint8), (12, 3, 4, 2))
+    with pytest.warns(Notice) as notices:
+        inputs = ArrayData(**given(x=x.astype(dtype))).load().batch(ids(0))[0]
+    (note,) = (str(notice.message) for notice in notices)
+    kind = "integers" if np.issubdtype(dtype, np.integer) else "floats"
+    assert note.startswith(f"the images are {kind} up to 255 (root mean square 180)")  # 255 / sqrt(2)
+    assert note.endswith("only bytes (uint8) are scaled; multiply them by 0.00392 (ArrayData: scale: 0.00392)")
+    assert inputs.max() == 255  # the note changes nothing
+
+
+def test_images_that_are_scaled_are_not_noted():
+    pixels = np.tile(np.array([0, 255], np.uint8), (12, 3, 4, 2))
+    for x, scale in ((pixels, None), (pixels.astype(int), 1 / 255), (pixels / 255, None), (pixels // 16, None)):
+        assert ArrayData(**given(x=x), scale=scale).load().batch(ids(0))[0].max() <= 15
+
+
+def test_other_large_inputs_are_noted_as_a_whole():
+    with pytest.warns(Notice, match=r"the inputs are floats up to 20 \(root mean square 20\)"):
+        ArrayData(**given(x=np.full((12, 5, 2), -20.0))).load()
+
+
+def test_large_integers_are_noted_if_the_net_takes_them_as_numbers():
+    data = ArrayData(**given(x=np.array([[3, 400, -1], [3, 400, 1]] * 6))).federated
+    with pytest.warns(Notice, match="input column 1: large numbers"):
+        data(0)  # negative ones are no token ids
+    found = ArrayData(**given(x=np.array([[3, 400]] * 12))).federated(0)
+    with pytest.warns(Notice, match="input column 1: large numbers"):
+        assert not mark_tokens(found, lambda: nn.Linear(2, 3)).examples.vocabulary
+    assert mark_tokens(found, lambda: nn.Embedding(401, 3)).examples.vocabulary == 401
 
 
 def test_arrays_tensors_and_lists_are_the_same():

@@ -14,6 +14,7 @@ from datasets import ClassLabel, Features, List, Value
 from hub import DIGITS, SHARED, fresh_caches, picture, pixels, write
 from jsonargparse import ArgumentParser
 from one_round import round_of_fedavg
+from torch import nn
 
 from lit_cfl.config.parser import parse_data
 from lit_cfl.datamodules import FederatedDataModule
@@ -21,6 +22,7 @@ from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
 from lit_cfl.datamodules.partition import IID, LabelGroups
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.tokens import Vocabulary
+from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.errors import InputError, Notice
 
 FEATURES = {
@@ -141,6 +143,19 @@ def test_lists_of_numbers_and_scalar_columns_become_float32(folder: str):
     scalars = HFDataset(folder, ["heat", "age"], "rank").pool().examples.inputs
     assert scalars.tolist() == [[h, a] for h, a in zip(ROWS["heat"], ROWS["age"], strict=True)]
     assert HFDataset(folder, "heat", "rank").pool().examples.inputs.shape == (6, 1)
+
+
+def test_large_columns_of_numbers_are_noted_by_name(tmp_path: Path):
+    ages = {"age": [51, 52] * 3, "heat": [38.5, 40.0] * 3, "grade": [1] * 6}
+    folder = str(written(tmp_path / "patients", **ages, reading=[[0.5, 30.0]] * 6, rank=[0, 1] * 3))
+    with pytest.warns(Notice, match="input columns 'age', 'heat': large numbers"):
+        found = HFDataset(folder, ["age", "grade", "heat"], "rank").pool().examples
+    assert found.input_names == ("age", "grade", "heat")
+    with pytest.warns(Notice, match=r"input column 1: large numbers \(root mean square up to 30\)"):
+        HFDataset(folder, "reading", "rank").pool()
+    whole = HFDataset(folder, "age", "rank", partition=IID(2)).federated(0)  # integers, which may be token ids
+    with pytest.warns(Notice, match="input column 'age': large numbers"):
+        mark_tokens(whole, lambda: nn.Linear(1, 2))
 
 
 @pytest.mark.parametrize(
