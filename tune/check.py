@@ -162,10 +162,17 @@ class PreparedStudy:
         return f"{count_noun(self.limit, 'trial')} of {count_noun(self.default.rounds, 'round')} under {under}"
 
 
-def prepare(study: Study, path: Path) -> PreparedStudy:
-    """Checks a whole study without starting anything. Raises InputError."""
+def prepare(study: Study, path: Path, recorded: Scores | None = None) -> PreparedStudy:
+    """Checks a whole study without starting anything. Raises InputError.
+
+    Args:
+        study: The study.
+        path: Directory of the study.
+        recorded: Scores of its trials if nothing remains to be trained, so that no data are loaded for the check; None
+            = check on the base's clients that each trial could start.
+    """
     study, default, corners = check_study(study)
-    scores = check_on_clients(study, default, corners)
+    scores = check_on_clients(study, default, corners) if recorded is None else recorded
     objective = Objective.of(study.metric, scores, study.second_metric)
     for experiment in (default, *(experiment for _, experiment in corners)):
         experiment.evaluation.require_reported(objective.metric, scores, "metric")

@@ -5,12 +5,14 @@ Imports nothing heavy.
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.scores import Scores, read_scores
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.given_paths import resolve_directory
@@ -119,6 +121,14 @@ def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
     for record in records:
         _require_unchanged(folder / record.trial_id, record)
     return records
+
+
+def read_recorded_scores(path: Path) -> Scores | None:
+    """Reads the task's scores from a trial of the study in a directory; None if no trial has finished."""
+    for file in sorted((path / TRIALS).glob("*/**/summary.json")):
+        with suppress(OSError, ValueError):  # damaged files are refused when the records are read
+            return read_scores(json.loads(file.read_text("utf-8")))
+    return None
 
 
 def read_record(path: Path, study_id: str) -> TrialRecord:

@@ -12,11 +12,14 @@ from ray.exceptions import RayError
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import Config, build
 from lit_cfl.engines.ray.tasks import run_tasks
-from lit_cfl.errors import SaveError
+from lit_cfl.errors import InputError, SaveError
+from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
+from lit_cfl.runs.resume import read_agreeing_summary
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval
 from lit_cfl.storage.atomic_writes import is_full_disk, write_text
+from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.callbacks import stop_if_requested
 from lit_cfl.tune.check import PreparedStudy
@@ -65,16 +68,55 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     if not seeds:
         return None
     say(f"training the best and the default setting on {len(seeds)} new seeds")
-    configs = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).to_dict()}
-    if best["origin"] != DEFAULT:
-        configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
+    configs = _settings(job, best, path)
     # the current folder of a worker differs
     done, failed = _train_settings(prepared, configs, seeds, path.absolute() / REPEATS)
+    return _summarise(job, best, path, done, failed)
+
+
+def read_repeated(prepared: PreparedStudy, best: Row, path: Path) -> Repeated | None:
+    """Reads the results on new seeds from finished runs, without Ray; None if a run is missing, unfinished or damaged.
+
+    Arguments as for `repeat`.
+    """
+    job, folder = prepared.job, path.absolute() / REPEATS
+    done: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for setting, config in _settings(job, best, path).items():
+        done[setting] = {}
+        for seed in new_seeds(job.seeds, prepared.study.num_repeats):
+            experiment = _experiment(config, setting, seed, job)
+            stored = stored_config(folder / setting / f"seed-{seed}")
+            summary = None if stored is None else _read(experiment, folder / setting / f"seed-{seed}", stored)
+            if summary is None:
+                return None
+            done[setting][seed] = summary
+    return _summarise(job, best, path, done, [])
+
+
+def _read(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    try:
+        return read_agreeing_summary(experiment, path, stored)
+    except InputError:
+        return None
+
+
+def _settings(job: TrialJob, best: Row, path: Path) -> dict[str, Config]:
+    """Returns the configurations to repeat by setting: the default, and the best trial's unless it is the default."""
+    configs: dict[str, Config] = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).to_dict()}
+    if best["origin"] != DEFAULT:
+        configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
+    return configs
+
+
+def _summarise(
+    job: TrialJob, best: Row, path: Path, done: Mapping[str, Mapping[int, Mapping[str, Any]]], failed: list[str]
+) -> Repeated:
+    """Computes the figures from summaries by setting and seed, and writes `repeats.json`."""
+    seeds = new_seeds(job.seeds, job.study.num_repeats)
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}
-    repeated = Repeated(seeds, figures, _gain(job.objective, found), failed)
     write_text(path / REPEATS / "repeats.json", json.dumps(found, indent=2) + "\n")
-    return repeated
+    return Repeated(seeds, figures, _gain(job.objective, found), failed)
 
 
 def _train_settings(
@@ -110,10 +152,15 @@ def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob)
     callbacks = RunCallbacks(notice=lambda line: None)  # the study prints the notice once
     with limit_time(path / setting / f"seed-{seed}", job.study.limits.trial_minutes), no_code_from(job.folder.parent):
         job.limit_gpu_memory()
-        experiment = build(dict(config) | {"name": f"{job.study.name}-{setting}-seed-{seed}", "seeds": [seed]})
+        experiment = _experiment(config, setting, seed, job)
         if job.data is not None:
             job.data.give_to(experiment)
         return run(experiment, path / setting / f"seed-{seed}", callbacks, mode="resume").summary
+
+
+def _experiment(config: Config, setting: str, seed: int, job: TrialJob) -> Experiment:
+    """Builds the experiment of a setting on a new seed."""
+    return build(dict(config) | {"name": f"{job.study.name}-{setting}-seed-{seed}", "seeds": [seed]})
 
 
 def _figures(objective: Objective, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:

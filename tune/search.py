@@ -29,10 +29,13 @@ from lit_cfl.tune.record import (
     ROUNDS,
     STUDY,
     TRIALS,
+    TrialRecord,
+    read_recorded_scores,
     read_study_id,
 )
-from lit_cfl.tune.repeats import repeat
+from lit_cfl.tune.repeats import read_repeated, repeat
 from lit_cfl.tune.searchers import make_searcher
+from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial, share
 from lit_cfl.tune.trials import Trials
@@ -64,6 +67,9 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
             for config in islice((path / TRIALS).glob("*/config.yaml"), 1):
                 stored_config(config.parent)  # refuses a study of another format
         study_id = read_study_id(path) if resume else token_hex(4)
+        finished = _read_finished(study, path, study_id, lines) if resume else None
+        if finished is not None:
+            return finished
         prepared = prepare(study, path)
         trials = _trials(prepared, path, study_id)
         if resume:
@@ -75,6 +81,27 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
             finally:
                 trials.seal()
         return replace(result, to_upload=track_study(prepared, result))
+
+
+def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) -> StudyResult | None:
+    """Reads the results of a study in which nothing remains to be trained, without data and Ray; None for others."""
+    scores = read_recorded_scores(path)
+    if scores is None:
+        return None
+    prepared = prepare(study, path, scores)
+    trials = _trials(prepared, path, study_id)
+    trials.load(study.limits.trial_minutes)
+    if not trials.over and _find_target(prepared, trials) is None:
+        return None
+    result = StudyFiles(prepared, trials, path).write()
+    if result.best is not None and prepared.study.num_repeats:
+        repeated = read_repeated(prepared, result.best, path)
+        if repeated is None:
+            return None
+        result = replace(result, repeated=repeated)
+    trials.seal()
+    say("all trials have finished; --limits.trials with a larger number adds trials")
+    return replace(result, to_upload=track_study(prepared, result))
 
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
@@ -171,11 +198,20 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
 
 def _why_over(prepared: PreparedStudy, trials: Trials) -> str | None:
     """Says why a study ended before `limits.trials`; None if it did not."""
-    limits, objective = prepared.study.limits, prepared.job.objective
-    finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
-    for record in finished:
-        if limits.target is not None and objective.is_reached(record.last_result[objective.metric], limits.target):
-            return f"trial {record.trial_id} has reached limits.target ({limits.target:g}), which ends the study"
+    limits = prepared.study.limits
+    reached = _find_target(prepared, trials)
+    if reached is not None:
+        return f"trial {reached.trial_id} has reached limits.target ({limits.target:g}), which ends the study"
     if trials.over or limits.minutes is None:
         return trials.why_over
-    return f"limits.minutes ({limits.minutes:g}) have passed, which ends the study"
+    counted = f"{trials.num_over} of {trials.limit} trials have finished"
+    return f"limits.minutes ({limits.minutes:g}) have passed, which ends the study; {counted}"
+
+
+def _find_target(prepared: PreparedStudy, trials: Trials) -> TrialRecord | None:
+    """Finds the first finished trial that reaches `limits.target`; None without one."""
+    target, objective = prepared.study.limits.target, prepared.job.objective
+    finished = (record for record in trials.records.values() if record.status == FINISHED_STATUS)
+    if target is None:
+        return None
+    return next((one for one in finished if objective.is_reached(one.last_result[objective.metric], target)), None)

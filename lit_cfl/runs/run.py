@@ -19,7 +19,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
-    read_undamaged_summary,
+    read_agreeing_summary,
     require_agreement,
     require_longer_schedule,
     require_same_data,
@@ -179,9 +179,8 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
             return _start(experiment, path, callbacks)
-        require_agreement(path, stored, experiment.to_dict() | {"plan": stored.get("plan")}, mode == "new_plan")
+        summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        summary = read_undamaged_summary(path, experiment.rounds)
         if summary is not None and stored.get("made_in_python"):  # its configuration describes only a part of it
             prepared = with_own_partition(experiment, path, None).on_cpu().prepare(experiment.seeds[0])
             require_same_data(path, {"fingerprint": read_fingerprint(path)}, prepared)
