@@ -143,7 +143,7 @@ def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def warn_of_similar_names(names: Sequence[str], what: str) -> None:
-    """Warns of empty names, and of names that differ only in blanks or Unicode forms.
+    """Warns of empty names, and of names that differ only in blanks, capitals or Unicode forms.
 
     Args:
         names: Distinct values of a column.
@@ -152,12 +152,16 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
     plain: dict[str, str] = {}
     for name in names:
         seen = " ".join(normalize("NFKC", name).split())
+        seen = seen.casefold() if len(seen) > 1 else seen  # the letters A and a may be classes
         if not seen:
             _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if it means none")
         elif seen in plain:
+            both = [plain[seen], name]
+            looks = len({normalize("NFC", one) for one in both}) == 2  # else their escapes show the difference
+            one, other = map(repr if looks else ascii, both)
             _note(
-                f"{what} holds {plain[seen]!a} and {name!a}, which count as two; make them one if they are the same "
-                "(str.strip, unicodedata.normalize)"
+                f"{what} holds {one} and {other}, which count as two; make them one if they are the same (str.strip, "
+                "str.lower, unicodedata.normalize)"
             )
             return
         plain[seen] = name

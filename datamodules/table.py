@@ -11,9 +11,10 @@ from lit_cfl.errors import InputError, Notice, suggest
 from lit_cfl.storage.given_paths import describe_missing
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 ROLES = ("y", "client", "cluster")
+_SAMPLE = 2**20  # bytes of a file that are searched for another encoding or separator
 
 
 def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -36,13 +37,17 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         if role not in ROLES:
             raise InputError(f"columns names {role!r}{suggest(role, ROLES)}; give columns for {', '.join(ROLES)}")
     try:
+        _require_csv(path)
         table = pandas.read_csv(path)
         head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
     except FileNotFoundError as error:
         raise InputError(describe_missing(path, "file")) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:  # base class of the errors of pandas and of Unicode decoding
+    except UnicodeDecodeError:
+        _require_csv(path, is_utf8=False)
+        raise
+    except ValueError as error:  # base class of pandas' errors
         raise InputError(
             f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]})"
         ) from error
@@ -68,21 +73,71 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         more = f" ({lines} lines have empty cells)" if lines > 1 else ""
         raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
-    words = [f"column {name!r} has {table[name][0]!r}" for name in inputs if table[name].dtype.kind not in "iufb"]
-    if words:
-        is_client = (
-            "" if found["client"] in table.columns else ", or say which names the clients: columns: {client: NAME}"
-        )
-        raise InputError(
-            f"{path}: inputs must be numbers, but {', '.join(words)}; leave such columns out, or encode them as "
-            f"numbers{is_client}"
-        )
+    _require_numbers(path, table[inputs], found["client"] in table.columns)
+    if _has_decimal_commas(table[found["y"]]):  # else each number would be a class
+        raise InputError(f"{path}: column {found['y']!r} has {table[found['y']][0]!r}; {_decimal_points(path)}")
     ids = _find_ids(path, table[inputs])
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
     names = {"input_names": np.array(inputs, dtype=str), "ids": np.array(ids, dtype=str)}
     return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
+
+
+def _require_csv(path: Path, is_utf8: bool = True) -> None:
+    """Refuses a table in another encoding than UTF-8, or with other separators than commas; names the conversion."""
+    with path.open("rb") as file:
+        sample = file.read(_SAMPLE)
+    try:
+        sample.decode()
+    except UnicodeDecodeError as error:
+        at_the_end = len(sample) == _SAMPLE and error.start > _SAMPLE - 4  # inside a character
+        is_utf8 = is_utf8 and at_the_end
+    wrong, options = [], {}
+    if not is_utf8:
+        wrong.append("is not in UTF-8")
+        options["encoding"] = "utf-16" if sample.startswith((b"\xff\xfe", b"\xfe\xff")) else "cp1252"
+    first = sample.partition(b"\n")[0]
+    separator = next((one for one in ";\t|" if first.count(one.encode()) > first.count(b",")), None)
+    if separator is not None:
+        wrong.append(f"separates its columns by {separator!r}, not by commas")
+        options |= {"sep": separator} | ({"decimal": ","} if separator == ";" else {})  # as Excel does
+    if wrong:
+        given = "".join(f", {name}={value!r}" for name, value in options.items())
+        raise InputError(
+            f"{path} {' and '.join(wrong)}; convert it, for example by "
+            f"pandas.read_csv({path.name!r}{given}).to_csv({path.name!r}, index=False)"
+        )
+
+
+def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None:
+    """Refuses inputs that are words, by the first word of each column; numbers with a decimal comma are words, too."""
+    import pandas
+
+    words, commas = [], True
+    for name in (name for name in inputs if inputs[name].dtype.kind not in "iufb"):
+        wrong = pandas.to_numeric(inputs[name], errors="coerce").isna()
+        first = int(wrong.to_numpy().argmax())
+        line = "" if wrong.all() else f" in line {first + 2}"  # one cell among numbers has to be found
+        words.append(f"column {name!r} has {inputs[name][first]!r}{line}")
+        commas = commas and _has_decimal_commas(inputs[name][wrong])
+    if not words:
+        return
+    remedy = "leave such columns out, or encode them as numbers"
+    if commas:
+        remedy = _decimal_points(path)
+    elif not has_clients:
+        remedy += ", or say which names the clients: columns: {client: NAME}"
+    raise InputError(f"{path}: inputs must be numbers, but {', '.join(words)}; {remedy}")
+
+
+def _has_decimal_commas(column: "Series") -> bool:
+    """Returns whether all cells are words such as 2,5."""
+    return column.dtype.kind not in "iufb" and bool(column.astype(str).str.fullmatch(r"\s*[-+]?\d*,\d+\s*").all())
+
+
+def _decimal_points(path: Path) -> str:
+    return f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=',')"
 
 
 def _find_ids(path: Path, inputs: "DataFrame") -> list[str]:

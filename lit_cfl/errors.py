@@ -110,11 +110,21 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+_BEGINNING = 4  # letters by which a name is recognised
+
+
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Returns ` (did you mean ...?)`, or nothing if no name has this similarity: 1 = equal, 0 = no letter in common."""
-    known = list(known)
+    """Returns ` (did you mean ...?)`, or nothing if no name is similar, and not exactly one begins with the word.
+
+    Args:
+        word: Word that is not known.
+        known: Names that are known.
+        cutoff: Minimum similarity: 1 = equal, 0 = no letter in common.
+    """
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
+    longer = [name for name in lower if len(word) >= _BEGINNING and name.startswith(word.lower())]
+    close = close or (longer if len(longer) == 1 else [])
     return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 

@@ -352,6 +352,8 @@ def test_inputs_made_small_by_scale_are_not_noted():
     [
         (TABLE, {}, "has no column 'y'; it has user, height, label, site, weight; say which are the labels"),
         (TABLE, {"y": "lable"}, "has no column 'lable' (did you mean label?)"),
+        (TABLE, {"y": "labe"}, "has no column 'labe' (did you mean label?)"),
+        (TABLE.replace("label", "rain tomorrow"), {"y": "Rain"}, "no column 'Rain' (did you mean rain tomorrow?)"),
         (TABLE, COLUMNS | {"cluster": "place"}, "has no column 'place'"),
         (TABLE, COLUMNS | {"clients": "user"}, "columns names 'clients' (did you mean client?)"),
         (
@@ -379,6 +381,29 @@ def test_inputs_made_small_by_scale_are_not_noted():
             COLUMNS,
             "its lines have more cells than the 4 of the first line; name all columns",
         ),
+        (
+            TABLE.replace("3.5", "n.v."),
+            COLUMNS,
+            "column 'height' has 'n.v.' in line 4; leave such columns out",
+        ),
+        (
+            TABLE.replace("2.5", '"2,5"').replace("3.5", '"-3,5"'),
+            COLUMNS,
+            "column 'height' has '2,5' in line 3; write decimal points, for example by "
+            "pandas.read_csv('own.csv', decimal=',')",
+        ),
+        (
+            TABLE.replace("walk", '"0,5"').replace("run", '"1,5"'),
+            COLUMNS,
+            "column 'label' has '0,5'; write decimal points",
+        ),
+        (
+            TABLE.replace(",", ";").replace(".5", ",5"),
+            COLUMNS,
+            "own.csv separates its columns by ';', not by commas; convert it, for example by "
+            "pandas.read_csv('own.csv', sep=';', decimal=',').to_csv('own.csv', index=False)",
+        ),
+        (TABLE.replace(",", "\t"), COLUMNS, r"separates its columns by '\t', not by commas; convert it"),
         ("user,label\nbo,1\n", {"y": "label", "client": "user"}, "has no column besides user, label"),
         (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is not a table of comma-separated columns"),
         ("", COLUMNS, "is not a table of comma-separated columns (No columns to parse from file)"),
@@ -390,6 +415,17 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
         ArrayData(source=path, columns=columns, test=0).federated(0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_a_table_that_is_not_in_utf8_is_refused_with_the_conversion(tmp_path: Path, encoding: str):
+    path = written(tmp_path, TABLE)
+    path.write_bytes(TABLE.replace("al", "ål").replace(",", ";").encode(encoding))
+    with pytest.raises(InputError) as error:
+        ArrayData(source=path, columns=COLUMNS).federated(0)
+    options = f"encoding='{encoding}', sep=';', decimal=','"
+    assert "is not in UTF-8 and separates its columns by ';'" in str(error.value)
+    assert f"pandas.read_csv('own.csv', {options}).to_csv('own.csv', index=False)" in str(error.value)
 
 
 def test_other_files_take_no_columns(tmp_path: Path):

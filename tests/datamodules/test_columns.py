@@ -245,10 +245,12 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
         (["s0", "s1", "s0 "], "'s0' and 's0 ', which count as two"),
         (["caf\u00e9", "cafe\u0301"], r"'caf\\xe9' and 'cafe\\u0301'|'cafe\\u0301' and 'caf\\xe9'"),
         (["a b", "a  b"], "'a  b' and 'a b'"),
+        (["Größwald", "Größwald "], "'Größwald' and 'Größwald '"),
+        (["Ja", "ja", "nein"], "'Ja' and 'ja', which count as two; make them one .*str.lower"),
         (["", "a"], "holds the name '', which counts like any other"),
         (["  ", "a"], "holds the name '  '"),
     ],
-    ids=["a blank", "Unicode", "blanks within", "empty", "blanks alone"],
+    ids=["a blank", "Unicode", "blanks within", "readable", "capitals", "empty", "blanks alone"],
 )
 @pytest.mark.parametrize("read", [number_clients, labels_of])
 def test_names_that_nobody_can_tell_apart_are_noted(names: list[str], said: str, read: Callable[..., object]):
