@@ -60,9 +60,12 @@ class FederatedDataModule(LightningDataModule, ABC):
         augment: Augment | AugmentFunction | str | None = None,
     ) -> None:
         super().__init__()
-        for name, share in {"validation": validation, "newcomers": newcomers}.items():
+        for (name, of), share in {
+            ("validation", "each client's training examples"): validation,
+            ("newcomers", "the clients"): newcomers,
+        }.items():
             if not 0 <= share < 1:
-                raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
+                raise InputError(f"{name} is {share}, but it is a share of {of}: give 0 or more and below 1")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
         self.shift = _shifts(shift)
