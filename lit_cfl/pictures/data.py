@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import join_ids
@@ -12,6 +12,7 @@ from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
+_MIN_ROWS = 6  # height of a picture of fewer labels, so that the name of its colours fits
 _MAX_NAME = 24  # letters of a label's name on the axis
 
 
@@ -26,7 +27,8 @@ def label_distribution(data: FederatedData) -> Figure | None:
     order = clients[data.true_clusters[clients].argsort(stable=True)]
     counts = data.subset(order).label_counts.double()
     shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
-    figure = Figure(figsize=(10, 1.6 + 0.18 * min(len(shares), 30)), layout="constrained")
+    rows = min(max(len(shares), _MIN_ROWS), 30)
+    figure = Figure(figsize=(10, 1.6 + 0.18 * rows), layout="constrained")
     axes = figure.subplots()
     picture = axes.imshow(shares.numpy(), aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
     figure.colorbar(picture, label="share of the client's examples", pad=0.01)
@@ -66,6 +68,9 @@ def size_histogram(data: FederatedData) -> Figure:
     if high > 20 * low:
         axes.hist(sizes.numpy(), bins=np.geomspace(low, high + 1, 31).tolist(), color=BLUE)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.xaxis.set_minor_locator(NullLocator())
     else:
         step = max(1, -(-(high - low + 1) // 30))
         edges = np.arange(low, high + step + 1, step) - 0.5

@@ -467,9 +467,10 @@ def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
         name in panel.cells.names for panel in panels if panel.cells is not None
     ):
         return Patch(facecolor=style.colour, label=label)
-    if any(curve.name == name for panel in panels for curve in panel.curves):
+    curve = any(curve.name == name for panel in panels for curve in panel.curves)
+    if curve and not any(points.name == name for panel in panels for points in panel.points):
         return Line2D([], [], color=style.colour, linestyle=style.line, label=label)
-    look: Any = {"linestyle": "", "marker": style.marker, "markersize": 4}
+    look: Any = {"linestyle": style.line if curve else "", "marker": style.marker, "markersize": 4}
     return Line2D(
         [], [], color=style.colour, markerfacecolor=style.colour, markeredgecolor=style.colour, label=label, **look
     )

@@ -23,7 +23,7 @@ from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance, list_figures
-from lit_cfl.tune.record import FINISHED_STATUS, RUNNING, STUDY, read_record, read_study_id
+from lit_cfl.tune.record import DEFAULT, FINISHED_STATUS, RUNNING, STUDY, read_record, read_study_id
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, format_values
 
@@ -152,7 +152,9 @@ def headline(study: SavedStudy) -> str:
     trials = f"{count_noun(len(study.trained), 'trial')}, {len(finished)} of them finished"
     if best is None:
         return f"{trials}; none has a {metric} yet."
-    return f"{trials}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {format_values(best['values'])}."
+    default = ", the base's own setting" if best["origin"] == DEFAULT else ""
+    values = format_values(best["values"])
+    return f"{trials}. The best, {best['trial_id']}{default}, has {metric} {best[metric]:.4f}: {values}."
 
 
 def _summary(study: SavedStudy) -> list[Block]:

@@ -163,6 +163,29 @@ def test_labels_are_called_by_their_names():
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["cat", "dog", "a name of more than 2..."]
 
 
+@pytest.mark.parametrize("number", [2, 40])
+def test_the_name_of_the_colours_fits_beside_few_labels(number: int):
+    data = held((0, 1), (1,), true_clusters=ids(-1, -1))
+    data = replace(data, examples=replace(data.examples, num_labels=number))
+    figure = label_distribution(data)
+    figure.draw_without_rendering()
+    shown = figure.axes[1].yaxis.label.get_window_extent()
+    assert shown.y0 >= 0
+    assert shown.y1 <= figure.bbox.y1
+
+
+def test_very_different_sizes_have_plain_numbers_on_their_axis():
+    data = held((0,), (1,) * 30, (0,) * 400, true_clusters=ids(0, 0, 0))
+    figure = size_histogram(data)
+    figure.draw_without_rendering()
+    axis = figure.axes[0].xaxis
+    shown = [
+        text.get_text() for text, at in zip(axis.get_ticklabels(), axis.get_ticklocs(), strict=True) if 1 <= at <= 401
+    ]
+    assert shown == ["1", "2", "5", "10", "20", "50", "100", "200"]
+    assert not axis.get_ticklabels(minor=True)
+
+
 def test_sizes_are_those_of_the_training_data_and_their_median_is_no_mean():
     data = held((0,), (0, 1), (0, 1, 2), (0,) * 9, (1,) * 10, true_clusters=ids(0, 0, 0, 0, 0))
     axes = size_histogram(data).axes[0]

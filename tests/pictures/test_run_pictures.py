@@ -22,7 +22,7 @@ from lit_cfl.pictures.events import layers
 from lit_cfl.pictures.figure import Figure, draw
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.options import Pictures
-from lit_cfl.pictures.panels import add_legend
+from lit_cfl.pictures.panels import Curve, Panel, Points, Style, add_legend
 from lit_cfl.pictures.similar_clients import client_map, similarity
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
@@ -329,6 +329,16 @@ def test_a_legend_below_a_figure_reads_line_by_line():
     middle = np.mean([(place.y0 + place.y1) / 2 for place, _ in found])  # between both lines
     by_line = sorted((bool(place.y0 < middle), place.x0, name) for place, name in found)
     assert [name for _, _, name in by_line] == names
+
+
+def test_a_curve_of_points_shows_their_marker_in_the_legend():
+    styles = {"front": Style("red", marker="s"), "line": Style("blue")}
+    points = Panel("", "x", "y", [Curve("front", [1], [2]), Curve("line", [1, 2], [2, 3])], [Points("front", [1], [2])])
+    drawn = draw(Figure("pareto", "", [[points]], "", "", styles))
+    assert [(one.get_marker(), one.get_linestyle()) for one in drawn.legends[0].get_lines()] == [
+        ("s", "-"),
+        ("None", "-"),
+    ]
 
 
 def curves_of(*runs: list[float]) -> Figure:

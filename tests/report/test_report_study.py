@@ -11,7 +11,7 @@ from test_sources import page_of
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.report.blocks import Table, Text
 from lit_cfl.report.page import as_html
-from lit_cfl.report.study import _repeats_table, read_study
+from lit_cfl.report.study import _repeats_table, headline, read_study
 from lit_cfl.scores import Score
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tune.objective import Objective
@@ -239,6 +239,13 @@ def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(u
         "algorithm.num_clusters": "3",
         "error": None,
     }
+
+
+def test_the_headline_says_if_the_best_setting_is_the_bases(uneven: Path):
+    study = read_study(uneven)
+    assert "base's own setting" not in headline(study)
+    base = replace(study, rows=[row | {"origin": "default"} for row in study.rows])
+    assert f"The best, 0002, the base's own setting, has {METRIC} 0.7500: " in headline(base)
 
 
 def test_figures_on_new_seeds_stand_in_their_own_columns_and_the_gain_is_of_test_data(uneven: Path):
