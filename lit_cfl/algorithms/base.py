@@ -156,6 +156,7 @@ class Algorithm(ABC):
     closeness: ClassVar[str] = "the algorithm's own measure"  # meaning of Info.closeness, in words
     sees_truth: ClassVar[bool] = False  # True if it reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed with its results
+    cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty: it forms none
     mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check

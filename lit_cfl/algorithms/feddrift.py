@@ -21,6 +21,7 @@ Where this differs from the paper:
 * clients without data keep their cluster, or stay without one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -39,7 +40,7 @@ from lit_cfl.algorithms.base import (
 )
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES
-from lit_cfl.clustering import agglomerate, assign, clusters_of
+from lit_cfl.clustering import agglomerate, assign, clusters_of, merge_distances
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -90,7 +91,8 @@ class FedDrift(Algorithm):
     weights: Weights = "examples"
     state_type = FedDriftState
     score_columns = SHIFT_SCORES
-    tables = MIGRATIONS
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS | {"mergers": ("clusters", "distance", "merged")}
+    cluster_options = ("merge_delta",)
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:
@@ -156,11 +158,12 @@ class FedDrift(Algorithm):
         state = _record_choices(state, able, labels, work)
         changed = drifts | (labels != before)
         rows = torch.stack([able, before, labels], dim=1)[changed & (before >= 0)].tolist()
+        tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
         if not self.eager:
             stays = labels == alive[nearest]
-            state = self._merge(state, losses[stays], nearest[stays], alive, work.num_examples[able[stays]])
+            examples = work.num_examples[able[stays]]
+            state, tables["mergers"] = self._merge(state, losses[stays], nearest[stays], alive, examples)
         scores = (float(drifts.sum()), float((labels != before)[before >= 0].sum()))
-        tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
         info = Info(down=losses.numel(), scores=dict(zip(SHIFT_SCORES, scores, strict=True)), tables=tables)
         return state, replace(info, bytes_up=4 * losses.numel())
 
@@ -204,8 +207,10 @@ class FedDrift(Algorithm):
 
     def _merge(
         self, state: FedDriftState, losses: Tensor, nearest: Tensor, alive: Tensor, num_examples: Tensor
-    ) -> FedDriftState:
+    ) -> tuple[FedDriftState, list[dict[str, float | None]]]:
         """Merges clusters hierarchically by complete linkage while the minimum distance is below `merge_delta`.
+
+        Also returns the rows of `mergers.csv`: all mergers up to one cluster, including those at larger distances.
 
         Args:
             losses: Losses of clients in clusters that are not new, under each model `[n, alive]`.
@@ -215,11 +220,19 @@ class FedDrift(Algorithm):
         """
         held, place = nearest.unique(return_inverse=True)
         if len(held) < 2:
-            return state
+            return state, []
         found = cluster_distances(mean_by_cluster(losses[:, held], place, num_examples.double()))
         threshold = self.delta if self.merge_delta is None else self.merge_delta
         groups = agglomerate(found, linkage="complete", threshold=threshold)  # numbered by lowest member
-        return merge_clusters(state, alive[held], groups)
+        rows: list[dict[str, float | None]] = [
+            {
+                "clusters": len(held) - 1 - k,
+                "distance": distance if distance < _APART else None,
+                "merged": int(distance < threshold),
+            }
+            for k, distance in enumerate(merge_distances(found, linkage="complete").tolist())
+        ]
+        return merge_clusters(state, alive[held], groups), rows
 
     def place(
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator

@@ -79,6 +79,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     reassign_at_evaluation: bool = False
     assign_with_l2: bool = field(default=False, kw_only=True)
     state_type = IFCAState
+    cluster_options = ("num_clusters",)
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:

@@ -93,6 +93,7 @@ class SplittingAlgorithm(Algorithm, ABC):
     weights: Weights = "examples"
     criterion_weights: Weights = "examples"
     state_type: ClassVar[type] = SplitState
+    cluster_options: ClassVar[tuple[str, ...]] = ("eps1", "eps2")
 
     def __post_init__(self) -> None:
         if not self.eps1 > 0:

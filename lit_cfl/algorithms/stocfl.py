@@ -79,6 +79,7 @@ class StoCFL(Algorithm):
     sketch_dim: int | None = None
     global_update: GlobalUpdate = field(default="parallel", kw_only=True)
     state_type = StoCFLState
+    cluster_options = ("tau",)
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}

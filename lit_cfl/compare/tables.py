@@ -10,7 +10,7 @@ from rich.text import Text
 from lit_cfl.compare.results import COLUMNS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
-from lit_cfl.progress.tables import new_table
+from lit_cfl.progress.tables import mebibytes, new_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -49,9 +49,9 @@ def cells(results: Results) -> list[list[str]]:
         "gap closed": lambda row: _number(row["gap_closed"], 2),
         "ARI": lambda row: _spread(row, "ari", 2),
         f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
-        f"MiB to {at}": lambda row: _cost(row, "mib_to_target"),
-        f"local steps to {at}": lambda row: _cost(row, "local_steps_to_target", 0),
-        "traffic MiB": lambda row: _number(row["mib"], 1),
+        f"MiB to {at}": lambda row: _cost(row, "mib_to_target", mebibytes),
+        f"local steps to {at}": lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format),
+        "traffic MiB": lambda row: "-" if row["mib"] is None else mebibytes(row["mib"]),
         "local steps": lambda row: _number(row["local_steps"], 0),
         "time s": lambda row: _number(row["seconds"], 1),
     }
@@ -79,9 +79,11 @@ def _difference(row: Row) -> str:
     return f"{mean:+.3f}" + ("" if low is None else f" [{low:+.3f}, {high:+.3f}]")
 
 
-def _cost(row: Row, name: str, digits: int = 1) -> str:
-    if row[name] is not None or row["target"] is None or not row["runs"]:
-        return _number(row[name], digits)
+def _cost(row: Row, name: str, show: Callable[[float], str] = "{:.1f}".format) -> str:
+    if row[name] is not None:
+        return show(row[name])
+    if row["target"] is None or not row["runs"]:
+        return "-"
     return f"{row['reached']} of {row['runs']} runs"
 
 

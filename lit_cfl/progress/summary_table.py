@@ -9,8 +9,9 @@ from statistics import fmean
 from rich.console import Console
 
 from lit_cfl import algorithms
+from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.metric_names import Row
-from lit_cfl.progress.tables import new_table, number
+from lit_cfl.progress.tables import mebibytes, new_table, number
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import Score, read_scores
@@ -90,7 +91,7 @@ def _cells(summary: Row, score: Score, truth: bool) -> list[str]:
         str(summary["algorithm"]),
         *(number(summary[name]) for name in names),
         *agreement,
-        f"{summary['traffic/mib']:.1f}",
+        mebibytes(summary["traffic/mib"]),
         f"{summary['time/elapsed_seconds']:.1f}",
     ]
 
@@ -104,10 +105,14 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
         lines.append(f"Cluster sizes{for_seed}: {_cluster_sizes(part.path)}.")
     if silhouette is not None:
         lines.append(f"Silhouette of the updates: {silhouette:.2f} (1 = well apart, 0 = none).")
+    known: type[Algorithm] | None = getattr(algorithms, str(finished.summary["algorithm"]), None)
+    forms_none = known is not None and not known.cluster_options
     if finished.baseline is None:
-        return [*lines, "To see what clustering gains, set baseline: FedAvg."]
+        remedy = "use lit-cfl compare with an algorithm that forms clusters" if forms_none else "set baseline: FedAvg"
+        return [*lines, f"To see what clustering gains, {remedy}."]
     gains = [gain for pair in _read_scores(finished, finished.baseline, score) for gain in _gains(*pair, score)]
-    return lines + _advice(gains, finished.baseline.summary["algorithm"], score)
+    lines += _describe_gain(gains, finished.baseline.summary["algorithm"])
+    return lines if forms_none else lines + _advice(gains, known, score)
 
 
 def _cluster_sizes(path: Path) -> str:
@@ -126,17 +131,20 @@ def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[flo
     return [sign * (mine.values[client] - others.values[client]) for client in both]
 
 
-def _advice(gains: list[float], baseline: str, score: Score) -> list[str]:
+def _describe_gain(gains: list[float], baseline: str) -> list[str]:
     if not gains:
         return []
     losing = sum(gain < 0 for gain in gains) / len(gains)
-    lines = [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
-    if fmean(gains) <= 0 or losing > _MANY:
-        lines.append(
-            "Clustering does not pay off here: try fewer clusters (algorithm.num_clusters) or a longer pre-training."
-        )
-    else:
-        lines.append(
-            f"Try other numbers of clusters (algorithm.num_clusters) and keep the best validation {score.title}."
-        )
-    return lines
+    return [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
+
+
+def _advice(gains: list[float], known: type[Algorithm] | None, score: Score) -> list[str]:
+    """Says what to try next, by the options of the algorithm; None = a user's own, whose options have other names."""
+    if not gains:
+        return []
+    options = " or ".join(f"algorithm.{name}" for name in known.cluster_options) if known else ""
+    by = f" ({options})" if options else ""
+    if fmean(gains) > 0 and sum(gain < 0 for gain in gains) <= _MANY * len(gains):
+        return [f"Try other numbers of clusters{by} and keep the best validation {score.title}."]
+    longer = " or a longer pre-training (algorithm.pretrain)" if known and hasattr(known, "pretrain") else ""
+    return [f"Clustering does not pay off here: try fewer clusters{by}{longer}."]

@@ -1,7 +1,7 @@
 """Tables of scores and of newcomers."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import floor, isfinite, log10
 from pathlib import Path
 
 from rich.console import Console
@@ -65,6 +65,16 @@ def new_table(*headings: str) -> Table:
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left")
     return table
+
+
+def mebibytes(value: float) -> str:
+    """Formats MiB with one decimal, and less than 0.1 MiB with one significant digit."""
+    return f"{value:.{significant_decimals(value)}f}"
+
+
+def significant_decimals(value: float) -> int:
+    """Returns the number of decimals, 1 or more, with which a value that is 0 or more does not look like 0."""
+    return max(1, -floor(log10(value))) if value > 0 else 1
 
 
 def number(value: float | None) -> str:

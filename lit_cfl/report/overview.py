@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 from lit_cfl.metric_names import ARI_NOTE
 from lit_cfl.pictures.figure import finite_number
+from lit_cfl.progress.tables import significant_decimals
 from lit_cfl.report.blocks import Section, Table
 from lit_cfl.report.run_files import RunFiles, attempt
 from lit_cfl.report.sources import Group
@@ -59,7 +60,7 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
         "clusters": lambda group: _last(group, "clusters/count", 1, plain=True),
         "ARI": lambda group: _last(group, "clusters/ari", 2),
         "without a model": lambda group: _last(group, "clusters/unobserved", 1, plain=True, zero=False),
-        "traffic, MiB": lambda group: _last(group, "traffic/mib", 1),
+        "traffic, MiB": lambda group: _last(group, "traffic/mib", 1, fine=True),
         "local steps": lambda group: _last(group, "local/steps", 0, plain=True),
         "time, s": lambda group: _last(group, "time/elapsed_seconds", 1),
         "round": lambda group: _last(group, "round", 1, plain=True),
@@ -71,8 +72,12 @@ def last_value(run: RunFiles, column: str) -> float | None:
     return finite_number(run.rows[-1].get(column)) if run.rows else None
 
 
-def _last(group: Group, column: str, digits: int, plain: bool = False, zero: bool = True) -> str | None:
+def _last(
+    group: Group, column: str, digits: int, plain: bool = False, zero: bool = True, fine: bool = False
+) -> str | None:
     values = [last_value(run, column) for run in group.counted if run.rows]
+    if fine:  # small values have more decimals
+        digits = max([digits, *(significant_decimals(value) for value in values if value)])
     return None if not zero and not any(values) else _spread(values, digits, plain)
 
 

@@ -170,6 +170,18 @@ def test_linkage_is_complete_so_that_a_chain_does_not_merge_as_a_whole():
     assert state.index.tolist() == [0, 1, 1]
 
 
+def test_mergers_are_listed_up_to_one_cluster_with_those_that_were_made():
+    work = line(0.0, 1.2, 2.2)  # distances 0.72, 0.5 and 2.42
+    before = clusters(0.0, 1.2, 2.2, of=ids(0, 1, 2), work=work)
+    _, info = after_round(before, ONE, work, 1, cohort=ids())
+    first, second = info.tables["mergers"]
+    assert first == {"clusters": 2, "distance": pytest.approx(0.5), "merged": 1}
+    assert second == {"clusters": 1, "distance": pytest.approx(2.42), "merged": 0}
+    apart = clusters(0.0, torch.nan, of=ids(0, 1), work=line(0.0, 1.0))
+    _, info = after_round(apart, ONE, line(0.0, torch.nan), 1, cohort=ids())
+    assert [row["distance"] for row in info.tables["mergers"]] in ([], [None])
+
+
 def test_distance_is_the_larger_rise_on_each_others_clients():
     losses = torch.tensor([[1.0, 4.0], [2.5, 2.0]])  # rows: clients of a cluster, columns: models
     assert cluster_distances(losses).tolist() == [[0.0, 2.0], [2.0, 0.0]]  # 4 - 2 and 2.5 - 1

@@ -80,6 +80,38 @@ def test_without_true_clusters_their_sizes_and_the_silhouette_are_told(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "advice"),
+    [
+        ("FedGroup", "try fewer clusters (algorithm.num_clusters) or a longer pre-training (algorithm.pretrain)."),
+        ("IFCA", "try fewer clusters (algorithm.num_clusters)."),
+        ("FedDrift", "try fewer clusters (algorithm.merge_delta)."),
+        ("CFL", "try fewer clusters (algorithm.eps1 or algorithm.eps2)."),
+        ("Mine", "try fewer clusters."),
+    ],
+)
+def test_advice_names_the_options_of_the_algorithm(algorithm: str, advice: str, tmp_path: Path):
+    finished = ended(tmp_path / "run", algorithm, MINE)
+    finished.baseline = ended(tmp_path / "run" / "baseline", "FedAvg", (1.0,) * 5)
+    assert f"Clustering does not pay off here: {advice}" in printed(finished)
+
+
+@pytest.mark.parametrize("algorithm", ["FedAvg", "Local"])
+def test_an_algorithm_without_clusters_is_not_advised_about_them(algorithm: str, tmp_path: Path):
+    lines = printed(ended(tmp_path / "alone", algorithm, MINE))
+    assert "To see what clustering gains, use lit-cfl compare with an algorithm that forms clusters." in lines
+    finished = ended(tmp_path / "run", algorithm, MINE)
+    finished.baseline = ended(tmp_path / "run" / "baseline", "FedAvg", (1.0,) * 5)
+    assert not any("pay off" in line or "Try other" in line for line in printed(finished))
+
+
+def test_little_traffic_does_not_look_like_none(tmp_path: Path):
+    for mib, shown in ((0.034, "0.03"), (0.0, "0.0"), (0.25, "0.2"), (0.0095, "0.009"), (12.34, "12.3")):
+        finished = ended(tmp_path / str(mib), "IFCA", MINE)
+        finished.summary["traffic/mib"] = mib
+        assert printed(finished)[1].split()[4] == shown
+
+
+@pytest.mark.parametrize(
     ("score", "baseline", "gain", "advice"),
     [
         (ACCURACY, (0.25, 0.5, 0.75, 0.75, 0.5), "+0.050 on average; 40% of clients lose.", "does not pay off here"),
