@@ -21,7 +21,9 @@ class Activity:
     total: int = 0
 
     def __str__(self) -> str:
-        return f"{self.what} {self.done} of {self.total} clients" if self.total else self.what
+        if not self.total:
+            return self.what
+        return f"{self.what} {f'{self.done} of ' if self.done else ''}{self.total} clients"
 
 
 Report = Callable[[Activity], None]  # called often, so it should return fast

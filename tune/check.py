@@ -84,8 +84,8 @@ def notices(study: Study, base: Experiment) -> list[str]:
         )
     if space.algorithms and base.selection == "uniform" and base.evaluation.clients == "assigned":
         lines.append(
-            "note: each algorithm is scored on the clients that it has a model for, and some may have none for clients "
-            "that were never drawn; with evaluation.clients: all in the base, each is scored on all"
+            "note: an algorithm may have no model for clients that were never drawn, and is then not scored on them; "
+            "evaluation.clients: all in the base scores all trials on all clients"
         )
     return lines
 

@@ -11,7 +11,7 @@ import yaml
 
 from lit_cfl.config.named_configs import config_files, is_piped
 from lit_cfl.config.own_code import inside
-from lit_cfl.errors import InputError, LineParser
+from lit_cfl.errors import InputError, LineParser, suggest
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
@@ -46,8 +46,9 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
                 raise InputError(
                     f"{given.resume} is not a run; resume it with lit-cfl {command} --resume {given.resume}"
                 )
+        near = suggest(resumed.name, (file.parent.name for file in resumed.parent.glob("*/config.yaml")), 0.7)
         raise InputError(
-            f"{given.resume} holds no run to resume; give its directory, or --config to start one there "
+            f"{given.resume} holds no run to resume{near}; give its directory, or --config to start one there "
             f"({recorded} is missing)"
         )
     if recorded.exists():

@@ -1,6 +1,7 @@
 """One-line messages about an option's wrong value: they quote it, and name the remedy."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -18,6 +19,7 @@ from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
 from lit_cfl.errors import find_user_frame, suggest
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+")
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
 
 
@@ -25,7 +27,8 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     """Describes a value that has none of the types of an option."""
     if not in_words(path, kinds):  # the option takes only groups of options
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
-    return f"{path}: {shown!r} is not {in_words(path, kinds)}"
+    point = f"; write {shown.replace(',', '.')}" if float in kinds and _DECIMAL_COMMA.fullmatch(shown) else ""
+    return f"{path}: {shown!r} is not {in_words(path, kinds)}{point}"
 
 
 def describe_null(path: str, kinds: Sequence[Any]) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from lit_cfl.config import catalogue
@@ -279,7 +280,17 @@ def unknown_class(key: str, name: str, kind: str) -> str:
     """Describes an unknown class in one line, with the known ones."""
     known = catalogue.names(kind)
     own = "name a class of your own by its full path, such as my_file.MyClass"
-    return f"{key}: {name!r} is not known{suggest(name, known)}. Known: {', '.join(known)}; {own}"
+    mine = next((file.stem for file in sorted(Path().glob("*.py")) if _defines(file, name)), None)
+    hint = suggest(name, known) if mine is None else f" (did you mean {mine}.{name}?)"
+    return f"{key}: {name!r} is not known{hint}. Known: {', '.join(known)}; {own}"
+
+
+def _defines(file: Path, name: str) -> bool:
+    """Returns whether a Python file has a class of this name, without running it."""
+    try:
+        return re.search(rf"^class {re.escape(name)}\b", file.read_text("utf-8"), re.MULTILINE) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def require_unchanged_values(options: Mapping[str, Any]) -> None:

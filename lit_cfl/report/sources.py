@@ -90,9 +90,16 @@ def kind_of(path: Path) -> Kind:
         return "study"
     if is_run(path) or any(map(is_run, path.glob("seed-*"))):
         return "run"
-    inside = sorted(part.name for part in path.iterdir() if part.is_dir() and is_run(part)) if path.is_dir() else []
-    hint = f"; it has {', '.join(inside[:5])}, which do: give these" if inside else ""
+    inside = sorted(part for part in path.iterdir() if part.is_dir() and _holds_any(part)) if path.is_dir() else []
+    hint = f", but its folders do: give one of them, such as {inside[-1]}" if inside else ""
     raise InputError(f"{path} holds no run, comparison or study{hint}")
+
+
+def _holds_any(path: Path) -> bool:
+    """Returns whether a directory contains a run, a comparison or a study."""
+    return (
+        is_run(path) or any(map(is_run, path.glob("seed-*"))) or any((path / one).is_file() for one in (RECORD, _STUDY))
+    )
 
 
 def read_source(path: Path) -> ReportSource:

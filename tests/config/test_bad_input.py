@@ -174,6 +174,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             ("list confgis", "(did you mean configs?); see lit-cfl list --help"),
             (RUN + "--config=", "--config is empty; give a file"),
             (RUN + "--task.optimizer.lr nan", "task.optimizer.lr: 'nan' is not a number"),
+            (RUN + "--task.optimizer.lr 0,05", "task.optimizer.lr: '0,05' is not a number; write 0.05"),
             (RUN + "--task.optimizer.lr .nan", "the learning rate is nan; give a number of 0 or more"),
             (RUN + "--task.optimizer.lr .inf", "the learning rate is inf; give a number of 0 or more"),
             (

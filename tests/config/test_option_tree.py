@@ -190,9 +190,11 @@ EARLY = [
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
     ("run --config quickstart --task.net MPL", "net: 'MPL' is not known (did you mean MLP?)"),
+    ("run --config quickstart --task.net MyNet", "net: 'MyNet' is not known (did you mean nets_of_mine.MyNet?)"),
     ("run --config odd.yaml", "data: 'Digit' is not known (did you mean Digits?)"),
     ("run --config patient.yaml", "there is no file 'patient.yaml' (did you mean patients.yaml?)"),
-    ("run --resume nothere", "nothere holds no run to resume"),
+    ("run --resume nothere", "nothere holds no run to resume; give"),
+    ("run --resume frist", "frist holds no run to resume (did you mean first?); give"),
     ("run --resume compared", "compared is not a run; resume it with lit-cfl compare --resume compared"),
     ("evaluate nothere", "nothere holds no run (no config.yaml)"),
     ("assign nothere --data Digits", "nothere holds no run (no config.yaml)"),
@@ -223,6 +225,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("odd.yaml").write_text(yaml.safe_dump(QUICK | {"data": {"class_path": "Digit"}}))
     Path("study.yaml").write_text(yaml.safe_dump({"base": QUICK | {"lr": 1}, "space": {"rounds": {"choice": [1]}}}))
     Path("patients.yaml").write_text(yaml.safe_dump(QUICK))
+    Path("nets_of_mine.py").write_text("import nowhere\n\n\nclass MyNetwork: ...\n\n\nclass MyNet:\n    pass\n")
+    Path("first").mkdir()
+    Path("first/config.yaml").touch()
     Path("compared").mkdir()
     Path("compared/compare.yaml").touch()
     Path("compared/FedAvg/seed-0").mkdir(parents=True)

@@ -129,7 +129,7 @@ def test_a_pipe_with_rounds_hears_nothing_else():
     display.beat()  # after the end
     found = [line.split("  ")[1:3] for line in out.getvalue().splitlines()]
     assert found == [
-        ["round 1/3", "training 0 of 5 clients"],
+        ["round 1/3", "training 5 clients"],
         *([f"round {k}/3", "test accuracy 0.50"] for k in (1, 2, 3)),
     ]
 

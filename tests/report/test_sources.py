@@ -46,8 +46,12 @@ def test_a_directory_without_a_run_is_refused_and_runs_inside_it_are_named(tmp_p
     with pytest.raises(InputError, match=r"holds no run, comparison or study$"):
         kind_of(tmp_path)
     made_run(tmp_path / "mine")
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
-    assert "it has mine, which do: give these" in capsys.readouterr().err
+    (tmp_path / "study").mkdir()
+    for name in ("mine", "study"):
+        assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
+        message = f"but its folders do: give one of them, such as {tmp_path / name}"
+        assert message in capsys.readouterr().err
+        (tmp_path / "study" / "study.yaml").touch()
     assert not (tmp_path / "page.html").exists()
 
 
