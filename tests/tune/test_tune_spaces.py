@@ -219,7 +219,7 @@ def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
     study = Study(base(), {"algorithm": ALGORITHMS})
     assert notices(study, build(base())) == []  # every client is drawn once, in turn
     (note,) = notices(study, build(base(selection="uniform")))
-    assert "with evaluation.clients: all in the base, each is scored on all" in note
+    assert "evaluation.clients: all in the base scores all trials on all clients" in note
     assert notices(study, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
 
 
