@@ -2,6 +2,7 @@
 
     LITCFL_DATA=DIR python benchmarks/flux_table.py --anda ANDA --out benchmarks/results/flux_table.csv
         [--levels 8 1] [--folds 0 1 2 3 4] [--shifts x y y-given-x x-given-y] [--systems FedAvg ...] [--net MLP]
+        [--device auto]
 
 ANDA is a checkout of github.com/alfredoLimo/ANDA (at 05d0dfb), which needs torchvision, SciPy and Matplotlib. A row is
 a run; rows that the file already contains are not run again. `--tables` prints the tables of the rows.
@@ -19,7 +20,8 @@ Protocol, written before the first run of the table:
   the arguments.
 * True clusters: the generator's key `cluster`; where it is -1 (the last two shifts), clients with the same printed
   mapping of labels form one cluster.
-* Net: an MLP with 128 units; `--net LeNet5` is FLUX's: ReLU, average pooling, padding 2, layers of 120 and 84 units.
+* Net: an MLP with 128 units; `--net LeNet5` is FLUX's: ReLU, average pooling, padding 2, layers of 120 and 84 units,
+  and runs on a GPU (`--device cuda`), levels 8, 1 and 4 first.
 * Systems: K = 3 for IFCA, FeSEM, FedEM and FedRC (K_model in config.py of github.com/alfredoLimo/baselines_fedrc);
   FeSEM with both first partitions; FLUX with 3 rounds of warm-up, and with the true number of clusters given; FedDrift
   with time steps of 5 rounds and delta 1, our defaults; CFL that may split from round 4 on: `CFL` with eps1 0.7 and
@@ -173,7 +175,7 @@ def convert_to_bytes(images: Tensor) -> np.ndarray:
     return (images * 255).round().byte().numpy()
 
 
-def run_cell(anda: Path, shift: str, level: int, fold: int, system: str, net: str) -> Iterator[Row]:
+def run_cell(anda: Path, device: str, shift: str, level: int, fold: int, system: str, net: str) -> Iterator[Row]:
     module = load_fold(anda, shift, level, fold)
     true = len(set(module.arrays["cluster"]))
     channels = module.examples.inputs.shape[1]
@@ -183,7 +185,13 @@ def run_cell(anda: Path, shift: str, level: int, fold: int, system: str, net: st
         return Classification(built, partial(torch.optim.SGD, lr=RATES.get(system, 0.005), momentum=0.9))
 
     experiment = Experiment(
-        module, task, SYSTEMS[system](true), rounds=ROUNDS, cohort_size=CLIENTS, local=LocalTraining(2, 64)
+        module,
+        task,
+        SYSTEMS[system](true),
+        rounds=ROUNDS,
+        cohort_size=CLIENTS,
+        local=LocalTraining(2, 64),
+        device=device,
     )
     begun, prepared = perf_counter(), experiment.prepare(fold)
     *_, last = prepared.rounds()
@@ -197,9 +205,14 @@ def run_cell(anda: Path, shift: str, level: int, fold: int, system: str, net: st
         "clusters": found["clusters/count"],
         "true_clusters": true,
         "seconds": round(seconds, 1),
-        "processor": read_processor().partition(",")[0],
+        "processor": read_device(prepared.engine.plan.device),
         "version": lit_cfl.__version__,
     }
+
+
+def read_device(device: str) -> str:
+    """Returns the name of the GPU or of the processor that trained."""
+    return read_processor().partition(",")[0] if device == "cpu" else torch.cuda.get_device_name(device)
 
 
 def format_tables(path: Path) -> str:
@@ -239,6 +252,7 @@ def main() -> None:
     parser.add_argument("--shifts", nargs="+", default=SHIFTS, choices=SHIFTS)
     parser.add_argument("--systems", nargs="+", default=[*SYSTEMS], choices=[*SYSTEMS])
     parser.add_argument("--net", default="MLP", choices=["MLP", "LeNet5"])
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--tables", action="store_true")
     given = parser.parse_args()
     if given.tables:
@@ -246,7 +260,7 @@ def main() -> None:
         return
     order = product(given.folds, given.levels, given.shifts, given.systems)
     wanted = ((shift, level, fold, system, given.net) for fold, level, shift, system in order)
-    for rows in run_cells(given.out, KEY, COLUMNS, wanted, partial(run_cell, given.anda)):
+    for rows in run_cells(given.out, KEY, COLUMNS, wanted, partial(run_cell, given.anda, given.device)):
         print(", ".join(str(value) for value in rows[0].values()), flush=True)
 
 
