@@ -101,7 +101,9 @@ def _page(
     yield from ["# Which method when", "", *([short, ""] if short else [])]
     yield f"**Second edition: {_progress(protocol, found)}** (a system on a data set) are complete."
     if not all(entry.completed for entry in found):
-        yield "Cells marked † have the search of the first edition only; missing cells have not run."
+        yield "Cells marked † have the search of the first edition only."
+    if len({(entry.data, entry.system) for entry in found if entry.variant == BEST}) < len(protocol.cells()):
+        yield "Missing cells have not run."
     yield ""
     if groups:
         yield from _best_by_data(out, protocol, groups)
@@ -148,8 +150,10 @@ def _protocol(out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Ent
     yield "`python -m benchmarks.reproduction which-method` wrote this page, and continues the runs. Every number is in"
     yield f"[results.csv]({out.name}/results.csv)."
     yield read_page_text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
-    hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
-    yield f"The {len(ledger.rows):,} runs took {hours:.1f} hours on one core of a shared machine."
+    on_cpu = [float(row["seconds"]) for row in ledger.rows.values() if row.get("device") in (None, "cpu")]
+    on_gpu = len(ledger.rows) - len(on_cpu)
+    yield f"{len(on_cpu):,} runs took {sum(on_cpu) / 3600:.1f} hours on one core of a shared machine."
+    yield from [f"{on_gpu:,} runs were trained on a GPU, up to 18 at a time."] if on_gpu else []
     yield from ["", "### Data", ""]
     yield from markdown_table(["data", "what it is", "configuration"], list(_data_sets(protocol)))
     yield from ["### Options", "", "Options that a search chooses besides the learning rate, default first.", ""]
