@@ -28,6 +28,7 @@ from lit_cfl.engines.check_products import warn_of_irreproducible_products
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
+from lit_cfl.engines.module_options import module_options
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants, digest_of_optimizers
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
@@ -194,6 +195,7 @@ class Experiment:
             warn_of_irreproducible_products()
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
+        options = module_options(engine.template)  # before anything is computed with it
         engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
@@ -217,7 +219,7 @@ class Experiment:
                 if own:
                     why = f"data.validation is {own}, {explain_empty_share(data.train.sizes)}"
                 raise InputError(f"stop.metric is {metric!r}, but the data have no validation part; {why}")
-        return PreparedRun(self, seed, data, engine, cohorts)
+        return PreparedRun(self, seed, data, engine, cohorts, options)
 
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
         """Prepares a run that other processes will execute, to check that it can start. Returns the run's plan, too.
@@ -294,13 +296,23 @@ class Experiment:
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """An experiment with its data loaded and its engine built, for one seed."""
+    """An experiment with its data loaded and its engine built, for one seed.
+
+    Args:
+        experiment: The experiment.
+        seed: Its seed.
+        data: Data of all clients.
+        engine: Engine that trains and scores them.
+        cohorts: Cohort of each round.
+        module_options: Layers and plain attributes of the module, as `lit_cfl.engines.module_options` lists them.
+    """
 
     experiment: Experiment
     seed: int
     data: FederatedData
     engine: Engine
     cohorts: Cohorts
+    module_options: dict[str, str]
 
     def rounds(self, after: Round | None = None) -> Iterator[Round]:
         """Runs round by round, from the start or after a given round."""
@@ -321,12 +333,7 @@ class PreparedRun:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of partition, data and their scale, w_0, tensors outside of models' rows, and the optimizer."""
-        initial = sha256(self.engine.initial(0).contiguous().numpy().data)
-        constants = digest_of_constants(self.engine.template, self.engine.layout)
-        with self.engine.own_stream("optimizer"):
-            optimizer = digest_of_optimizers(self.engine.template)
-        found = {"partition": partition_hash(self.data), "initial model": initial.hexdigest(), CONSTANTS: constants}
-        return found | {"optimizer": optimizer, "scale of the inputs": _digest_of_scale(self.data.examples)}
+        return fingerprint_of_data(self.data) | fingerprint_of_module(self.engine)
 
     def config(self) -> dict[str, Any]:
         """Returns the configuration with the plan, and with the commit of data from the Hub."""
@@ -342,6 +349,20 @@ def _require_training_data(data: FederatedData) -> None:
             f"client {int(empty[0])} has no training data ({len(empty)} such clients in all); "
             "use fewer clients, or smaller test and validation shares"
         )
+
+
+def fingerprint_of_data(data: FederatedData) -> dict[str, str]:
+    """Computes the SHA-256 of partition, data and their scale."""
+    return {"partition": partition_hash(data), "scale of the inputs": _digest_of_scale(data.examples)}
+
+
+def fingerprint_of_module(engine: Engine) -> dict[str, str]:
+    """Computes the SHA-256 of w_0, of tensors outside of models' rows, and of the optimizer's classes and numbers."""
+    initial = sha256(engine.initial(0).contiguous().numpy().data)
+    constants = digest_of_constants(engine.template, engine.layout)
+    with engine.own_stream("optimizer"):
+        optimizer = digest_of_optimizers(engine.template)
+    return {"initial model": initial.hexdigest(), CONSTANTS: constants, "optimizer": optimizer}
 
 
 def _digest_of_scale(examples: Examples) -> str:

@@ -20,7 +20,7 @@ from lit_cfl.parameters import ParameterLayout
 
 CONSTANTS = "frozen part of the module"  # name of its digest in a run's fingerprint
 Leaf = Tensor | np.ndarray | np.generic | int | float | complex | str | bytes | None | type
-_FRAMEWORK = frozenset((*vars(nn.Module()), *vars(LightningModule())))  # attributes that every module has
+FRAMEWORK = frozenset((*vars(nn.Module()), *vars(LightningModule())))  # attributes that every module has
 _CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)
 _CLOSED = ("torch", "lightning", "numpy", "builtins", "collections", "functools", "itertools", "weakref")
 
@@ -119,7 +119,7 @@ def _of_module(name: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[s
     for key, child in module.named_children():
         yield from _of_module(_join_path(name, key), child, seen)
     for key, value in vars(module).items():
-        if key not in _FRAMEWORK:
+        if key not in FRAMEWORK:
             yield from _of_value(_join_path(name, key), value, seen)
 
 

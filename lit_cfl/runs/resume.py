@@ -38,6 +38,7 @@ _ADDED_TO_PARTS = {"augment": None, "columns": None}
 # the same for experiments made in Python, of which earlier runs recorded less
 _ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
 _ALWAYS_RECORDED = ("partition", "initial model")  # entries of the fingerprint in earlier runs, too
+_MOST_NAMED = 5  # maximum number of differences of a module that an error names
 _CHANGES_NOTHING = "plan.rows_mib:"  # it limits memory, and changes no result
 
 
@@ -194,13 +195,32 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Checks that data, initial model, frozen weights and optimizer match the checkpoint, beyond the configuration.
+    """Checks that data, module, initial model and optimizer match the checkpoint, beyond the configuration.
 
     Raises:
-        InputError: the parts that differ, with both digests.
+        InputError: the layers and values of the module that differ, or the parts that differ, with both digests.
     """
+    require_same_options(path, saved, prepared.module_options)
+    require_same_digests(path, saved, prepared.fingerprint)
+
+
+def require_same_options(path: Path, saved: Mapping[str, Any], module_options: Mapping[str, str]) -> None:
+    """Raises InputError, with the layers and values that differ, if a run's module was built with other options."""
+    from lit_cfl.engines.module_options import changed_options  # loads Lightning
+
+    changed = changed_options(saved["module options"], module_options) if "module options" in saved else []
+    if changed:
+        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        raise InputError(
+            f"{path} was made with another module: {'; '.join(changed[:_MOST_NAMED])}{more}; give the same module, or "
+            "start a new run"
+        )
+
+
+def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapping[str, str]) -> None:
+    """Raises InputError, with both digests, if an entry of `PreparedRun.fingerprint` is not the recorded one."""
     recorded = saved["fingerprint"]
-    for what, now in prepared.fingerprint.items():
+    for what, now in fingerprint.items():
         then = recorded.get(what)
         if then != now and (then is not None or what in _ALWAYS_RECORDED):
             raise InputError(

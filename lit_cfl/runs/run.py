@@ -10,9 +10,11 @@ from statistics import fmean
 from typing import Any, Literal
 
 from lit_cfl.activity import Activity, Report, ignore_activity
-from lit_cfl.engines.plan import release_freed_memory
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.module_options import data_options, module_options
+from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients
-from lit_cfl.experiment import Experiment
+from lit_cfl.experiment import Experiment, fingerprint_of_data, fingerprint_of_module
 from lit_cfl.metric_names import ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
@@ -22,14 +24,15 @@ from lit_cfl.runs.resume import (
     read_agreeing_summary,
     require_agreement,
     require_longer_schedule,
-    require_same_data,
+    require_same_digests,
+    require_same_options,
     with_own_partition,
     with_stored_code,
     with_stored_plan,
 )
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
-from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, share_initial_model
+from lit_cfl.storage.checkpoint import Checkpoint, read_identity, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import lock_directory
@@ -182,9 +185,22 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
         summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         if summary is not None and stored.get("made_in_python"):  # its configuration describes only a part of it
-            prepared = with_own_partition(experiment, path, None).on_cpu().prepare(experiment.seeds[0])
-            require_same_data(path, {"fingerprint": read_fingerprint(path)}, prepared)
+            _require_same_experiment(with_own_partition(experiment, path, None).on_cpu(), path)
         return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
+
+
+def _require_same_experiment(experiment: Experiment, path: Path) -> None:
+    """Checks that a finished run is of this experiment. Loads the data only if their options do not determine them."""
+    recorded, seed = read_identity(path), experiment.seeds[0]
+    engine = build_engine(experiment.task, Plan(), seed, experiment.local)
+    try:
+        require_same_options(path, recorded, module_options(engine.template))
+        require_same_digests(path, recorded, fingerprint_of_module(engine))
+    finally:
+        engine.close()
+    options = data_options(experiment.data)
+    if options is None or options != recorded.get("data options"):
+        require_same_digests(path, recorded, fingerprint_of_data(experiment.data.federated(seed)))
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:

@@ -54,10 +54,15 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
 
 def read_fingerprint(directory: Path) -> dict[str, str]:
     """Reads the recorded `PreparedRun.fingerprint` of a run; {} if there is no checkpoint."""
+    return dict(read_identity(directory)["fingerprint"])
+
+
+def read_identity(directory: Path) -> dict[str, Any]:
+    """Reads what a run's checkpoint records of data and module beyond the configuration; empty without a checkpoint."""
     if not (directory / "checkpoint.pt").exists():
-        return {}
+        return {"fingerprint": {}}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    return dict(saved["fingerprint"])
+    return {key: saved[key] for key in ("fingerprint", "module options", "data options") if key in saved}
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ import torch
 from digits_experiment import digits
 from lanes import thinned
 from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
+from torch import nn
 
-from lit_cfl import load_run, run
+from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.engines.module_options import data_options
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
@@ -289,6 +291,21 @@ def changed_task(rate: float) -> Callable[[], Classification]:
     return lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=rate))
 
 
+def hidden_rate(rate: float) -> Callable[[], Classification]:
+    """A task whose learning rate shows only in its optimizer."""
+    return lambda: Classification(MCLR([1, 8, 8], 10), lambda parameters: torch.optim.SGD(parameters, lr=rate))
+
+
+def net(activation: type[nn.Module] = nn.ReLU, p: float = 0.5, last: Sequence[nn.Module] = ()) -> Callable[[], Any]:
+    """A task whose net's weights have the same shapes and initial values whatever the arguments."""
+
+    def build() -> Classification:
+        layers = (nn.Flatten(), nn.Dropout(p), nn.Linear(64, 8), activation(), nn.Linear(8, 10), *last)
+        return Classification(nn.Sequential(*layers), partial(torch.optim.SGD, lr=0.1))
+
+    return build
+
+
 def sums(scale: float) -> ArrayData:
     x = np.random.default_rng(0).random((80, 1, 8, 8), dtype=np.float32)
     return ArrayData(x=x, y=np.arange(80) % 10, client=np.arange(80) % 8, scale=scale)
@@ -298,7 +315,11 @@ def sums(scale: float) -> ArrayData:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ({"task": changed_task(0.1)}, {"task": changed_task(0.2)}, "was made with another optimizer"),
+        ({"task": changed_task(0.1)}, {"task": changed_task(0.2)}, r"another module: optimizer\['lr'\]: 0\.1 -> 0\.2"),
+        ({"task": hidden_rate(0.1)}, {"task": hidden_rate(0.2)}, "was made with another optimizer"),
+        ({"task": net(p=0.1)}, {"task": net(p=0.4)}, r"another module: net\.1\.p: 0\.1 -> 0\.4; give the same module"),
+        ({"task": net()}, {"task": net(nn.Tanh)}, r"another module: net\.3: ReLU -> Tanh"),
+        ({"task": net()}, {"task": net(last=(nn.Identity(),))}, r"another module: net\.5: \(no layer\) -> Identity"),
         ({"data": sums(1.0)}, {"data": sums(2.0)}, "was made with another scale of the inputs"),
         (
             {"data": Digits(8, shift=SwapAll(0.1))},
@@ -320,6 +341,35 @@ def test_a_run_made_in_python_is_not_resumed_with_another_experiment(
     assert same["round"] == 2
     with pytest.raises(InputError, match=message):
         run(digits(algorithm=FedAvg(), rounds=rounds, **after), tmp_path / "run", mode="resume")
+
+
+def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_options_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def started(p: float = 0.5, **options: Any) -> Experiment:
+        return digits(algorithm=FedAvg(), rounds=1, data=Digits(8, **options), task=net(p=p))
+
+    first = run(started(), tmp_path / "run").summary
+    with monkeypatch.context() as patch:
+        patch.setattr(Digits, "pool", lambda self: pytest.fail("the data were loaded"))
+        assert run(started(), tmp_path / "run", mode="resume").summary == first
+        with pytest.raises(InputError, match="another module"):
+            run(started(p=0.4), tmp_path / "run", mode="resume")
+    with pytest.raises(InputError, match="was made with another partition"):
+        run(started(validation=0.3), tmp_path / "run", mode="resume")
+
+
+@pytest.mark.parametrize(
+    ("data", "known"),
+    [
+        (Digits(8, rotations=[0, 90]), True),
+        (Digits(8, partition_file="partition.npz"), False),  # its content may change
+        (sums(1.0), False),  # which holds arrays
+        (type("Own", (Digits,), {})(8), False),  # a user's class may load anything
+    ],
+)
+def test_options_determine_the_data_of_our_own_modules_without_arrays(data: Any, known: bool):
+    assert (data_options(data) is not None) == known
 
 
 def test_a_run_made_in_python_by_an_earlier_version_is_resumed(tmp_path: Path):
