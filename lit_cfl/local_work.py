@@ -33,9 +33,11 @@ else:
 class Budget:
     """How long a client trains.
 
+    In the code of an algorithm `length` may also be one number for each client of a fit, int64 `[n]`; 0 leaves a client
+    out.
+
     Args:
-        length: Number of epochs or steps, 1 or more; or one number for each client of the fit, int64 `[n]`, where
-            0 leaves a client out.
+        length: Number of epochs or steps, 1 or more.
         unit: `epochs` are full passes over the client's examples; `steps` are mini-batches, over several passes if
             needed.
         batch_size: Examples per mini-batch, `full` = all of the client's, None = the run's.

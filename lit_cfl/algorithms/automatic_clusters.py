@@ -3,6 +3,7 @@
 The rule, its alternatives and its results are in docs/automatic_clusters.md.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, clients_with_data, require_clients, require_positive
-from lit_cfl.clustering.number_of_clusters import number_of_clusters
-from lit_cfl.errors import InputError
+from lit_cfl.clustering.number_of_clusters import CLIENTS_PER_CLUSTER, number_of_clusters
+from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import LocalWork
 
 NumClusters = int | Literal["auto"]
@@ -67,5 +68,30 @@ class ClusterNumberOptions:
         """Returns the algorithm with `auto` replaced by the number of clusters in these updates `[n, parameters]`."""
         if not self.is_automatic:
             return self
-        number: Any = {"num_clusters": number_of_clusters(updates, self.max_clusters, rng)}
+        found = number_of_clusters(updates, self.max_clusters, rng)
+        note_number(found, len(updates), self.max_clusters)
+        number: Any = {"num_clusters": found}
         return replace(self, **number)
+
+
+def note_number(number: int, clients: int, max_clusters: int) -> None:
+    """Notifies the user of the chosen number of clusters and the reason.
+
+    Args:
+        number: Number of clusters.
+        clients: Number of clients whose updates were compared.
+        max_clusters: Largest number allowed.
+    """
+    most = min(max_clusters, clients // CLIENTS_PER_CLUSTER)
+    if number > 1:
+        why = f"the largest number from 1 to {most} that one half of the {clients} clients predicts for the other"
+    elif max_clusters == 1:
+        why = "max_clusters is 1"
+    elif most < 2:
+        why = f"{clients} clients are too few for more; it takes {2 * CLIENTS_PER_CLUSTER}"
+    else:
+        why = (
+            f"no number from 2 to {most} is one that one half of the {clients} clients predicts for the other, so all "
+            "clients share a model, as in FedAvg"
+        )
+    warnings.warn(f"num_clusters: auto chose {count_noun(number, 'cluster')}: {why}", Notice, stacklevel=3)

@@ -14,6 +14,7 @@ Where this differs from the paper:
 * the paper gives M; `num_clusters: auto` is ours (docs/automatic_clusters.md).
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -25,6 +26,7 @@ from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClust
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, clients_with_data, require_clients, require_positive
 from lit_cfl.clustering.number_of_clusters import number_of_clusters
 from lit_cfl.clustering.number_of_components import number_of_components
+from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import LocalWork
 
 _DECIDING = 1000  # maximum number of clients that decide M: the products of more clients take too long
@@ -100,6 +102,13 @@ class FedEM(ClusterNumberOptions, Algorithm):
         require_clients(1, int(both.sum()))
         components = number_of_components(halves, work.label_counts[clients[both]], self.max_clusters)
         clusters = number_of_clusters(halves.sum(0), self.max_clusters, rng)
+        found = f"{count_noun(components, 'mixture component')} and {count_noun(clusters, 'cluster')}"
+        warnings.warn(
+            f"num_clusters: auto chose {count_noun(max(components, clusters), 'model')}, the larger of two numbers: "
+            f"the updates of {len(halves[0])} clients have {found}",
+            Notice,
+            stacklevel=2,
+        )
         info = Info(2 * fitted.loss, len(clients), len(rows), int((~both).sum()))
         return replace(self, num_clusters=max(components, clusters)), info
 

@@ -19,6 +19,7 @@ Where this differs from the paper and its code:
 * no noise for differential privacy is added, and clusters do not follow data that shift (the code's `flux_dynamic`).
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -42,7 +43,7 @@ from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering import assign, clusters_of, cosine_similarity, cross_distances, kmeans
 from lit_cfl.clustering.density import cluster_by_density
 from lit_cfl.clustering.descriptors import block_range, describe, principal_axes
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalWork
 from lit_cfl.nets.last_layer import latent_features
 
@@ -141,6 +142,13 @@ class FLUX(Algorithm):
             labels = kmeans(points, self.num_clusters, rng)
         else:
             labels = cluster_by_density(points, self.radius_scale)
+            if not labels.any():
+                warnings.warn(
+                    f"num_clusters: auto chose 1 cluster: the descriptors of the {len(clients)} clients form one dense "
+                    "group, so all clients share a model, as in FedAvg; a smaller radius_scale divides more",
+                    Notice,
+                    stacklevel=2,
+                )
         centroids = mean_by_cluster(points, labels)
         state = replace(
             state,

@@ -11,7 +11,7 @@ from lit_cfl.clustering.decomposed import edc_embedding
 from lit_cfl.clustering.products import Rows, chunks_of
 
 THRESHOLD, DIVISIONS = 0.9, 10
-_CLIENTS_PER_CLUSTER = 4  # so that each half has two clients of a cluster
+CLIENTS_PER_CLUSTER = 4  # so that each half has two clients of a cluster
 
 
 def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
@@ -29,7 +29,7 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
         InputError: an update that is not finite.
     """
     n = sum(map(len, chunks_of(updates)))
-    most = min(most, n // _CLIENTS_PER_CLUSTER)
+    most = min(most, n // CLIENTS_PER_CLUSTER)
     if most < 2:
         return 1
     points = edc_embedding(updates, min(most, n)).double().numpy()

@@ -1,5 +1,6 @@
 """`num_clusters: auto`: as many clusters as quadratic clients have centres, and then what that number gives."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from quadratic import ids, rng
 from torch import Tensor
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedEM, FedGroup, FedGrouProx, FeSEM, FlexCFL
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 ALL = [FedGroup(), FedGrouProx(), FlexCFL(), IFCA(), FeSEM(), FLHC(0)]
@@ -100,6 +101,38 @@ def test_flhc_decides_from_the_updates_that_it_clusters_and_so_costs_nothing():
 def test_max_clusters_is_the_most_that_is_decided_on():
     assert len(after(IFCA("auto", max_clusters=2), corners(2))[0]) == 2
     assert len(after(IFCA("auto", max_clusters=1), corners(2))[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "work", "line"),
+    [
+        (
+            IFCA("auto"),
+            corners(2),
+            "2 clusters: the largest number from 1 to 9 that one half of the 36 clients predicts",
+        ),
+        (FLHC(0, num_clusters="auto"), corners(1), "1 cluster: no number from 2 to 9 is one that one half of the 36"),
+        (FedGroup("auto"), corners(2, clients=7), "1 cluster: 7 clients are too few for more; it takes 8"),
+        (FeSEM("auto", max_clusters=1), corners(2), "1 cluster: max_clusters is 1"),
+        (
+            FedEM("auto"),
+            corners(1),
+            "6 models, the larger of two numbers: the updates of 36 clients have 6 mixture components and 1 cluster",
+        ),
+    ],
+)
+def test_the_chosen_number_and_its_reason_are_reported_once(algorithm: Algorithm, work: QuadraticWork, line: str):
+    with pytest.warns(Notice) as notices:
+        after(algorithm, work)
+    found = [str(notice.message) for notice in notices if "auto" in str(notice.message)]
+    assert len(found) == 1
+    assert found[0].startswith(f"num_clusters: auto chose {line}")
+
+
+def test_a_given_number_is_not_reported():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        after(IFCA(2), corners(2))
 
 
 def test_a_number_is_left_alone_and_others_are_refused():

@@ -177,6 +177,14 @@ def test_list_of_an_unknown_word_suggests_a_kind_or_a_name(capsys: pytest.Captur
         assert "The lists: algorithms, data, " in shown
 
 
+@pytest.mark.parametrize("name", ["FedGroup", "FLHC", "FedEM"])
+def test_help_of_options_describes_no_tensors(name: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--algorithm.help", name]) == 0
+    shown = capsys.readouterr().out
+    assert "length" in shown or name != "FedGroup"
+    assert "int64" not in shown
+
+
 def test_list_of_one_kind_shows_no_other(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "nets"]) == 0
     shown = capsys.readouterr().out
