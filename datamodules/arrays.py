@@ -106,10 +106,16 @@ class ArrayData(PooledDataModule):
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
+        columns = arrays.get("input_names", getattr(arrays["x"], "columns", ()))  # of a table, or of a DataFrame
         examples = examples_of(
-            arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
+            arrays["x"],
+            arrays.get("y"),
+            self.num_labels,
+            self.vocabulary,
+            self.scale,
+            self.channels,
+            tuple(map(str, columns)),
         )
-        examples = replace(examples, input_names=tuple(map(str, arrays.get("input_names", ()))))
         warn_of_large_inputs(examples, ids=arrays.get("ids", np.array([])).tolist())
         if "client" in arrays:
             owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
@@ -159,8 +165,9 @@ def examples_of(
     vocabulary: int | None = None,
     scale: float | None = None,
     channels: str | None = None,
+    input_names: tuple[str, ...] = (),
 ) -> Examples:
-    """Checks arrays and makes examples of them. Arguments as in `ArrayData`."""
+    """Checks arrays and makes examples of them. Arguments as in `ArrayData`; `input_names` are those of a table."""
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
         raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
@@ -168,7 +175,9 @@ def examples_of(
     if scale is not None and not 0 < scale < float("inf"):
         raise InputError(f"scale is {scale}; give a number above 0, or null for 1/255 of uint8 and 1 of others")
     if not (good := inputs.isfinite().flatten(1).all(1)).all():
-        raise InputError(f"x holds NaN or infinity in row {int(good.int().argmin())}; fill such rows, or drop them")
+        row = int(good.int().argmin())
+        column = f", column {input_names[int(inputs[row].isfinite().int().argmin())]!r}" if input_names else ""
+        raise InputError(f"x holds NaN or infinity in row {row}{column}; fill such rows, or drop them")
     if vocabulary is not None:
         if inputs.is_floating_point() or scale is not None:
             raise InputError(
@@ -176,12 +185,12 @@ def examples_of(
                 f"{scale}; give integers without scale, or leave out vocabulary"
             )
         inputs = inputs.int() if inputs.dtype == torch.uint8 else inputs
-        return Examples(inputs, labels, num_labels, vocabulary=vocabulary, label_names=names)
+        return Examples(inputs, labels, num_labels, vocabulary=vocabulary, label_names=names, input_names=input_names)
     if scale is None:
         scale = 1 / 255 if inputs.dtype == torch.uint8 else 1.0
     elif inputs.dtype in (torch.int32, torch.int64):
         inputs = inputs.float()  # scaled inputs are not token ids
-    return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names)
+    return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names, input_names=input_names)
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:

@@ -65,7 +65,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             ("newcomers", "the clients"): newcomers,
         }.items():
             if not 0 <= share < 1:
-                raise InputError(f"{name} is {share}, but it is a share of {of}: give 0 or more and below 1")
+                raise InputError(f"{name} is {share}; give a share of {of}, 0 or more and below 1")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
         self.shift = _shifts(shift)
@@ -170,10 +170,12 @@ def _require_seen_labels(data: FederatedData) -> None:
         labels = data.examples.targets(getattr(data, name).compact().values).unique()
         unseen = labels[~torch.isin(labels, known)]
         if len(unseen):
+            rare = 2 * len(known) < data.examples.num_labels  # as if points from 70 to 100 were classes
+            numbers = "; if labels are numbers to predict, set num_labels to 0" if rare else ""
             raise InputError(
                 f"the {name} data hold label {data.examples.label_name(int(unseen[0]))}, which no training client has "
                 f"({len(unseen)} such); "
-                "choose another partition or seed, or set allow_unseen_labels to true"
+                f"choose another partition or seed, or set allow_unseen_labels to true{numbers}"
             )
 
 

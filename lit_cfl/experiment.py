@@ -71,6 +71,35 @@ class CheckpointPlan:
             raise InputError(f"checkpoint.every_seconds is {self.every_seconds}; it must be 0 or more")
 
 
+_KINDS: dict[str, tuple[type, str]] = {
+    "data": (FederatedDataModule, "ArrayData(...)"),
+    "algorithm": (Algorithm, "FedGroup(num_clusters=3)"),
+    "baseline": (Algorithm, "FedAvg()"),
+    "local": (LocalTraining, "LocalTraining(epochs=3)"),
+    "evaluation": (EvaluationPlan, "EvaluationPlan(every=5)"),
+    "stop": (StopRule, "StopRule(patience=10)"),
+    "checkpoint": (CheckpointPlan, "CheckpointPlan(every_seconds=60)"),
+    "tracking": (Tracking, "Tracking(group='mine')"),
+    "pictures": (Pictures, "Pictures(formats=['pdf'])"),
+}  # class of each option that is an object, with an example for messages
+_OPTIONAL = ("baseline", "stop")
+
+
+def _require_kinds(experiment: "Experiment") -> None:
+    """Raises InputError if an option is of another class, such as the name of an algorithm."""
+    seeds: Any = experiment.seeds
+    if isinstance(seeds, int):
+        raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
+    for name, (kind, example) in _KINDS.items():
+        value = getattr(experiment, name)
+        if isinstance(value, kind) or (value is None and name in _OPTIONAL):
+            continue
+        if isinstance(value, type) and issubclass(value, kind):
+            raise InputError(f"{name} is the class {value.__name__}; give an object of it: {value.__name__}(...)")
+        shown = repr(value) if isinstance(value, str | int | dict | tuple) else f"a {type(value).__name__}"
+        raise InputError(f"{name} is {shown}; give an object of {kind.__name__}, such as {example}")
+
+
 @dataclass(frozen=True)
 class Experiment:
     """An algorithm on clients, with all options of a run.
@@ -141,6 +170,7 @@ class Experiment:
     plan: PlanOptions | None = None
 
     def __post_init__(self) -> None:
+        _require_kinds(self)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
         if min(self.seeds) < 0:

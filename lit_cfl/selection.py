@@ -43,7 +43,7 @@ def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tenso
     if not probability:
         return cohort
     if not 0 <= probability < 1:
-        raise InputError(f"dropout is {probability}, but it is a probability: give 0 or more and below 1")
+        raise InputError(f"dropout is {probability}; give a probability, 0 or more and below 1")
     draws = torch.rand(int(cohort.max()) + 1, generator=generator(seed, "dropout", round))
     return cohort[draws[cohort] >= probability]
 

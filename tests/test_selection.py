@@ -118,9 +118,7 @@ def test_nobody_may_be_left():
 
 @pytest.mark.parametrize("probability", [1.0, -0.1, float("nan")])
 def test_dropout_outside_its_range_is_refused(probability: float):
-    with pytest.raises(
-        InputError, match=f"dropout is {probability}, but it is a probability: give 0 or more and below 1"
-    ):
+    with pytest.raises(InputError, match=f"dropout is {probability}; give a probability, 0 or more and below 1"):
         drop_out(torch.arange(5), probability, 0, 0)
 
 

@@ -87,6 +87,9 @@ def compare(
         SaveError: The tables could not be written.
         Interrupted: SIGINT or SIGTERM arrived; `resume` continues.
     """
+    if isinstance(words, str | Mapping):
+        raise InputError(f"words is {words!r}; give a list of words, such as ['--rounds', '50']")
+    algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
     options = {"--compare_dir": compare_dir, "--resume": resume, "--target": target, "--num_cpus": num_cpus}
     whole = [f"{name}={value}" for name, value in options.items() if value is not None]
     if config is not None:

@@ -128,7 +128,7 @@ def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
-    """Warns of inputs whose numbers are so large that nets train badly on them.
+    """Warns of inputs, and of labels to predict, whose numbers are so large that nets train badly on them.
 
     In a table `[N, columns]` each column counts, otherwise all inputs together. Integers that may be token ids are left
     to `mark_tokens`, unless they are images.
@@ -139,6 +139,15 @@ def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
     """
     if examples.inputs.ndim == 4 or not examples.num_tokens:
         warn_of_large_numbers(examples, ids)
+    if examples.label_kind == "numbers" and examples.labels.numel():
+        size = float(examples.labels.double().square().mean().sqrt())
+        if size > _LARGE_INPUT:
+            warnings.warn(
+                f"the labels are large numbers (root mean square {size:.3g}), from which training by squared errors "
+                "often diverges; standardise them: subtract their mean, divide by their standard deviation",
+                Notice,
+                stacklevel=3,
+            )
 
 
 def warn_of_large_numbers(examples: Examples, ids: Container[str] = ()) -> None:

@@ -74,7 +74,7 @@ def mebibytes(value: float) -> str:
 
 def significant_decimals(value: float) -> int:
     """Returns the number of decimals, 1 or more, with which a value that is 0 or more does not look like 0."""
-    return max(1, -floor(log10(value))) if value > 0 else 1
+    return max(1, -floor(log10(float(f"{value:.1g}")))) if value > 0 else 1
 
 
 def number(value: float | None) -> str:

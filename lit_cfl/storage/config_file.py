@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.run_format import FORMAT, require_format
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -39,6 +39,8 @@ def require_config(path: Path) -> dict[str, Any]:
             found.parent for depth in ("*", "*/*", "*/*/*") for found in path.glob(f"{depth}/checkpoint.pt")
         )
         hint = f", but its folders do: give one of them, such as {inside[0]}" if inside else ""
+        if not path.exists():
+            hint = suggest(path.name, (found.parent.name for found in path.parent.glob("*/config.yaml")), 0.7)
         raise InputError(f"{path} holds no run (no config.yaml){hint}")
     return config
 

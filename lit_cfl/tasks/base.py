@@ -50,6 +50,12 @@ class Task(LightningModule, ABC):
         return self.losses(batch).mean()
 
     def configure_optimizers(self) -> Optimizer:
+        given: Any = self.optimizer
+        if not callable(given):
+            name = type(given).__name__
+            raise InputError(
+                f"optimizer is a {name}; give a function of parameters: partial(torch.optim.{name}, lr=0.1)"
+            )
         try:
             return self.optimizer(self.parameters())
         except (ValueError, TypeError) as error:

@@ -428,6 +428,8 @@ def test_content_of_a_configuration_takes_the_place_of_a_file():
         ((), {"resume": "nothere"}, "nothere holds no comparison to resume"),
         (("quickstart",), {"resume": "nothere"}, "leave out --config"),
         (({"rounds": 3}, ["Ditto"]), {}, "Ditto|task"),
+        (("quickstart", "FedAvgg"), {}, "'FedAvgg' is not known"),  # a single word is one algorithm
+        (("quickstart", ["FedAvg"], [0], {"--rounds": 3}), {}, "words is .*; give a list of words, such as"),
     ],
 )
 def test_what_the_command_refuses_is_refused(arguments, options, expected: str):

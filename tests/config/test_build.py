@@ -1,8 +1,10 @@
 """An experiment is built from its configuration alone; a changed one is built again from the changed configuration."""
 
+import re
 from dataclasses import fields
 
 import pytest
+import torch
 from torch import nn
 
 from lit_cfl.algorithms import FedAvg
@@ -13,6 +15,7 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
+from lit_cfl.tasks import Classification
 
 WORDS = ["--config", "quickstart", "--data.num_clients", "6", "--cohort_size", "3"]
 
@@ -105,3 +108,29 @@ def test_a_configured_experiment_has_no_other_field_than_its_configuration():
 def test_a_task_that_is_no_function_is_refused_with_the_way_to_write_it():
     with pytest.raises(InputError, match=r"task is a Linear; give a function .* task=lambda: Linear\(\.\.\.\)"):
         Experiment(Digits(), nn.Linear(1, 1), FedAvg())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"algorithm": "FedAvg"},
+            "algorithm is 'FedAvg'; give an object of Algorithm, such as FedGroup(num_clusters=3)",
+        ),
+        ({"algorithm": FedAvg}, "algorithm is the class FedAvg; give an object of it: FedAvg(...)"),
+        ({"algorithm": FedAvg(), "baseline": "FedAvg"}, "baseline is 'FedAvg'; give an object of Algorithm"),
+        ({"data": torch.ones(3, 2)}, "data is a Tensor; give an object of FederatedDataModule, such as ArrayData"),
+        ({"local": {"epochs": 3}}, "local is {'epochs': 3}; give an object of LocalTraining, such as LocalTraining("),
+        ({"seeds": 3}, "seeds is 3; give a list, such as [3]"),
+    ],
+)
+def test_an_option_of_another_class_is_refused_with_the_way_to_write_it(options: dict[str, object], message: str):
+    with pytest.raises(InputError, match=re.escape(message)):
+        Experiment(**({"data": Digits(), "task": lambda: nn.Linear(1, 1), "algorithm": FedAvg()} | options))
+
+
+def test_an_optimizer_that_is_no_function_is_refused_with_the_way_to_write_it():
+    net = nn.Linear(1, 1)
+    task = Classification(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    with pytest.raises(InputError, match=r"optimizer is a SGD; give a function .* partial\(torch.optim.SGD, lr=0.1\)"):
+        task.configure_optimizers()

@@ -197,6 +197,7 @@ EARLY = [
     ("run --resume frist", "frist holds no run to resume (did you mean first?); give"),
     ("run --resume compared", "compared is not a run; resume it with lit-cfl compare --resume compared"),
     ("evaluate nothere", "nothere holds no run (no config.yaml)"),
+    ("evaluate frist", "frist holds no run (no config.yaml) (did you mean first?)"),
     ("assign nothere --data Digits", "nothere holds no run (no config.yaml)"),
     (
         "evaluate compared",

@@ -262,7 +262,7 @@ def test_split_is_at_random():
 
 @pytest.mark.parametrize("share", [1.0, -0.1, float("nan")])
 def test_split_by_a_share_outside_its_range_is_refused(share: float):
-    with pytest.raises(InputError, match=f"the share of each client's examples is {share}; it must be 0"):
+    with pytest.raises(InputError, match=f"the share of each client's examples is {share}; give a share, 0 or more"):
         split_each(owned([1, 2]), share, np.random.default_rng(0))
 
 

@@ -1,9 +1,11 @@
 """ArrayData: its clients and their true clusters, files of arrays, and tables."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from own_arrays import OWNERS, error_of, examples_of_clients, folder_of, given, owned, saved
@@ -341,6 +343,29 @@ def test_a_large_column_next_to_an_id_is_noted_alone(tmp_path: Path):
     ids, large = sorted((str(notice.message) for notice in notices), key=lambda note: "large" in note)
     assert "the inputs include 'patient', a different whole number" in ids
     assert large.startswith("input column 'sodium': large numbers (root mean square up to 139)")
+
+
+def test_labels_too_large_for_squared_errors_are_noted():
+    points = np.arange(20) % 7 + 84.0
+    with pytest.warns(Notice, match=r"the labels are large numbers \(root mean square 86.9\), .* standardise them"):
+        ArrayData(np.ones((20, 2)), points, client=np.arange(20) % 2).federated(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ArrayData(np.ones((20, 2)), points - 87, client=np.arange(20) % 2).federated(0)
+
+
+def test_columns_of_a_data_frame_keep_their_names():
+    frame = pd.DataFrame({"price": [1.0, np.nan], "year": [2020.0, 2021.0]})
+    with pytest.raises(InputError, match="x holds NaN or infinity in row 1, column 'price'; fill such rows"):
+        ArrayData(frame, [0, 1]).pool()
+    with pytest.warns(Notice, match="input column 'year': large numbers"):
+        assert ArrayData(frame.fillna(0), [0, 1]).pool().examples.input_names == ("price", "year")
+
+
+def test_numbers_taken_for_classes_are_suspected_when_the_test_data_have_new_ones():
+    data = ArrayData(np.ones((60, 2)), np.arange(60) % 30 + 70, client=np.arange(60) % 2, test=0.5)
+    with pytest.warns(Notice), pytest.raises(InputError, match="if labels are numbers to predict, set num_labels to 0"):
+        data.federated(0)
 
 
 def test_inputs_made_small_by_scale_are_not_noted():

@@ -120,7 +120,7 @@ def test_number_of_clients_that_cannot_be_is_refused(clients: int):
 @pytest.mark.parametrize("name", ["test", "validation", "newcomers"])
 @pytest.mark.parametrize("share", [1, -0.1, 1.5, float("nan")])
 def test_share_outside_its_range_is_refused(name: str, share: float):
-    with pytest.raises(InputError, match=f"{name} is {share}, but it is a share.*: give 0 or more and below 1"):
+    with pytest.raises(InputError, match=f"{name} is {share}; give a share.*, 0 or more and below 1"):
         Digits(**{name: share})
 
 
