@@ -121,7 +121,7 @@ def test_each_split_is_scored_on_its_own_examples():
     assert found.metrics["test/weighted_accuracy"] == 4 / 8
 
 
-def test_agreement_is_told_only_where_the_true_cluster_of_every_scored_client_is_known():
+def test_agreement_is_reported_only_if_the_true_cluster_of_every_scored_client_is_known():
     unknown = ids(0, 0, -1, 1)
     assert "clusters/purity" not in evaluation(ids(1, 1, 0, 0), truth=unknown).metrics
     assert evaluation(ids(1, 1, -1, 0), truth=unknown).metrics["clusters/purity"] == 1

@@ -124,7 +124,7 @@ def test_clients_are_scored_with_their_models():
     assert found.loss.tolist() == pytest.approx([3 + 1.0, 0.7, 0])
 
 
-def test_example_whose_loss_is_no_number_is_wrong_and_noted_once_with_its_client():
+def test_example_with_a_nan_loss_is_wrong_and_noted_once_with_its_client():
     class Broken(ParityEngine):  # model 1 has no loss on example 3; a fast scorer may still call its answer right
         def outcomes_of_each(self, models, which, index, data, named):
             found = super().outcomes_of_each(models, which, index, data, named)
@@ -252,7 +252,7 @@ def test_number_gives_a_fixed_sample_of_the_population():
 
 
 @pytest.mark.parametrize("clients", ["assigned", "all", 4, 9])
-def test_everybody_may_be_scored_where_the_sample_is_no_smaller(clients: str | int):
+def test_all_clients_are_scored_if_the_sample_is_not_smaller(clients: str | int):
     assert EvaluationPlan(clients=clients).candidates(ids(2, 5, 6, 9), seed=0).tolist() == [2, 5, 6, 9]
 
 

@@ -251,7 +251,7 @@ class Soft(FedAvg):
         (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[0.4, 0.6]])), "not the largest weight"),
     ],
 )
-def test_an_answer_that_is_no_mixture_is_refused(kind: Callable, served: Assignment, message: str):
+def test_an_answer_other_than_a_mixture_is_refused(kind: Callable, served: Assignment, message: str):
     with pytest.raises(InputError, match=message):
         check_assignment(kind(), served, torch.zeros_like(served.index), 4)
 

@@ -109,7 +109,7 @@ def test_what_is_launched_holds_each_module_once():
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
+def test_a_wheel_holds_each_module_once_and_nothing_except_lit_cfl(built: Path):
     found = members(built / "wheel")
     assert set(found.values()) == {1}
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
@@ -170,7 +170,7 @@ def own(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_own_folders_of_the_same_names_beside_a_script_are_left_alone(own: Path):
+def test_own_folders_of_the_same_names_next_to_a_script_are_left_alone(own: Path):
     (own / "use.py").write_text(USE.format(words=[*TINY, "here", "--data", "datamodules.mine.Mine"]))
     python("use.py", cwd=own)
     assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()

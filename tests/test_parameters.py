@@ -233,7 +233,7 @@ def test_layers_are_found_with_their_buffers_also_those_that_have_nothing_else()
             layout.columns(pattern)
 
 
-def test_layout_without_layers_numbers_the_others_anew_and_names_those_that_are_left_out():
+def test_layout_without_some_layers_renumbers_the_others_and_names_those_left_out():
     layout = normalised().without(torch.tensor([2, 3, 8, 9]))
     assert [(slot.name, slot.start, slot.stop) for slot in layout.slots] == [
         ("conv.weight", 0, 1),

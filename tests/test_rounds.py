@@ -75,7 +75,7 @@ def test_ifca_scores_each_of_its_models_on_all_examples_of_a_client():
     assert (second.costs.steps, second.costs.scored) == (42, 3 * sum(drawn))
 
 
-def test_going_on_after_a_round_equals_never_having_stopped():
+def test_resuming_after_a_round_equals_an_uninterrupted_run():
     algorithm, cohorts = FedGroup(num_clusters=2, pretrain_scale=3), Cohorts(4, dropout=0.3)
     whole = run(algorithm, 20, cohorts, 9)
     for stop in (1, 4, 8):

@@ -135,7 +135,7 @@ def test_directions_of_columns():
         assert higher_is_better(column, scores) == (column in higher), column
 
 
-def test_directions_of_a_classifiers_columns_are_those_of_before():
+def test_directions_of_a_classifiers_columns_are_unchanged():
     lower = [name for name in METRICS if not higher_is_better(name, CLASSIFIER)]
     expected = ["val/std_accuracy", "val/loss", "test/std_accuracy", "test/loss", "train/loss", "train/discrepancy"]
     assert lower == expected
@@ -279,7 +279,7 @@ class Plain(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_output_that_is_no_number_is_no_prediction():
+def test_nan_output_is_not_a_prediction():
     batch = torch.zeros(4, 1), torch.tensor([0, 0, 1, 0])
     assert outcomes_of(Plain(), batch)[1].tolist() == [1, 0, 0, 1]
 

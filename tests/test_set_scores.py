@@ -189,7 +189,7 @@ def test_own_scores_are_functions_by_their_path_or_objects():
         ([Score("mae")], "'mae', a mean over examples; add it in a task of your own"),
     ],
 )
-def test_wrong_names_are_refused_with_what_there_is(names: list[str], message: str):
+def test_wrong_names_are_refused_with_the_known_ones(names: list[str], message: str):
     with pytest.raises(InputError, match=message):
         named_scores(names)
 

@@ -113,7 +113,9 @@ def test_critical_difference_is_nemenyi_s():
         ({"a": 1.0, "b": 2.5, "c": 4.0}, []),
     ],
 )
-def test_groups_are_the_largest_ones_that_are_not_told_apart(ranks: dict[str, float], groups: list[tuple[str, ...]]):
+def test_groups_are_maximal_sets_without_significant_differences(
+    ranks: dict[str, float], groups: list[tuple[str, ...]]
+):
     assert Ranking(ranks, 10, 9.0, 0.01, 1.0).groups == groups
 
 

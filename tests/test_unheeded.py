@@ -49,7 +49,7 @@ def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
         assert notes(algorithm, 5, dropout=0.3) == [expected]
 
 
-def test_it_is_said_of_the_baseline_too_when_an_experiment_is_prepared():
+def test_the_baseline_is_noted_too_when_an_experiment_is_prepared():
     with pytest.warns(Notice) as caught:
         digits(algorithm=FLHC(warmup_rounds=10), baseline=CFL(), dropout=0.1).prepare(0)
     names = [str(one.message).split()[0] for one in caught if "round" in str(one.message)]

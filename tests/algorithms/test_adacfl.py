@@ -105,7 +105,7 @@ def test_newcomers_join_the_part_whose_mean_weights_are_nearest():
     assert torch.equal(ALWAYS.place(state, torch.arange(7), work_in_fc(THREE), rng())[0].index, state.index)
 
 
-def test_clusters_go_on_by_themselves_after_the_split():
+def test_clusters_train_separately_after_the_split():
     work = work_in_fc(THREE)
     mean = (work.num_examples[:, None] * THREE).sum(0) / work.num_examples.sum()
     state = begun(ALWAYS, work, 0, 0, *mean.tolist())  # where the joint model stands still
@@ -123,7 +123,7 @@ def test_it_has_no_options_of_the_bipartition():
     assert not {"gamma_max", "linkage"} & {option.name for option in fields(AdaCFL)}  # of the bipartition by cosines
 
 
-def test_layers_that_are_not_there_are_refused_with_those_that_are():
+def test_missing_layers_are_refused_with_the_existing_ones():
     with pytest.raises(InputError, match=r"the layers are: conv1 \(conv2d\), fc1 \(linear\)"):
         replace(ALWAYS, layers=["gru*"]).check(work_in_fc(THREE))
     convolutions = work_of(THREE, torch.arange(1, 8), layers={"conv1": 1, "conv2": 1})

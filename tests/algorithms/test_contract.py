@@ -320,7 +320,7 @@ class ForgetsOnSaving(FedAvg):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
 )
-def test_broken_algorithm_is_told_what_is_broken(algorithm: Algorithm, expected: str):
+def test_broken_algorithm_is_refused_with_what_is_broken(algorithm: Algorithm, expected: str):
     with pytest.raises(AssertionError, match=f"{type(algorithm).__name__}: .*{expected}"):
         check_algorithm(algorithm)
 
@@ -352,6 +352,6 @@ def test_error_of_an_algorithm_says_what_it_was_asked_for(algorithm: Algorithm, 
         check_algorithm(algorithm)
 
 
-def test_memory_beside_the_state_is_found():
+def test_memory_outside_of_the_state_is_found():
     with pytest.raises(AssertionError, match="ForgetsOnSaving: "):
         check_algorithm(ForgetsOnSaving())

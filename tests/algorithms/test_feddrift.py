@@ -92,7 +92,7 @@ def test_reference_is_the_loss_of_the_last_time_step():
     assert found == [0, 0, 1]
 
 
-def test_loss_counts_under_the_best_model_so_that_a_known_concept_is_no_drift():
+def test_loss_counts_under_the_best_model_so_that_a_known_concept_is_not_drift():
     before = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
     state, info = after_round(before, ONE, line(8.0, 8.0), 1)
     assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (0, 1, [(0, 0, 1)])

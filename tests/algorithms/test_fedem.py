@@ -83,7 +83,7 @@ def test_round_by_hand():
     assert info.scores["train/discrepancy"] == pytest.approx(away / 4)
 
 
-def test_weights_go_on_from_those_of_the_client_itself():
+def test_weights_continue_from_those_of_the_client_itself():
     before = f64([3 / 4, 1 / 4], [0.0, 0.0], [0.0, 0.0])
     state, _ = FedEM(2).round(two_models(before), ids(1, 0), two_clients(), rng())
     assert_close(state.weights, f64([9 / 10, 1 / 10], [1 / 4, 3 / 4], [0, 0]))

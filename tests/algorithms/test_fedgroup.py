@@ -149,7 +149,7 @@ def test_cluster_without_selected_members_is_mixed_too_and_discrepancy_is_taken_
     assert_close(info.scores["train/discrepancy"], float((local - mixed.models[cluster]).norm(dim=1).mean()))
 
 
-def test_clusters_spread_tells_how_many_there_are():  # to choose m
+def test_the_number_of_clusters_follows_from_their_spread():  # to choose m
     rows = torch.tensor([1.0, 2.0, 1.5, 3.0, -1.0, -2.0], dtype=torch.float64)[:, None]
     work = QuadraticWork(rows * 1e6, ids(1, 2, 3, 1, 1, 1), 0.5, layers={"fc1": 1})
     found = []

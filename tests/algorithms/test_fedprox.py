@@ -58,7 +58,7 @@ def lengths(algorithm: FedProx, clients: int, seed: int = 0, steps: int = 10) ->
 
 
 @pytest.mark.parametrize(("share", "slow"), [(0.5, 10), (0.9, 18), (0.02, 0), (1.0, 20)])
-def test_share_of_the_cohort_falls_behind(share: float, slow: int):
+def test_a_share_of_the_cohort_are_stragglers(share: float, slow: int):
     drawn = lengths(FedProx(stragglers=share, straggler_work="drop"), 20)
     assert drawn.count(0) == slow
     assert drawn.count(10) == 20 - slow

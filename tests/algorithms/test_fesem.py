@@ -35,7 +35,7 @@ def kept(state: FeSEMState) -> dict[int, list[float]]:
     return {client: row.tolist() for client, row in state.last.items()}
 
 
-def test_first_partition_by_loss_is_the_model_of_least_loss_after_training():
+def test_first_partition_by_loss_is_the_model_of_minimum_loss_after_training():
     """A step halves the distance to the client, so the model that was nearest has the least loss afterwards."""
     algorithm, work = FeSEM(num_clusters=2, start_partition="loss"), line(0.0, -6.0, 10.0, 8.0)
     state, info = algorithm.round(start(work, 1.0, 9.0), ids(0, 2, 3), work, rng())
@@ -160,7 +160,7 @@ def test_distance_may_be_over_the_last_layer_alone():  # C15
     assert found == {"all": 1, "last_layer": 0}
 
 
-def test_running_statistics_are_no_part_of_a_distance():
+def test_running_statistics_are_not_part_of_a_distance():
     work = QuadraticWork(torch.zeros(1, 8, dtype=torch.float64), ids(3), 0.5)
     work.layout = ParameterLayout.of(nn.BatchNorm1d(2))  # 4 parameters, 4 columns of statistics
     far = torch.tensor([[1.0] * 4 + [100.0] * 4, [2.0] * 4 + [0.0] * 4], dtype=torch.float64)

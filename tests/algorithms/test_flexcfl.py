@@ -238,7 +238,7 @@ def two_groups(**changes: object) -> Experiment:
     return Experiment(**(settings | changes))
 
 
-def test_run_has_a_row_for_every_client_that_was_placed_anew(tmp_path: Path):
+def test_migrations_have_a_row_for_every_client_whose_shift_was_detected(tmp_path: Path):
     run(two_groups(), tmp_path / "run")
     metrics = read_table(tmp_path / "run" / "metrics.csv")
     migrations = read_table(tmp_path / "run" / "migrations.csv")

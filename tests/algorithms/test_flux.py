@@ -109,7 +109,7 @@ def test_moments_by_hand():
     assert_close(rows[0, :, 0], torch.tensor(expected, dtype=torch.float64))
 
 
-def test_unequal_data_behind_one_mean_are_told_apart_by_deviation_or_by_labels():
+def test_unequal_data_of_one_mean_are_distinguished_by_deviation_or_by_labels():
     """Clients 0 and 1 have equal features; 2 and 3 wider ones; 4 and 5 those of 0 under other labels."""
     near, far, labels = block(4.0, 4.0, 6.0, 6.0), block(2.0, 2.0, 8.0, 8.0), ids(0, 0, 1, 1)
     examples = [(near, labels)] * 2 + [(far, labels)] * 2 + [(near, 1 - labels)] * 2
@@ -222,7 +222,7 @@ def test_diverged_model_is_named():
         clustered(FLUX(), work)
 
 
-def test_labels_that_are_no_classes_are_left_out():
+def test_labels_other_than_classes_are_left_out():
     work = two_sides()
     work.label_counts = work.label_counts[:, :0]
     state, _ = clustered(FLUX(radius_scale=50.0), work)

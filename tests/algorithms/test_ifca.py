@@ -63,7 +63,7 @@ def test_one_cluster_is_fedavg(two_sides: QuadraticWork, averaging: str, weights
         assert_close(a.models, b.models, rtol=0, atol=1e-14)
 
 
-def test_two_sides_are_told_apart_by_sign_and_found():  # check 6
+def test_two_sides_are_separated_by_sign_and_found():  # check 6
     work = line(1.0, -1.0, 1.0, -1.0, 1.0)
     state = start(work, 0.5, -0.5)
     for cohort in [ids(0, 1, 2), ids(3, 4), ids(1, 2, 4)] * 10:
@@ -168,7 +168,7 @@ def test_choosing_again_is_by_the_models_after_the_round():
     assert after.index.tolist() == [0, 1]
 
 
-def test_newcomer_takes_the_model_with_the_least_training_loss():
+def test_newcomer_takes_the_model_with_the_minimum_training_loss():
     work = line(0.0, 1.0, 10.0, 7.0)
     state, _ = TWO.round(start(work, 2.0, 8.0), ids(0, 1), work, rng())
     placed, info = TWO.place(replace(state, index=state.index[:3]), ids(3), work, rng())

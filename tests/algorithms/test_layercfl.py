@@ -152,7 +152,7 @@ def test_auto_goes_by_updates_alone():
 
 
 @pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
-def test_gaps_sign_tells_whether_the_clusters_are_apart(distance: str):
+def test_sign_of_the_gap_shows_whether_the_clusters_are_apart(distance: str):
     work = layered({"fc1": 5.0})
     algorithm = replace(ALWAYS, distance=distance)
     truth = torch.tensor(PAIRS["fc1"])
@@ -161,7 +161,7 @@ def test_gaps_sign_tells_whether_the_clusters_are_apart(distance: str):
         assert (separation_gap(info.similarity.matrix, truth) > 0) == apart
 
 
-def test_layer_is_looked_for_anew_at_each_split():
+def test_layer_is_chosen_again_at_each_split():
     """Two layers, as in `test_cfl`, of which the first divides all clients and the second those of one side."""
     algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
     spread = torch.tensor([[0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1]])
@@ -197,7 +197,7 @@ def test_fit_read_in_chunks_gives_the_same_by_weights():
     assert torch.equal(whole[0].part_means, read[0].part_means)
 
 
-def test_pattern_that_matches_nothing_is_told_the_layers():
+def test_pattern_without_a_match_is_refused_with_the_layers():
     for patterns in (["conv9"], [], ["fc1", ""]):
         with pytest.raises(InputError, match=r"the layers are: conv1 \(conv2d\), conv2 \(conv2d\), fc1 \(linear\)"):
             replace(ALWAYS, layers=patterns).check(layered({}))

@@ -62,7 +62,7 @@ def test_selected_client_migrates_before_it_chooses_for_the_round():
     assert after.index.tolist() == [1, 1, 1, 0]
 
 
-def test_migration_is_over_once_the_new_labels_are_the_reference():
+def test_migration_ends_once_the_new_labels_are_the_reference():
     swapped = clients((3, 1, 2, 0))
     state, _ = MIG.round(begun(), ids(1), swapped, rng())
     assert state.reference.tolist() == [[0, 10], [0, 4], [8, 0], [6, 0]]
@@ -72,7 +72,7 @@ def test_migration_is_over_once_the_new_labels_are_the_reference():
     assert after.index.tolist() == [1, 1, 0, 0]
 
 
-def test_shift_that_leaves_the_cluster_as_it_is_is_detected_and_costs():
+def test_shift_that_leaves_the_cluster_unchanged_is_detected_and_costs():
     relabelled = clients(labels=[[3, 3], [0, 4], [8, 0], [0, 10]])
     after, info = MIG.round(begun(), ids(1), relabelled, rng())
     assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (1, 0, [(0, 0, 0)])
@@ -233,7 +233,7 @@ def test_rise_of_the_loss_counts_in_units_of_the_initial_models_loss_and_strictl
         assert info.scores["shift/detected"] == len(fired)
 
 
-def test_loss_is_tested_in_the_cohort_against_the_last_test_and_falls_are_no_drift():
+def test_loss_is_tested_in_the_cohort_against_the_last_test_and_falls_are_not_drift():
     state = placed(LOSS, at(0, 0), [0.0, 99.0], ids(0, 0), [])
     found = []
     for cohort, point in ((ids(0), -1.0), (ids(1), -9.0), (ids(0), -2.0), (ids(0), -6.0), (ids(0), -1.0)):
@@ -310,7 +310,7 @@ def test_tokens_have_no_mean_inputs():
         FEATURES.init(work, rng())
 
 
-def test_runs_of_before_have_the_threshold_that_is_the_default_now():
+def test_earlier_runs_have_the_present_default_threshold():
     now = {"algorithm": {"init_args": {"shift_threshold": None}}}
     assert differences({"algorithm": {"init_args": {"shift_threshold": 0.2}}}, now) == []
     assert len(differences({"algorithm": {"init_args": {"shift_threshold": 0.3}}}, now)) == 1

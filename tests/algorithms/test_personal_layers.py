@@ -232,7 +232,7 @@ def test_what_is_compared_is_trained_from_w0_whole_and_kept_by_nobody():
     assert clients.kept == own
 
 
-def test_proximal_term_pulls_the_layers_to_where_the_client_began():
+def test_proximal_term_pulls_the_layers_to_the_clients_start():
     work, mu, rounds = quadratic_clients(8), 2.0, 2
     state = last(keeping(FedProx(mu=mu)), work, [EVERYONE] * rounds)
     for client in range(8):
@@ -256,7 +256,7 @@ def test_centre_of_another_model_has_the_layers_of_the_client_too():
 
 
 @pytest.mark.long
-def test_server_optimizer_and_shared_layers_work_beside_personal_ones():
+def test_server_optimizer_and_shared_layers_work_with_personal_ones():
     work = quadratic_clients(8)
     server = partial(Adam, lr=0.1)
     found, expected = (

@@ -124,7 +124,7 @@ def test_algorithms_with_a_server_optimizer_keep_the_contract_and_it_changes_the
 # Whose state a cluster continues with
 
 
-def test_parts_of_a_split_go_on_with_the_momentum_of_the_whole():
+def test_parts_of_a_split_keep_the_momentum_of_the_whole():
     algorithm, work = with_server(FLHC(warmup_rounds=2, num_clusters=2), MOMENTUM), quadratic_clients(8)
     _, before, split, _ = states(algorithm, work, COHORTS[:4])
     assert (len(before.models), len(split.models)) == (1, 2)
@@ -133,7 +133,7 @@ def test_parts_of_a_split_go_on_with_the_momentum_of_the_whole():
 
 
 @pytest.mark.parametrize(("merged_model", "goes_on"), [("larger", True), ("average", False)])
-def test_merged_cluster_goes_on_with_the_momentum_of_the_one_whose_model_it_has(merged_model, goes_on: bool):
+def test_merged_cluster_keeps_the_momentum_of_the_one_whose_model_it_has(merged_model, goes_on: bool):
     """Clusters 0 of one client and 1 of two merge; the model and the momentum of the larger live on as number 0."""
     work = quadratic_clients(8)
     algorithm = with_server(StoCFL(tau=0.999, merged_model=merged_model, lambda_=0.0), MOMENTUM)

@@ -123,7 +123,7 @@ def test_what_cannot_share_layers_is_refused(options: dict[str, Any], expected: 
         digits(**({"shared": ["fc1"]} | options))
 
 
-def test_layers_that_are_not_there_are_refused_before_the_start_and_means_of_ones_own_in_the_first_round():
+def test_missing_layers_are_refused_before_the_start_and_own_means_in_the_first_round():
     with pytest.raises(InputError, match="layer pattern 'convv' matches nothing; the layers are: net"):
         digits(algorithm=FedAvg(), shared=["convv"]).prepare(3)
 

@@ -246,7 +246,7 @@ def grown_apart() -> tuple[AtZero, StoCFLState]:
 
 
 @pytest.mark.parametrize("merged_model", ["larger", "average"])
-def test_merged_clusters_go_on_from_the_larger_or_the_average(merged_model: str):  # C24
+def test_merged_clusters_continue_from_the_larger_or_the_average(merged_model: str):  # C24
     work, state = grown_apart()
     lenient = StoCFL(tau=0.5, psi="gradient", lambda_=0.0, merged_model=merged_model)
     after, _ = lenient.round(state, ids(0, 2), work, rng())
@@ -402,7 +402,7 @@ def test_similarity_is_given_where_psi_of_the_whole_cohort_is_at_hand(two_sides:
 
 
 @pytest.mark.parametrize("tau", [1.01, -1.5, float("nan")])
-def test_tau_that_is_no_cosine_is_refused(tau: float):
+def test_tau_outside_the_cosines_range_is_refused(tau: float):
     with pytest.raises(InputError, match=f"tau is {tau}; it is a cosine"):
         StoCFL(tau=tau)
 

@@ -25,7 +25,7 @@ def test_what_matters_of_an_output_is_shown(output: str, seen: str):
     assert border_cases.select_output(output) == seen
 
 
-def test_a_case_is_made_run_as_a_user_would_and_left_as_it_is(tmp_path: Path):
+def test_a_case_is_made_run_as_a_user_would_and_left_unchanged(tmp_path: Path):
     case = tmp_path / "one-misspelt"
     case.mkdir()
     (case / "make.py").write_text("open('made.yaml', 'w').write('rouds: 3\\n')\n")

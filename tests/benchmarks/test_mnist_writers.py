@@ -52,7 +52,7 @@ def test_labels_in_another_order_are_refused(qmnist: Path):
 @pytest.mark.parametrize(
     "content", [b"no gzip", gzip.compress(b"no table", mtime=0), gzip.compress(bytes(40), mtime=0)]
 )
-def test_what_is_no_table_is_named(qmnist: Path, content: bytes, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_table_is_named(qmnist: Path, content: bytes, capsys: pytest.CaptureFixture[str]):
     (qmnist / "qmnist-test-labels-idx2-int.gz").write_bytes(content)
     with pytest.raises(SystemExit) as end:
         mnist_writers.main(["--qmnist", str(qmnist)])

@@ -97,9 +97,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @needs_git
-def test_bugs_that_are_caught_by_a_test_that_passes_without_them_are_told_from_all_others(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_bugs_count_as_caught_only_by_a_test_that_passes_without_them(tree: Path, monkeypatch: pytest.MonkeyPatch):
     """The test that caught them before comes first, and is gone; the one that catches is marked full."""
     import mutants
 

@@ -124,7 +124,7 @@ def test_help_of_an_algorithm_lists_no_subclasses_of_tensor(algorithm: str, caps
         (["run", "--algorithm.help", "IFCA"], "usage: lit-cfl run --algorithm IFCA "),
     ],
 )
-def test_help_of_a_class_begins_with_the_command_that_takes_it(
+def test_help_of_a_class_starts_with_the_command_that_takes_it(
     words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(words) == 0
@@ -233,7 +233,7 @@ OTHER_PLAN = {"plan": {"rows_mib": 7}}
 
 
 @pytest.mark.long
-def test_plan_beside_resume_is_honoured_with_new_plan_and_else_refused(capsys: pytest.CaptureFixture[str]):
+def test_plan_with_resume_is_used_with_new_plan_and_otherwise_refused(capsys: pytest.CaptureFixture[str]):
     begin = "run --config quickstart --baseline null --rounds 1 --plan.lanes 3 --run_dir run"
     assert main(begin.split()) == 0
     begun = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]

@@ -72,7 +72,7 @@ def test_a_run_needs_no_home_folder(tmp_path: Path):
         ("--out", "--out"),
     ],
 )
-def test_home_is_put_in_behind_an_option(word: str, expected: str, monkeypatch: pytest.MonkeyPatch):
+def test_home_is_expanded_after_an_option(word: str, expected: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert _with_home(word) == expected
 
@@ -171,7 +171,7 @@ def test_a_configuration_may_come_from_a_pipe(tmp_path: Path, monkeypatch: pytes
     assert read_config(word.partition("=")[2]) == {"rounds": 5}
 
 
-def test_a_folder_is_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_folder_is_refused_as_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", str(tmp_path)]) == 2
     assert "is a folder; name a file in it, such as" in capsys.readouterr().err
 

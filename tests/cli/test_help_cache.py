@@ -83,7 +83,7 @@ def test_it_works_for_a_user_without_a_home_folder(
     assert not recwarn.list
 
 
-def test_a_text_that_is_no_text_and_a_failure_are_not_kept(capsys: pytest.CaptureFixture[str]):
+def test_an_unreadable_text_and_a_failure_are_not_cached(capsys: pytest.CaptureFixture[str]):
     assert show_help("run", ["--help"], lambda: 2) == 2
     assert answers("--help", capsys)[1] == 1
     (kept,) = Path(FOLDER, "help").iterdir()
@@ -101,5 +101,5 @@ def test_a_text_that_is_no_text_and_a_failure_are_not_kept(capsys: pytest.Captur
         ("--name help", False),
     ],
 )
-def test_words_that_ask_for_help_are_told_from_others(words: str, expected: bool):
+def test_words_that_ask_for_help_are_distinguished_from_others(words: str, expected: bool):
     assert is_help(words.split()) == expected

@@ -189,7 +189,7 @@ def test_kmeans_of_fewer_different_points_than_clusters_is_refused():
         kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng())
 
 
-def test_client_without_a_cluster_stays_as_it_is_in_the_client_map():
+def test_client_without_a_cluster_stays_unchanged_in_the_client_map():
     assert assign(ids(3, 4, 5), ids(2, 7, 0), ids(-1, -1, 6)).tolist() == [6, 4, 5]
 
 

@@ -70,7 +70,7 @@ def test_without_a_knee_the_largest_distance_is_the_radius():
         ([0, 3, 3, 3, 4, 9, 9.5, 20], 4),
     ],
 )
-def test_knee_is_where_values_begin_to_rise_steeply(values: list[float], knee: int | None):
+def test_knee_is_where_values_start_to_rise_steeply(values: list[float], knee: int | None):
     assert find_knee(torch.tensor(values, dtype=torch.float64)) == knee
 
 

@@ -23,7 +23,7 @@ def test_axes_are_those_of_scikit_learn(width: int):
     assert_close(axes.T.numpy(), expected.components_)
 
 
-def test_there_are_no_more_axes_than_columns():
+def test_at_most_as_many_axes_as_columns_are_found():
     assert principal_axes(torch.rand(9, 2, generator=rng()), 5)[1].shape == (2, 2)
 
 
@@ -54,6 +54,6 @@ def test_each_block_has_one_range_over_clients_and_axes():
     assert torch.equal(width, numbers([4], [3], [1]))  # a constant block is scaled to 0
 
 
-def test_rounding_is_no_range():
+def test_a_range_of_rounding_errors_counts_as_0():
     descriptors = torch.stack([numbers([1.0], [1e-17]), numbers([3.0], [0.0])])
     assert torch.equal(block_range(descriptors)[1], numbers([2], [1]))

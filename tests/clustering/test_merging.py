@@ -69,7 +69,7 @@ def test_one_client_is_one_cluster():
     assert merge_distances(torch.zeros(1, 1), linkage="complete").tolist() == []
 
 
-def test_merge_distances_tell_where_the_tree_can_be_cut():
+def test_merge_distances_show_where_the_tree_can_be_cut():
     assert merge_distances(APART, linkage="single").tolist() == [0.5, 1.0, 9.0, 19.5]
     assert merge_distances(APART, linkage="complete").tolist() == [0.5, 1.0, 10.5, 30.0]
 
@@ -154,7 +154,7 @@ def test_lower_tau_never_leaves_more_clusters(seed: int, one: float, other: floa
 
 
 @pytest.mark.parametrize("tau", [1.5, -1.01, math.nan])
-def test_tau_that_is_no_cosine_is_refused(tau: float):
+def test_tau_outside_the_cosines_range_is_refused(tau: float):
     with pytest.raises(InputError, match=f"tau {tau} is not a cosine"):
         merge_by_threshold(torch.eye(3), tau)
 

@@ -105,7 +105,7 @@ def test_noise_alone_and_equal_updates_are_one_component():
     assert number_of_components(torch.zeros(2, 60, 40), NO_LABELS, 10) == 1
 
 
-def test_what_shares_of_labels_explain_is_no_component():
+def test_differences_that_shares_of_labels_explain_are_not_counted_as_components():
     rng = torch.Generator().manual_seed(2)
     labels = torch.randint(1, 30, (60, 4), generator=rng)
     of_label = 5 + torch.randn(4, 400, generator=rng, dtype=torch.float64)
@@ -115,7 +115,7 @@ def test_what_shares_of_labels_explain_is_no_component():
     assert number_of_components(halves, NO_LABELS, 10) == 4
 
 
-def test_length_of_an_update_is_no_component_and_the_maximum_is_kept():
+def test_length_of_an_update_is_not_counted_as_a_component_and_the_maximum_is_kept():
     rng = torch.Generator().manual_seed(3)
     sizes = torch.randint(1, 50, (60, 1), generator=rng).double()
     halves = sizes * (torch.ones(400).double() + 0.1 * torch.randn(2, 60, 400, generator=rng).double())

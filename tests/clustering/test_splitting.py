@@ -108,7 +108,7 @@ def test_matrix_that_is_not_of_all_pairs_is_refused():
         separation_gap(torch.tensor([[1.0, 0.5], [0.1, 1.0]]), ids(0, 1))
 
 
-def test_linkage_that_is_no_bipartition_is_refused():
+def test_linkage_that_gives_no_bipartition_is_refused():
     with pytest.raises(InputError, match="'mean' is not known"):
         bipartition(torch.eye(3), linkage="mean")
 
@@ -142,6 +142,6 @@ def test_bound_forgives_rounding():
 
 
 @pytest.mark.parametrize("across", [1.1, -2.0, math.nan])
-def test_bound_of_what_is_no_cosine_is_refused(across: float):
+def test_bound_of_a_value_outside_the_cosines_range_is_refused(across: float):
     with pytest.raises(InputError, match=f"{across} is not a cosine"):
         separation_threshold(across)

@@ -254,7 +254,7 @@ def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.long
-def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
+def test_a_comparison_is_neither_started_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
     words = [*SMALL, "--algorithms", "FedAvg", "--compare_dir", "c"]
     assert main(words) == 0
     assert main(words) == 2
@@ -271,7 +271,7 @@ def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: py
 
 @pytest.mark.long
 @pytest.mark.usefixtures("copied")
-def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str]):
+def test_other_clients_under_one_seed_are_noted(capsys: pytest.CaptureFixture[str]):
     saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
     saved["fingerprint"]["partition"] = "another"
     torch.save(saved, "c/Ditto/seed-0/checkpoint.pt")
@@ -293,7 +293,7 @@ def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("copied")
-def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.CaptureFixture[str]):
+def test_lost_files_of_a_finished_run_are_named_or_written_again(capsys: pytest.CaptureFixture[str]):
     tables = [Path("c", name).read_bytes() for name in ("results.csv", "runs.csv")]
     Path("c/Ditto/seed-0/clients.csv").unlink()
     assert main(["compare", "--resume", "c"]) == 0
@@ -309,7 +309,7 @@ def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.Capt
     assert [row["status"] for row in table("c/runs.csv")] == ["failed", "finished"]
 
 
-def test_pair_whose_shared_clients_have_no_known_figure_is_said_and_not_counted():
+def test_pair_whose_shared_clients_have_no_known_figure_is_noted_and_not_counted():
     """A perplexity over some of the clients does not follow from those of each client."""
     score = Score("perplexity", higher_is_better=False, transform="exp")
     jobs = {name: Job(Path("c"), name, 0, 1) for name in ("A", "B")}

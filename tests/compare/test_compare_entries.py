@@ -110,7 +110,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
         ]
     ),
 )
-def test_mistakes_are_said_before_anything_runs(capsys: pytest.CaptureFixture[str], arguments: str, expected: str):
+def test_mistakes_are_named_before_anything_runs(capsys: pytest.CaptureFixture[str], arguments: str, expected: str):
     Path("own_failing.py").write_text(OWN)
     Path("run").mkdir()
     Path("run/config.yaml").write_text("")

@@ -81,7 +81,7 @@ def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, o
 
 
 @pytest.mark.full
-def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
+def test_an_interrupted_comparison_names_the_command_to_resume(whole: Path, output: Path):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
     wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
     os.kill(child, signal.SIGTERM)

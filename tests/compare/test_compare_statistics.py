@@ -85,7 +85,7 @@ def results(*names: str, **more: Any) -> Results:
     return Results(runs, found, ["50 % of | them_"], {})
 
 
-def test_latex_prints_names_as_they_are():
+def test_latex_prints_names_unchanged():
     assert latex(r"a_b & 50% #1 {x} ~^ \y $z |<>") == (
         r"a\_b \& 50\% \#1 \{x\} \textasciitilde{}\textasciicircum{} \textbackslash{}y \$z "
         r"\textbar{}\textless{}\textgreater{}"
@@ -125,7 +125,7 @@ def test_markdown_keeps_its_columns_whatever_names_hold():
     assert "![" not in as_markdown(results("A"), "x", None)
 
 
-def test_notes_are_read_from_markdown_as_they_were(tmp_path: Path):
+def test_notes_are_read_from_markdown_unchanged(tmp_path: Path):
     assert read_notes(tmp_path) == []
     found = results("A", "B")
     write_tables(tmp_path, found, "x", None)
@@ -186,7 +186,7 @@ def test_only_seeds_count_under_which_all_three_score_everyone():
     assert gaps_closed(ROWS, some, CLASSIFIER[0]) == {}
 
 
-def test_there_is_no_share_without_both_or_without_a_gap():
+def test_the_share_is_unknown_without_both_or_without_a_gap():
     assert gaps_closed(ROWS[:2], runs(ACCURACIES), CLASSIFIER[0]) == {}
     assert gaps_closed(ROWS, runs(ACCURACIES | {"bound": (0.25, 0.5)}), CLASSIFIER[0]) == {}
     lower = Score("error", higher_is_better=False)

@@ -188,7 +188,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ]
     ),
 )
-def test_it_is_said_in_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]):
+def test_the_mistake_is_named_in_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]):
     assert main(words.split()) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert expected in last
@@ -215,7 +215,7 @@ def test_seed_on_the_command_line_takes_the_place_of_a_files_seeds(capsys: pytes
     assert yaml.safe_load(Path("run/config.yaml").read_text())["seeds"] == [5]
 
 
-def test_folder_of_the_users_named_datamodules_is_none_of_ours(tmp_path: Path):
+def test_a_users_folder_named_datamodules_is_not_taken_for_ours(tmp_path: Path):
     Path("datamodules").mkdir()
     Path("datamodules/__init__.py").write_text(
         "from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    pass\n"

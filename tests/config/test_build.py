@@ -105,7 +105,7 @@ def test_a_configured_experiment_has_no_other_field_than_its_configuration():
     assert {field.name for field in fields(ConfiguredExperiment)} - set(OPTIONS) == {"config"}
 
 
-def test_a_task_that_is_no_function_is_refused_with_the_way_to_write_it():
+def test_a_task_other_than_a_function_is_refused_with_the_way_to_write_it():
     with pytest.raises(InputError, match=r"task is a Linear; give a function .* task=lambda: Linear\(\.\.\.\)"):
         Experiment(Digits(), nn.Linear(1, 1), FedAvg())
 

@@ -41,7 +41,7 @@ def error_of(*words: str) -> str:
         ("7", "its option before it, such as --data MNIST or --config quickstart"),
     ],
 )
-def test_word_that_stands_alone_is_told_where_it_belongs(command: str, word: str, remedy: str, capsys):
+def test_word_without_an_option_is_refused_with_the_option_it_belongs_to(command: str, word: str, remedy: str, capsys):
     Path("own.yaml").write_text("rounds: 3")
     assert main([command, word]) == 2
     assert capsys.readouterr().err == f"lit-cfl: error: {word!r} has no option before it; write {remedy}\n"

@@ -35,7 +35,7 @@ def test_commands_of_the_page_run_and_their_clusters_pay(tmp_path: Path, monkeyp
         assert ours["clusters/ari"] == (1 if number == 2 else None)  # the arrays alone have true clusters
 
 
-def test_images_of_the_hub_are_described_by_options_that_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_images_of_the_hub_are_described_by_existing_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     unpack("data_files")
     data = parse_run(["--config", "visits.yaml", "--config", "images.yaml"]).experiment.data

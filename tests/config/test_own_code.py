@@ -94,7 +94,7 @@ def test_own_run_is_resumed_and_opened_again():
     assert saved.module(0)(torch.zeros(2, 5)).shape == (2, 3)
 
 
-def test_files_beside_the_yaml_are_found_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_next_to_the_yaml_are_found_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
     folder = empty_folder / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -119,7 +119,7 @@ def test_token_ids_stay_integers():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_integers_that_are_no_token_ids_are_handed_out_as_floats(dtype: torch.dtype):
+def test_integers_that_are_not_token_ids_are_returned_as_floats(dtype: torch.dtype):
     examples = Examples(torch.tensor([[5, 7], [2, 3]], dtype=dtype), ids(0, 1), 2, scale=0.5)
     assert examples.batch(ids(1), torch.float64)[0].tolist() == [[1.0, 1.5]]
     assert examples.batch(ids(1), torch.float64)[0].dtype == torch.float64
@@ -326,7 +326,7 @@ def test_labels_without_names_keep_their_numbers():
 
 @few
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
-def test_replaced_lists_stand_where_they_should(sizes: list[int], draw: st.DataObject):
+def test_replaced_lists_are_in_their_places(sizes: list[int], draw: st.DataObject):
     index = ClientIndex.from_lists([torch.arange(size) + 10 * client for client, size in enumerate(sizes)])
     expected = [one.tolist() for one in index]
     for step in range(draw.draw(st.integers(1, 4))):

@@ -54,6 +54,6 @@ def test_batches_have_the_size_asked_for():
 
 
 @pytest.mark.parametrize("shift", ["SwapAll", ["SwapAll"], None, SwapAll, 3, [SwapAll(), None]])
-def test_shift_that_is_none_is_refused(shift: Any):
+def test_a_shift_of_another_type_is_refused(shift: Any):
     with pytest.raises(InputError, match=r"^shift is .*; give a shift, such as SwapAll"):
         Digits(shift=shift)

@@ -94,7 +94,7 @@ def test_data_module_takes_the_partition_of_a_file(tmp_path: Path):
     assert partition_hash(other) == partition_hash(data)
 
 
-def test_hash_tells_partitions_apart():
+def test_hash_distinguishes_partitions():
     hashes = {
         partition_hash(module.federated(seed))
         for seed, module in [

@@ -45,7 +45,7 @@ def test_data_of_a_round_depend_on_seed_and_round_alone(seed: int):
 
 
 @pytest.mark.long
-def test_run_taken_up_at_any_round_goes_on_alike():
+def test_run_resumed_at_any_round_is_the_same():
     data = made(shifts=SHIFTS)
     end = everything(data_at(data, SHIFTS, 7, 0))
     for r in range(7):

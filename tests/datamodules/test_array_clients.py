@@ -46,13 +46,13 @@ def test_without_clients_there_are_ten_of_equal_size():
     assert sorted(i for client in examples_of_clients(data) for i in client) == list(range(50))
 
 
-def test_partition_stands_in_place_of_the_clients():
+def test_partition_replaces_the_clients():
     data = owned(partition=IID(4, 0.0)).federated(0)
     assert data.train.sizes.tolist() == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("partition", ["IID", IID])
-def test_partition_that_is_none_is_refused(partition: Any):
+def test_a_partition_of_another_type_is_refused(partition: Any):
     assert f"partition is {partition!r}; give a Partition" in error_of(lambda: owned(partition=partition))
 
 
@@ -196,7 +196,7 @@ def test_files_need_no_labels(tmp_path: Path):
     assert "c.npz: give y in each file of the folder, or in none" in error_of(ArrayData(source=tmp_path / "folder"))
 
 
-def test_source_that_is_not_there_is_refused(tmp_path: Path):
+def test_missing_source_is_refused(tmp_path: Path):
     assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
     assert "holds no .npz file" in error_of(ArrayData(source=tmp_path))
 
@@ -221,7 +221,7 @@ def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint:
     assert error_of(ArrayData(source=tmp_path)) == expected
 
 
-def test_missing_array_is_named_with_those_there_are(tmp_path: Path):
+def test_missing_array_is_named_with_the_existing_ones(tmp_path: Path):
     path = saved(tmp_path / "own.npz", images=np.zeros((3, 2)), y=np.zeros(3, int))
     assert error_of(ArrayData(source=path)) == f"{path} has no array 'x'; it holds images, y; save it with np.savez"
 
@@ -268,7 +268,7 @@ def test_file_that_does_not_fit_its_folder_is_named(tmp_path: Path, arrays: dict
     assert expected in message
 
 
-def test_cluster_that_is_no_single_one_in_a_folder_is_refused(tmp_path: Path):
+def test_several_clusters_in_a_file_of_a_folder_are_refused(tmp_path: Path):
     message = error_of(ArrayData(source=folder_of(tmp_path, a=1, b=np.array([0, 1]), c=1)))
     assert "b.npz: give one cluster in each file" in message
 
@@ -290,7 +290,7 @@ def written(folder: Path, text: str = TABLE) -> Path:
     return path
 
 
-def test_each_column_is_what_it_is_said_to_be(tmp_path: Path):
+def test_each_column_is_read_as_columns_says(tmp_path: Path):
     data = ArrayData(source=written(tmp_path), columns=COLUMNS, test=0).federated(0)
     assert data.examples.inputs.tolist() == [[1.5, 3], [2.5, 4], [3.5, 5], [4.5, 6]]
     assert data.examples.inputs.dtype == torch.float32

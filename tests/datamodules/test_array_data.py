@@ -59,14 +59,14 @@ def test_channels_that_could_be_anywhere_are_refused(shape: tuple[int, ...]):
     assert message == f"x has shape {shape}: which axis holds the channels? Set channels to first or last"
 
 
-def test_floats_stay_as_they_are():
+def test_floats_stay_unchanged():
     examples = ArrayData(**given()).load()
     assert (examples.inputs.dtype, examples.scale, examples.vocabulary) == (torch.float64, 1.0, 0)
     assert examples.batch(ids(3))[0].tolist() == [[6.0, 7.0]]
     assert ArrayData(**given(x=np.zeros((12, 5, 4), np.float32))).load().input_shape == (5, 4)
 
 
-def test_bytes_are_scaled_by_1_over_255_unless_told_otherwise():
+def test_bytes_are_scaled_by_1_over_255_unless_a_scale_is_given():
     x = np.full((12, 2, 2), 51, np.uint8)
     assert ArrayData(x, np.zeros(12, int)).load().batch(ids(0))[0].unique().tolist() == pytest.approx([0.2])
     assert ArrayData(x, np.zeros(12, int), scale=0.5).load().batch(ids(0))[0].unique().tolist() == [25.5]
@@ -236,7 +236,7 @@ def test_integers_are_numbers_to_predict_if_asked_for():
     assert error_of(words) == "y holds 'low' and num_labels is 0, for numbers to predict; give numbers"
 
 
-def test_labels_that_are_no_integers_are_refused():
+def test_labels_other_than_integers_are_refused():
     whole = error_of(ArrayData(**given(y=np.zeros(12)), num_labels=3))
     assert "y has dtype torch.float64 and num_labels is 3; give classes as y.astype(int)" in whole
     assert "y holds None in row 1 (from 0)" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
@@ -290,7 +290,7 @@ def test_number_that_is_not_finite_is_found(value: float):
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
-def test_scale_that_is_no_factor_is_refused(scale: float):
+def test_scale_that_is_not_positive_and_finite_is_refused(scale: float):
     assert f"scale is {scale}; give a number above 0" in error_of(ArrayData(**given(), scale=scale))
 
 

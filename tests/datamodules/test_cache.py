@@ -51,7 +51,7 @@ def test_arrays_are_made_once_and_read_back_equal():
     assert make.calls == 1
 
 
-def test_keys_are_told_apart_by_their_parts():
+def test_keys_are_distinguished_by_their_parts():
     make = Maker()
     for key in (["a", "b"], ["ab"], ["b", "a"], ["a", "b", ""]):
         read_or_make(key, make)
@@ -164,7 +164,9 @@ def test_full_folder_is_a_clear_error_and_holds_nothing_half_written(folder: Pat
     assert same(read_or_make(["a"], Maker()))
 
 
-def test_folder_that_cannot_be_written_is_said_before_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_folder_that_cannot_be_written_is_named_before_the_work_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "file" / "cache"))
     make = Maker()
@@ -173,7 +175,7 @@ def test_folder_that_cannot_be_written_is_said_before_the_work_is_done(tmp_path:
     assert make.calls == 0
 
 
-def test_entry_that_is_there_is_read_from_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+def test_existing_entry_is_read_from_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
     read_or_make(["a"], Maker())
     monkeypatch.setattr(Path, "mkdir", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "denied")))
     assert same(read_or_make(["a"], Maker()))

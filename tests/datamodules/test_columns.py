@@ -86,7 +86,7 @@ def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list
 
 
 @pytest.mark.parametrize("large", [2.0**53, -1e19, float("inf")])
-def test_floats_that_cannot_tell_ids_apart_are_refused(large: float):
+def test_floats_too_large_to_be_exact_ids_are_refused(large: float):
     assert number_clients([3.0, 2.0**53 - 1], "client")[1].tolist() == ["3", "9007199254740991"]
     with pytest.raises(
         InputError, match=r"client holds .*, but floats cannot tell whole numbers apart from 9007199254740992"
@@ -94,7 +94,7 @@ def test_floats_that_cannot_tell_ids_apart_are_refused(large: float):
         number_clients([3.0, large], "client")
 
 
-def test_bytes_that_are_no_text_stay_apart():
+def test_bytes_that_are_not_text_stay_distinct():
     owner, names = number_clients([b"\xff", b"\xfe", b"\xff"], "client")
     assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\\xfe", "\\xff"])
 
@@ -124,7 +124,7 @@ def test_dates_are_in_the_order_of_time():
         (np.ma.masked_equal([1, 2], 2), "client is masked in row 1"),
     ],
 )
-def test_what_is_no_column_is_refused_by_its_row(column: Any, expected: str):
+def test_an_invalid_column_is_refused_by_its_row(column: Any, expected: str):
     with pytest.raises(InputError, match=expected):
         scalars(column, "client")
 
@@ -147,7 +147,7 @@ def test_labels_that_never_occur_are_named(labels: Any, size: int, missing: str)
 
 
 @pytest.mark.parametrize("largest", [30, 200_000, 1_000_000_007, 2**40])
-def test_ids_are_no_labels(largest: int):
+def test_ids_are_refused_as_labels(largest: int):
     with pytest.raises(InputError, match=rf"y holds 3 different labels, the largest {largest}: these are ids") as error:
         ArrayData(np.zeros((6, 2)), np.array([0, 7, largest] * 2)).pool()
     assert "np.unique(y, return_inverse=True)[1], give them as strings, or set num_labels" in str(error.value)
@@ -253,7 +253,7 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
     ids=["a blank", "Unicode", "blanks within", "readable", "capitals", "empty", "blanks alone"],
 )
 @pytest.mark.parametrize("read", [number_clients, labels_of])
-def test_names_that_nobody_can_tell_apart_are_noted(names: list[str], said: str, read: Callable[..., object]):
+def test_names_that_look_alike_are_noted(names: list[str], said: str, read: Callable[..., object]):
     with pytest.warns(Notice, match=said):
         read(names, "site")
 

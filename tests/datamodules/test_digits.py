@@ -59,7 +59,7 @@ def test_skew_and_rotations_are_refused():
     Digits(rotations=[0, 90], partition=IID(7))
 
 
-def test_partition_and_skew_stand_in_place_of_the_short_options():
+def test_partition_and_skew_replace_the_short_options():
     data = Digits(partition=IID(6, test=0.0), skew=[LabelShifts([0, 1, 2])]).federated(0)
     assert data.true_clusters.tolist() == [0, 1, 2, 0, 1, 2]
     assert (data.skew, int(data.test.sizes.sum()), len(data.examples.views)) == ("label", 0, 3)
@@ -81,7 +81,7 @@ def test_other_seed_gives_another_partition():
     assert not same_lists(digits.federated(5).train, digits.federated(6).train)
 
 
-def test_partition_seed_stands_above_the_run_seed():
+def test_partition_seed_takes_precedence_over_the_run_seed():
     fixed = Digits(partition_seed=0)  # 0 is a seed, not a missing one
     assert same_lists(fixed.federated(5).train, fixed.federated(6).train)
     assert same_lists(fixed.federated(5).train, Digits().federated(0).train)

@@ -83,7 +83,7 @@ def test_image_options_reach_the_decoder(folder: str):
     assert (examples.input_shape, examples.offset) == ((3, 6, 4), 127.5)
 
 
-def test_label_space_is_that_of_the_class_labels_or_as_told(folder: str):
+def test_label_space_is_that_of_the_class_labels_or_as_given(folder: str):
     assert HFDataset(folder, "photo", "rank").pool().examples.num_labels == 3
     assert HFDataset(folder, "photo", "grade").pool().examples.num_labels == 5
     assert HFDataset(folder, "photo", "grade", num_labels=7).pool().examples.num_labels == 7
@@ -175,7 +175,7 @@ def test_kind_that_the_column_is_not_is_refused(column: str, kind: Any, held: st
         HFDataset(folder, column, "rank", kind=kind).pool()
 
 
-def test_kind_that_the_column_is_may_be_told(folder: str):
+def test_the_kind_of_the_column_may_be_given(folder: str):
     for column, kind in {"kind": "text", "photo": "image", "reading": "numbers"}.items():
         named, unnamed = HFDataset(folder, column, "rank", kind=kind), HFDataset(folder, column, "rank")
         assert torch.equal(named.pool().examples.inputs, unnamed.pool().examples.inputs)
@@ -208,7 +208,7 @@ def test_source_without_a_test_part_has_none(tmp_path: Path):
     assert not HFDataset(str(folder), "x", "y").pool().has_test
 
 
-def test_missing_column_lists_those_there_are(folder: str):
+def test_missing_column_lists_the_existing_ones(folder: str):
     for inputs, labels, client in [("img", "rank", None), ("photo", "label", None), ("photo", "rank", "writer")]:
         with pytest.raises(InputError, match=r"no column '(img|label|writer)'.*; it has photo, kind, rank, user"):
             HFDataset(folder, inputs, labels, client).pool()
@@ -287,7 +287,7 @@ def test_files_that_number_their_labels_otherwise_are_refused(tmp_path: Path, na
 # What is not read, and what cannot be
 
 
-def test_columns_and_splits_that_are_not_read_are_said(folder: str):
+def test_columns_and_splits_that_are_not_read_are_noted(folder: str):
     with pytest.warns(
         Notice, match="the columns photo, kind, user, text, reading, age, grade are not read; data.client"
     ):
@@ -313,13 +313,13 @@ def test_images_in_structs_of_bytes_are_images(tmp_path: Path):
         (Value("string"), ["cats/1.png", "dogs/2.JPG"], "column 'x' of .* holds paths of files, such as 'cats/1.png'"),
     ],
 )
-def test_column_that_is_no_input_is_refused_by_name(tmp_path: Path, feature: Any, values: list[Any], expected: str):
+def test_column_unfit_as_input_is_refused_by_name(tmp_path: Path, feature: Any, values: list[Any], expected: str):
     folder = write(tmp_path / "odd", {"x": feature, "y": Value("int64")}, train={"x": values, "y": [0, 1]})
     with pytest.raises(InputError, match=expected):
         HFDataset(str(folder), "x", "y").pool()
 
 
-def test_texts_that_look_like_paths_are_texts_if_that_is_said(tmp_path: Path):
+def test_texts_that_look_like_paths_are_texts_if_kind_says_so(tmp_path: Path):
     parts = {"x": ["a.png", "b.png"], "y": [0, 1]}
     folder = write(tmp_path / "names", {"x": Value("string"), "y": Value("int64")}, train=parts)
     assert HFDataset(str(folder), "x", "y", kind="text").pool().examples.vocabulary > 0

@@ -43,13 +43,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_source_tells_its_commit_and_a_folder_has_none():
+def test_source_has_its_commit_and_a_folder_has_none():
     assert find("me/mine").commit == SHA
     assert find("mine").commit is None
 
 
 @pytest.mark.long
-def test_run_records_the_commit_and_goes_on_and_begins_anew_from_its_configuration():
+def test_run_records_the_commit_and_is_resumed_and_repeated_from_its_configuration():
     assert main((RUN + "--rounds 1 --run_dir run").split()) == 0
     assert yaml.safe_load(Path("run/config.yaml").read_text())["data_commit"] == SHA
     assert main(["run", "--resume", "run", "--rounds", "2"]) == 0

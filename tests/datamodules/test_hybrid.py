@@ -223,7 +223,7 @@ def test_hybrid_of_nothing_is_refused():
         Hybrid([])
 
 
-def test_parts_that_are_no_data_modules_are_refused():
+def test_parts_other_than_data_modules_are_refused():
     with pytest.raises(InputError, match=r"parts\[1\] \(str\) is 'Digits'; give a data module"):
         Hybrid([Digits(), "Digits"])
     with pytest.raises(InputError, match=r"parts is <.*Digits.*>; give a Hybrid a list"):

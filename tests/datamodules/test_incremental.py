@@ -35,7 +35,7 @@ def test_releases_have_the_nominal_sizes_and_are_nested():
     assert [sorted(one) for one in lists(data, "train")[0]] == lists(with_sizes(*sizes), "train")[0]
 
 
-def test_nobody_with_a_model_at_the_first_release_is_told_of():
+def test_clients_without_a_model_at_the_first_release_are_noted():
     data, nobody = with_sizes(4, 8), torch.empty(0, dtype=torch.int64)
     with pytest.warns(Notice, match=r"withholds nothing: before round 1 no client has a model \(participants: warm\)"):
         after, _ = apply_shifts(data, [Incremental(participants="warm")], 0, 3, nobody)
@@ -86,7 +86,7 @@ def test_quarter_of_60_examples_is_what_the_trigger_is_tested_with():  # docs/gr
     assert float((data.label_counts[0] - now).abs().sum()) / 10 == 4.5
 
 
-def test_release_goes_on_after_swaps():
+def test_release_continues_after_swaps():
     shifts = (SwapAll(0.5), SwapPart(0.5), Incremental((0, 4, 8), (0.25, 0.5, 1.0)))
     data = made(shifts=shifts)
     before = [union(data, "train"), union(data, "test")]

@@ -115,7 +115,7 @@ def test_label_of_a_cluster_that_nobody_has_is_refused():
         divided(DominantClass(8, 0.0, 4), pool_of(labels_of([0, 10, 10, 10])))
 
 
-def test_share_that_is_no_example_is_refused():
+def test_share_below_one_example_is_refused():
     with pytest.raises(InputError, match=r"a share of 0\.2 of 2 examples with their cluster's label rounds to none"):
         divided(DominantClass(8, 0.0, 4, 0.2, 2), pool_of(labels_of([10] * 4)))
 

@@ -54,7 +54,7 @@ def test_own_test_part_goes_to_its_owners():
     assert lists(divided(Natural(), owned_pool(num_train=5))) == lists(division)  # null
 
 
-def test_owners_of_test_examples_alone_are_no_clients():
+def test_owners_of_test_examples_alone_are_not_clients():
     owner = ids(0, 0, 1, 2, 1, 3)
     division = divided(Natural(test="own"), owned_pool(owner, 3))
     assert owners(division, owner) == [{0}, {1}]

@@ -91,7 +91,7 @@ def test_ditto_on_the_real_data():
     assert set(division.train[0].tolist()) >= set(first[: int((pool.labels[division.train[0]] == 0).sum())].tolist())
 
 
-def test_ditto_begins_again_six_times_in_training_and_ten_times_in_test():
+def test_ditto_restarts_six_times_in_training_and_ten_times_in_test():
     pool = pool_of(balanced(6000), balanced(1000, 1))
     division = divided(Ditto500(), pool)
     for index, part, wraps in ((division.train, slice(0, 60_000), 6), (division.test, slice(60_000, None), 10)):
@@ -121,7 +121,7 @@ def test_ditto_shares_out_sixty_thousand_before_rounding():
     assert draw_wanted_images(233).sum().item() == pytest.approx(60_000)
 
 
-def test_reading_round_begins_again_where_too_few_are_left():
+def test_reading_restarts_where_too_few_are_left():
     labels = torch.arange(10).repeat(5)  # label 0 is at 0, 10, 20, 30, 40
     which = torch.zeros(4, 1, dtype=torch.int64)
     found = deal_in_cycles(labels, which, torch.tensor([[3], [2], [1], [5]]))
@@ -246,7 +246,7 @@ def test_femnist_uses_at_most_so_many_images_of_a_letter_at_random():
     assert one.tolist() != other.tolist()
 
 
-def test_clients_that_would_need_more_images_than_there_are_are_said():
+def test_clients_that_would_need_more_images_than_exist_are_named():
     whole = divided(FedProxFEMNIST(), pool_of(balanced(4000)))
     wanted = sum(label_counts(index, pool_of(balanced(4000)).labels, 10) for index in (whole.train, whole.test)).max(1)
     short = int((wanted.values > 30).sum())

@@ -186,7 +186,7 @@ class Given(SharedOut):
         (((0, -1),), "a client has example -1"),
     ],
 )
-def test_what_is_no_partition_is_refused(given: tuple[tuple[int, ...], ...], message: str):
+def test_an_invalid_partition_is_refused(given: tuple[tuple[int, ...], ...], message: str):
     for test in (0.0, "alike"):
         with pytest.raises(InputError, match=message):
             divided(Given(test=test, lists=given), pool_of(ids(0, 1, 0, 1), ids(1) if test else None))
@@ -230,7 +230,7 @@ def test_lognormal_sizes_have_the_spread_asked_for():
     assert (sizes - 10).double().log().std().item() == pytest.approx(2.0, rel=0.02)
 
 
-def test_extreme_spread_is_no_overflow():
+def test_extreme_spread_does_not_overflow():
     sizes = LogNormalSizes(10, min_size=1, sigma=1e4).sizes(1000, np.random.default_rng(0))
     assert sorted(sizes.tolist()) == [1] * 9 + [991]
 

@@ -132,7 +132,7 @@ def test_users_with_few_tweets_are_left_out(tmp_path: Path):
 
 
 @pytest.mark.parametrize("change", [{"length": 3}, {"padding": "end"}, {"max_words": 3}, {"embeddings": "vectors.txt"}])
-def test_cache_tells_options_apart(change: dict[str, Any], tmp_path: Path):
+def test_cache_distinguishes_options(change: dict[str, Any], tmp_path: Path):
     glove(tmp_path)
     if "embeddings" in change:
         change = {"embeddings": tmp_path / change["embeddings"]}
@@ -144,7 +144,7 @@ def test_cache_tells_options_apart(change: dict[str, Any], tmp_path: Path):
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_cache_tells_contents_of_a_vectors_file_apart(tmp_path: Path):
+def test_cache_distinguishes_contents_of_a_vectors_file(tmp_path: Path):
     one = all_users(tmp_path, embeddings=glove(tmp_path)).load()
     other = all_users(tmp_path, embeddings=glove(tmp_path, VECTORS.replace("bad", "day"))).load()
     assert not torch.equal(one.inputs, other.inputs)

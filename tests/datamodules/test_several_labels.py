@@ -75,7 +75,7 @@ def test_labels_are_counted_for_each_client():
         (Y[:4], "y has shape (4, 3) for 6 examples in x"),
     ],
 )
-def test_what_is_no_table_of_labels_is_refused(y: np.ndarray, message: str):
+def test_an_invalid_table_of_labels_is_refused(y: np.ndarray, message: str):
     assert error_of(own(y)).startswith(message)
 
 
@@ -169,7 +169,7 @@ def test_lists_of_one_class_label_each_are_numbers(folder: Callable[..., HFDatas
         (Value("int64"), [[], [], [], []], "label column 'tags' holds only empty lists"),
     ],
 )
-def test_lists_that_are_no_labels_are_refused(
+def test_lists_of_invalid_labels_are_refused(
     folder: Callable[..., HFDataset], feature: Any, values: list[Any], message: str
 ):
     with pytest.raises(InputError, match=message):
@@ -238,6 +238,6 @@ def test_table_and_pictures_show_several_labels(tmp_path: Path, capsys: pytest.C
     assert titles == [f"cluster {k}\nlabel {', '.join(map(str, own)) or 'none'}" for k, own in enumerate(first)]
 
 
-def test_labels_that_nobody_trains_are_no_error():
+def test_labels_without_training_examples_are_accepted():
     module: FederatedDataModule = own(np.eye(6, 3), test=0.4)
     assert module.federated(0).test.sizes.sum() == 2

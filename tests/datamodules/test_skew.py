@@ -443,6 +443,6 @@ def test_names_of_the_clients_are_repeated_for_each_view():
         ({"partition": IID(8), "skew": [Rotations]}, "skew holds <class .*>; give skews, such as .Rotations"),
     ],
 )
-def test_what_is_no_partition_or_skew_is_refused(options: dict[str, object], message: str):
+def test_an_invalid_partition_or_skew_is_refused(options: dict[str, object], message: str):
     with pytest.raises(InputError, match=message):
         Squares(**options)

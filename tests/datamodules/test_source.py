@@ -184,7 +184,7 @@ def test_folders_of_one_name_whose_readme_names_their_files_are_kept_apart(tmp_p
         assert find(str(folder)).table("train", ["label"]) == {"label": labels}
 
 
-def test_files_behind_a_link_count_in_the_fingerprint(tmp_path: Path):
+def test_linked_files_count_in_the_fingerprint(tmp_path: Path):
     elsewhere = write(tmp_path / "bulk", {"label": Value("int64")}, train={"label": [0, 1]})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "data").symlink_to(elsewhere)
@@ -224,7 +224,7 @@ def test_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.Mon
         _ = find(str(folder)).fingerprint
 
 
-def test_missing_column_lists_those_there_are(folder: Path):
+def test_missing_column_lists_the_existing_ones(folder: Path):
     with pytest.raises(
         InputError, match=r"no column 'img' \(did you mean image\?\); it has image, label, text, weight, reading"
     ):

@@ -21,13 +21,13 @@ SMALL = {
 # Sizes
 
 
-def test_more_clients_leave_the_first_ones_as_they_are():
+def test_more_clients_leave_the_first_ones_unchanged():
     few, many = Synthetic(**SMALL).load(), Synthetic(**(SMALL | {"num_clients": 301})).load()
     assert torch.equal(many.inputs[: len(few)], few.inputs)
     assert torch.equal(many.labels[: len(few)], few.labels)
 
 
-def test_sizes_are_the_least_and_a_log_normal_number_cut_to_an_integer():
+def test_sizes_are_the_minimum_plus_a_log_normal_number_cut_to_an_integer():
     class Drawn:
         def standard_normal(self, size: int) -> np.ndarray:
             return np.array([-50.0, 0.0, 1.0, 0.5])[:size]

@@ -41,7 +41,7 @@ def test_every_attribute_of_a_fit_is_listed():
     assert named_in("### A fit's result: `Fitted`") == public(Fitted) - {"on_device"}
 
 
-def test_attributes_of_a_layout_are_those_there_are():
+def test_documented_attributes_of_a_layout_are_the_existing_ones():
     listed = named_in("### Layers: `work.layout`")
     assert listed - {"name", "layer", "kind", "shape"} <= public(ParameterLayout) | {"slots"}
     (cell,) = re.findall(r"for each tensor: (.*?) \|", PAGE)

@@ -128,7 +128,7 @@ def test_versions_of_the_page_on_cpus_are_those_that_are_tested():
     assert set(named) <= set(constraints)
 
 
-def test_every_algorithm_stands_in_the_table_of_the_readme_with_its_configuration():
+def test_every_algorithm_is_in_the_table_of_the_readme_with_its_configuration():
     for entry in catalogue.entries("algorithms"):
         assert re.search(rf"^\| {entry.name} \|.*`{entry.config}`", README, flags=re.MULTILINE), entry
 
@@ -146,7 +146,7 @@ def section(heading: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("| `")]
 
 
-def test_metrics_that_are_explained_are_those_there_are():
+def test_all_existing_metrics_are_explained_and_no_others():
     explained = [name for row in section("`metrics.csv`") for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
     assert sorted(explained) == sorted(
         {
@@ -159,7 +159,7 @@ def test_metrics_that_are_explained_are_those_there_are():
     )
 
 
-def test_tables_of_algorithms_that_are_explained_are_those_there_are():
+def test_all_existing_tables_of_algorithms_are_explained_and_no_others():
     explained = {}
     for row in section("Tables of algorithms"):
         file, _, columns = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:4])

@@ -89,7 +89,7 @@ def test_what_becomes_of_an_example_depends_on_its_key_alone():
     assert len({tuple(BOTH((images[:1], keys[:1]), keys[k : k + 1])[0].flatten().tolist()) for k in range(4)}) > 1
 
 
-def test_zeros_outside_stay_zeros_beside_infinite_pixels():
+def test_zeros_outside_stay_zeros_next_to_infinite_pixels():
     images = torch.full((50, 1, 4, 4), torch.inf)
     assert set(BOTH((images, ids(*range(50))), torch.arange(50))[0].unique().tolist()) == {0.0, torch.inf}
 
@@ -215,7 +215,7 @@ def test_parts_are_cut_by_the_examples_of_all_mini_batches():
 # Nowhere else
 
 
-def test_losses_gradients_scores_and_statistics_see_the_data_as_they_are():
+def test_losses_gradients_scores_and_statistics_see_the_unaugmented_data():
     engine, clients = engine_of(), ids(1, 3)
     model, seen = engine.initial(0), []
     for augment in (None, BOTH):
@@ -314,7 +314,7 @@ def test_runs_recorded_before_it_have_none():
         (lambda: "crop", "data.augment is 'crop'; give {crop: 4, flip: true}, or a function"),
     ],
 )  # fmt: skip
-def test_what_is_no_augmentation_is_refused(augment: Callable[[], Any], message: str):
+def test_an_invalid_augmentation_is_refused(augment: Callable[[], Any], message: str):
     with pytest.raises(InputError) as error:
         Digits(augment=augment())
     assert str(error.value).startswith(message)
@@ -333,7 +333,7 @@ def test_only_images_larger_than_the_crop_can_be_cropped(x: np.ndarray, message:
     assert message in str(error.value)
 
 
-def test_token_ids_are_no_images():
+def test_token_ids_are_not_augmented_as_images():
     tokens = torch.zeros(4, 1, 8, 8, dtype=torch.int32)
     with pytest.raises(InputError, match="crops and flips images"):
         Examples(tokens, torch.zeros(4, dtype=torch.int64), 2, vocabulary=9, augment=BOTH)

@@ -187,7 +187,7 @@ def test_single_precision_stays_close():
 @pytest.mark.parametrize("prox", [0.0, 0.3])
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 @pytest.mark.usefixtures("form")
-def test_models_and_centres_that_clients_share_stay_as_they_are(name: str, prox: float, sizes: tuple[int, ...]):
+def test_models_and_centres_that_clients_share_stay_unchanged(name: str, prox: float, sizes: tuple[int, ...]):
     """One client that starts from the only model there is: its weights are that model's, unless they are copied."""
     work = work_of(name, sizes, prox=prox)
     centers = None if work.centers is None else work.centers[:1]
@@ -348,7 +348,7 @@ def test_shapes_are_rungs_of_a_fixed_ladder():
     assert pad(torch.tensor([3, 5, 7, 9, 13, 17]), 2).tolist() == [3, 6, 8, 12, 16, 24]
 
 
-def test_an_activation_in_front_of_all_layers_leaves_the_examples_as_they_are():
+def test_an_activation_before_all_layers_leaves_the_examples_unchanged():
     examples, weight = torch.tensor([[[-1.0, 2.0]]]), torch.tensor([[[1.0, 3.0]]])
     outputs, _ = run_forward(
         (Activation("relu"), ChainLayer("w", None, 2, 1)), {"w": weight}, examples, None, Arithmetic()

@@ -159,7 +159,7 @@ def test_recognition_leaves_the_module_unchanged():
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_token_ids_are_no_inputs_of_a_chain():
+def test_token_ids_are_refused_as_inputs_of_a_chain():
     module, layout = made(lambda: Classification(MCLR(SHAPE, 3)))
     with pytest.raises(NotAChainError, match="its inputs are integers"):
         recognise_chain(module, layout, (torch.zeros(2, 16, dtype=torch.int64), torch.tensor([0, 1])))

@@ -126,7 +126,7 @@ def test_compiled_steps_train_as_autograd_does(name: str, prox: float):
 
 @has_compiler
 @pytest.mark.usefixtures("built", "form")
-def test_a_client_of_many_examples_trains_beside_one_of_few():
+def test_a_client_of_many_examples_trains_next_to_one_of_few():
     """Without ReLU: in 300 steps some unit comes so close to 0 that rounding decides whether it is open."""
     require_same_as_plain("linear, groups", work_of("linear, groups", (3, 1000, 1), prox=0.1))
 

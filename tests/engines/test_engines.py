@@ -237,7 +237,7 @@ def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatc
 
 
 @pytest.mark.parametrize("plan", [Plan("trainer"), PLANS["4 lanes"]], ids=["trainer", "4 lanes"])
-def test_nobodys_gradients_are_no_rows(plan: Plan):
+def test_gradients_of_no_clients_have_no_rows(plan: Plan):
     engine = build_engine(task(NETS["mlp"]), plan, 5, LocalTraining(1, 10))
     work, nobody = engine.at(2, ragged_data()), torch.empty(0, dtype=torch.int64)
     found = work.gradients(engine.initial(0), nobody)
@@ -277,7 +277,7 @@ def test_losses_of_several_models_are_those_of_each():
     assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
 
 
-def test_evaluation_that_runs_out_of_memory_goes_on_in_halves(monkeypatch: pytest.MonkeyPatch):
+def test_evaluation_that_runs_out_of_memory_continues_in_halves(monkeypatch: pytest.MonkeyPatch):
     engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
     index, sizes, whole = torch.arange(50), [], scorer.outcomes_of
     expected = engine.outcomes(engine.initial(0), index, data)

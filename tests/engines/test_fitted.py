@@ -69,7 +69,7 @@ def test_fit_that_is_not_held_is_read_once():
         read(fitted)
 
 
-def test_half_read_fit_cannot_be_begun_again():
+def test_a_partly_read_fit_cannot_be_restarted():
     fitted = fit(held=False)
     next(fitted.chunks())
     with pytest.raises(RuntimeError, match="was read already"):

@@ -78,7 +78,7 @@ def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU
     assert len(tried) == 1  # and not again in this run
 
 
-def test_steps_that_wait_are_refused_before_a_capture_begins(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
     modes, captured, gradients = [0], [], Steps.gradients
 
     def waiting(steps: Steps, *given: object) -> object:

@@ -92,7 +92,7 @@ def test_join_puts_the_rest_into_the_mini_batch_before_and_drop_leaves_it_out():
     assert [len(batch) for batch in kept] == [4, 4]
 
 
-def test_a_table_repeats_the_first_example_of_a_mini_batch_where_there_is_none():
+def test_a_table_repeats_the_first_example_of_a_mini_batch_as_padding():
     batches = MiniBatches(torch.tensor([4, 2, 9, 5, 7]), torch.tensor([0, 3]), torch.tensor([3, 2]))
     positions, present = batches.table(torch.tensor([[1, 0]]), 4)
     assert positions.tolist() == [[[5, 7, 5, 5], [4, 2, 9, 4]]]

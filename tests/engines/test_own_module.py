@@ -60,7 +60,7 @@ class Masked(Linear):
 
 
 @pytest.mark.parametrize("plan", ["trainer", *STACKS])
-def test_constant_that_is_not_finite_is_no_divergence_and_in_no_row(plan: str):
+def test_a_constant_that_is_not_finite_is_not_a_divergence_and_not_in_a_row(plan: str):
     kept, _ = fitted(task(Masked), PLANS[plan])
     left, engine = fitted(task(partial(Masked, persistent=False)), PLANS[plan])
     assert engine.layout.num_columns == 650
@@ -91,7 +91,7 @@ def test_buffer_that_is_unset_until_training_sets_it_is_refused(plan: str):
 
 
 @pytest.mark.parametrize("fill", [-inf, inf, nan])
-def test_buffer_that_is_not_finite_is_no_column(fill: float):
+def test_buffer_that_is_not_finite_has_no_column(fill: float):
     layout = ParameterLayout.of(Masked(fill))
     assert [slot.name for slot in layout.slots] == ["fc.weight", "fc.bias"]
     assert [slot.name for slot in ParameterLayout.of(Masked(-1e9)).slots] == ["fc.weight", "fc.bias", "mask"]
@@ -209,7 +209,7 @@ def test_what_a_copy_or_a_row_cannot_hold_is_refused_by_name(net: Callable[[], n
     assert "\n" not in str(caught.value)
 
 
-def test_hook_on_a_frozen_parameter_is_no_matter():
+def test_hook_on_a_frozen_parameter_is_accepted():
     net = hooked("register_hook")
     net.fc.weight.requires_grad_(False)
     require_module(Classification(net, SGD))
@@ -377,7 +377,7 @@ def test_a_net_whose_forward_takes_no_inputs_is_refused_in_one_line():
         require_trainable(engine, ragged_data())
 
 
-def test_module_of_ones_own_whose_forward_gives_no_tensor_is_told_so():
+def test_own_module_whose_forward_returns_no_tensor_is_refused():
     class Own(LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -416,7 +416,7 @@ class Scheduled(Classification):
         lambda optimizer, scheduler: {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}},
     ],
 )
-def test_scheduler_is_said_to_start_again_in_every_fit(form: Callable[..., object]):
+def test_restart_of_a_scheduler_in_every_fit_is_noted(form: Callable[..., object]):
     local = LocalTraining(3, 10)
     make = partial(Scheduled, form)
     assert reasons_against(make) == ["the scheduler StepLR"]

@@ -44,7 +44,7 @@ def test_parts_of_the_plan_set_by_hand_stay():
         choose_plan("auto", "cpu", "32-true", work(), PlanOptions(lanes=0))
 
 
-def test_gpu_of_this_machine_is_none_of_ray(monkeypatch: pytest.MonkeyPatch):
+def test_gpu_of_this_machine_is_not_counted_as_rays(monkeypatch: pytest.MonkeyPatch):
     one_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_plan("trainer", "cuda:1", "32-true", work(10)).device == "cuda:1"

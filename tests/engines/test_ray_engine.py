@@ -269,7 +269,7 @@ def test_a_worker_may_train_by_lightnings_trainer(cluster: None):
 
 
 @pytest.mark.ray
-def test_error_of_a_worker_arrives_as_it_is(two_workers: Engine, order: Callable[[str], None]):
+def test_error_of_a_worker_arrives_unchanged(two_workers: Engine, order: Callable[[str], None]):
     order("diverge")
     with pytest.raises(DivergedError, match="client 2 diverged in round 7") as caught:
         two_workers.at(6, made_data()).fit(two_workers.initial(0)[None], ids(2))
@@ -462,7 +462,7 @@ class WorkerPool:
 
 
 @pytest.mark.ray
-def test_run_can_be_ended_while_workers_train_and_goes_on_afterwards(
+def test_run_can_be_ended_while_workers_train_and_is_resumed_afterwards(
     one_worker: Engine, monkeypatch: pytest.MonkeyPatch
 ):
     def end() -> None:
@@ -565,7 +565,7 @@ def _accept(server: socket.socket, answer: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "no such host:6379", "127.0.0.1:port"])
-def test_address_that_is_none_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_address_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'"):

@@ -74,7 +74,7 @@ def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: 
     spread.close()
 
 
-def test_cluster_without_a_gpu_is_said_or_refused(monkeypatch: pytest.MonkeyPatch):
+def test_cluster_without_a_gpu_is_noted_or_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ray_cluster, "is_there", lambda: True)
     monkeypatch.setattr(ray_cluster, "_join", lambda plan: None)
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0}, {"CPU": 8.0}])

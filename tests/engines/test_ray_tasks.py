@@ -47,7 +47,7 @@ def divided(a: int, b: int) -> float:
     return a / b
 
 
-def test_tasks_begin_in_order_as_there_is_room_and_come_back_as_they_end(calls: CallsInTurn):
+def test_tasks_start_in_order_and_return_as_they_finish(calls: CallsInTurn):
     begun: list[str] = []
     arguments = {"a": (4, 2), "b": (1, 0), "c": (9, 3)}
     found = tasks.run_tasks(divided, arguments, CPU, 2, lambda: None, 2, begun.append)
@@ -68,7 +68,7 @@ def test_what_is_called_between_may_give_up(calls: CallsInTurn):
 
 
 @pytest.mark.usefixtures("calls")
-def test_a_task_that_is_given_back_is_begun_again():
+def test_a_task_that_is_given_back_is_restarted():
     waiting, begun = deque("ab"), list[str]()
 
     def begin(task: str) -> Any:

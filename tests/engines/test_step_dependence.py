@@ -372,7 +372,7 @@ def test_what_depends_on_its_batch_alone_is_stacked(module: Callable[[], Lightni
     assert obstacles_of(module) == []
 
 
-def test_the_check_leaves_the_module_and_the_generators_as_they_were():
+def test_the_check_leaves_the_module_and_the_generators_unchanged():
     state = torch.get_rng_state()
     made = []
 
@@ -459,7 +459,7 @@ class Detached(Plain):
     ],
 )
 @pytest.mark.parametrize("way", ["trainer", "loop"])
-def test_a_module_without_gradients_outside_of_a_fit_is_told_so(
+def test_a_module_without_gradients_outside_of_a_fit_is_refused_with_the_reason(
     module: Callable[[], LightningModule], said: str, way: Literal["trainer", "loop"]
 ):
     engine = Engine(module, Plan(way), 0, LocalTraining())

@@ -91,7 +91,7 @@ def test_token_ids_for_a_net_without_an_embedding_say_what_to_choose():
         prepared(lambda: MCLR([4], 3), integers(vocabulary=12))
 
 
-def test_label_that_an_embedding_net_cannot_tell_is_not_blamed_on_the_tokens():
+def test_label_that_an_embedding_net_cannot_predict_is_not_blamed_on_the_tokens():
     with pytest.raises(InputError) as error:
         prepared(lambda: embedding(2), integers())
     assert "token ids" not in str(error.value)

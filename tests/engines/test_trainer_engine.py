@@ -89,7 +89,7 @@ def test_full_batch_is_one_step_an_epoch():
     assert_close(fitted.rows[0], options(engine, 0, 2, 7), atol=1e-12, rtol=0)
 
 
-def test_budget_in_steps_goes_on_into_new_epochs():
+def test_budget_in_steps_continues_into_new_epochs():
     engine = engine_of(epochs=9, batch_size=4)  # client 0: 2 batches an epoch
     fitted = engine.at(4, made_data()).fit(engine.initial(0)[None], ids(0), budget=Budget(4, "steps"))
     assert_close(fitted.rows[0], options(engine, 0, 2, 4), atol=1e-12, rtol=0)

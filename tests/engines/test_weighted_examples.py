@@ -159,7 +159,7 @@ class OwnStep(Classification):
         return self.losses(batch).sum()
 
 
-def test_a_task_whose_step_is_no_mean_of_its_losses_is_refused_in_one_line():
+def test_a_task_whose_step_is_not_the_mean_of_its_losses_is_refused_in_one_line():
     with pytest.raises(
         InputError, match=r"weighs examples.*training_step returns a loss other than the mean of losses"
     ):

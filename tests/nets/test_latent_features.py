@@ -107,7 +107,7 @@ def test_module_or_net_with_the_method_is_asked():
 
 
 @pytest.mark.parametrize("answer", [lambda x: x[:1], lambda x: x[:, 0], lambda x: None], ids=["rows", "flat", "None"])
-def test_features_that_are_no_rows_are_refused(answer):
+def test_features_other_than_rows_are_refused(answer):
     net = Asked()
     net.latent_features = answer
     with pytest.raises(InputError, match=r"Asked\.latent_features returns .* for 2 inputs; return a tensor \[2, feat"):

@@ -68,13 +68,13 @@ def test_net_has_as_many_parameters_as_the_papers(
     assert outputs.shape == (3, labels)
 
 
-def test_rows_hold_nothing_beside_the_parameters_that_are_counted():
+def test_rows_hold_only_the_counted_parameters():
     for net in (MCLR, MLP, VGG16, *CONVOLUTIONAL, *RECURRENT):
         layout = ParameterLayout.of(small(net))
         assert layout.num_columns == layout.num_parameters
 
 
-def test_every_net_stands_in_the_table_of_the_docs_with_its_counts():
+def test_every_net_is_in_the_table_of_the_docs_with_its_counts():
     page = DOCS.read_text(encoding="utf-8")
     rows = {line.split("`")[1]: line for line in page.splitlines() if re.match(r"\| `[A-Z]", line)}
     assert sorted(rows) == catalogue.names("nets") == sorted({net.__name__ for net, *_ in COUNTS})
@@ -115,7 +115,7 @@ def test_sizes_within_the_femnist_net_are_those_of_the_paper():
     assert [28, *sizes_after(FEMNISTCNN(GREY, 10), inputs, nn.Conv2d)] == [28, 26, 24, 12, 10, 8, 4]
 
 
-def test_padding_at_stride_2_is_one_in_front_and_two_behind():
+def test_padding_at_stride_2_is_one_before_and_two_after():
     net = FEMNISTCNN(GREY, 10)
     seen: list[Tensor] = []
     net.conv3.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
@@ -210,22 +210,22 @@ def tweets(vectors: bool) -> Examples:
 
 
 @pytest.mark.parametrize("unsaid", [None, 0])
-def test_net_is_told_the_size_of_the_vocabulary(unsaid: int | None):
+def test_net_gets_the_size_of_the_vocabulary(unsaid: int | None):
     net = task_factory(task("Sent140GRU", vocabulary=unsaid, embedding_width=5), lambda: tweets(False))().net
     assert net.embedding.weight.shape == (9, 5)
 
 
-def test_net_is_told_of_no_vocabulary_where_the_data_give_vectors():
+def test_net_gets_no_vocabulary_if_the_data_are_vectors():
     net = task_factory(task("Sent140GRU", vocabulary=None), lambda: tweets(True))().net
     assert (net.rnn1.input_size, isinstance(net.embedding, nn.Identity)) == (6, True)
 
 
-def test_vocabulary_that_is_said_stays():
+def test_vocabulary_that_is_set_is_kept():
     net = task_factory(task("Sent140GRU", vocabulary=20, embedding_width=5), lambda: tweets(False))().net
     assert net.embedding.num_embeddings == 20
 
 
-def test_input_shape_and_labels_are_told_as_before():
+def test_net_gets_input_shape_and_labels_as_before():
     net = task_factory(task("LeNet"), lambda: Examples(torch.zeros(3, 1, 28, 28), ids(0, 1, 3), 4))().net
     assert (net.conv1.in_channels, net.fc3.out_features) == (1, 4)
 
@@ -251,7 +251,7 @@ def test_image_that_is_too_small_is_refused(net: type[Net], least: int, pad: int
 
 
 @pytest.mark.parametrize("net", CONVOLUTIONAL)
-def test_convolutional_net_refuses_what_is_no_image(net: type[Net]):
+def test_convolutional_net_refuses_inputs_other_than_images(net: type[Net]):
     with pytest.raises(InputError, match=r"inputs of shape \[60\] are not images"):
         net([60], 10)
 
@@ -367,7 +367,7 @@ def test_it_learns_bright_from_dark_within_a_few_steps():
     assert losses[-1] < 0.1 < losses[0]
 
 
-def test_dropout_stands_behind_each_hidden_layer_and_each_draws_its_own_mask():
+def test_dropout_follows_each_hidden_layer_with_a_separate_mask():
     net = tiny(hidden=[30, 30], dropout=0.4)
     drawn = [layer for layer in replace_dropout(Classification(net)).modules() if isinstance(layer, KeyedDropout)]
     assert [(layer.layer, layer.p) for layer in drawn] == [(0, 0.4), (1, 0.4)]

@@ -131,7 +131,7 @@ def test_recurrent_net_refuses_what_it_cannot_read(
         net(shape, 2, **options)
 
 
-def test_one_logit_cannot_tell_three_labels_apart():
+def test_one_logit_is_refused_for_three_labels():
     with pytest.raises(InputError, match="2 labels apart, not 3; choose Sent140LSTM"):
         FedGroupLSTM(TWEET, 3)
 

@@ -64,7 +64,7 @@ def test_the_distance_is_that_of_the_published_pairs(one, other, distance: float
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
-def test_any_two_of_twenty_clusters_can_be_told_apart_by_their_colours(sight: str):
+def test_any_two_of_twenty_clusters_have_distinguishable_colours(sight: str):
     numbers = np.arange(-1, MAX_COLOURS)  # -1: clients without a cluster, grey
     seen = lab(colours_of(numbers), sight)
     distances = ciede2000(seen[:, None], seen[None]) + np.diag(np.full(len(numbers), np.inf))

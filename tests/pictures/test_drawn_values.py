@@ -164,7 +164,7 @@ def test_labels_are_called_by_their_names():
 
 
 @pytest.mark.parametrize("number", [2, 40])
-def test_the_name_of_the_colours_fits_beside_few_labels(number: int):
+def test_the_name_of_the_colours_fits_next_to_few_labels(number: int):
     data = held((0, 1), (1,), true_clusters=ids(-1, -1))
     data = replace(data, examples=replace(data.examples, num_labels=number))
     figure = label_distribution(data)
@@ -186,7 +186,7 @@ def test_very_different_sizes_have_plain_numbers_on_their_axis():
     assert not axis.get_ticklabels(minor=True)
 
 
-def test_sizes_are_those_of_the_training_data_and_their_median_is_no_mean():
+def test_sizes_are_those_of_the_training_data_and_their_median_is_not_the_mean():
     data = held((0,), (0, 1), (0, 1, 2), (0,) * 9, (1,) * 10, true_clusters=ids(0, 0, 0, 0, 0))
     axes = size_histogram(data).axes[0]
     counted = {round(x + 0.5): height for x, _, height in corners(axes) if height}

@@ -67,7 +67,7 @@ def test_a_run_without_test_examples_says_so(tmp_path: Path):
     assert "(no client has test examples: set data.test, or test of data.partition, such as 0.2)" in printed(finished)
 
 
-def test_without_true_clusters_their_sizes_and_the_silhouette_are_told(tmp_path: Path):
+def test_without_true_clusters_cluster_sizes_and_silhouette_are_printed(tmp_path: Path):
     lines = printed(ended(tmp_path / "run", "IFCA", MINE))
     assert lines[1] == "IFCA  0.639  0.600  0.250  12.5  31.5"
     assert "ARI" not in "".join(lines)

@@ -176,7 +176,7 @@ def test_a_row_is_described_by_the_main_score_of_its_task():
     ) == ("test MAE 1.25  clusters 2")
 
 
-def test_json_has_null_for_what_is_no_number():
+def test_json_has_null_for_nan_and_infinity():
     out = StringIO()
     display = JsonLines(out)
     display.started("Fed[bold]Avg", 0, 3, 9)
@@ -225,7 +225,7 @@ def test_json_of_a_resumed_run_has_the_new_rounds(capsys: pytest.CaptureFixture[
     assert [line["event"] for line in again] == ["summary", "summary"]
 
 
-def test_notices_go_beside_the_json(capsys: pytest.CaptureFixture[str]):
+def test_notices_are_printed_apart_from_the_json(capsys: pytest.CaptureFixture[str]):
     found, aside = json_lines(capsys, *TINY, "--json", "--algorithm", "FedProx", "--rounds", "1")
     assert len(found) == 4
     assert "algorithm is now FedProx" in aside
@@ -265,7 +265,7 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "said"), [((), "loading PyTorch and Lightning\n"), (("--json",), ""), (("--quiet",), ""), (("-h",), "")]
 )
-def test_the_import_of_pytorch_is_announced_beside_the_output(
+def test_the_import_of_pytorch_is_announced_apart_from_the_output(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     with loading(words):  # it is loaded already

@@ -124,7 +124,7 @@ def test_groups_beyond_seven_differ_by_their_lines():
     assert all(one != other for one, other in pairwise(looks))
 
 
-def test_long_stretches_of_a_cluster_have_its_number_beside_them(tmp_path: Path):
+def test_long_stretches_of_a_cluster_are_labelled_with_its_number(tmp_path: Path):
     run = made_run(tmp_path / "run", clients=100, over=False)
     true = np.repeat([0, 1, 2], [50, 48, 2])
     np.savez(

@@ -60,7 +60,7 @@ def test_history_importance_and_front_of_a_study(tmp_path: Path):
     assert page.lines[0].startswith(f"12 trials, 10 of them finished. The best, 0000, has {METRIC} 0.9000: ")
 
 
-def test_a_trial_that_began_runs_only_while_a_process_works_on_its_study(tmp_path: Path):
+def test_a_started_trial_counts_as_running_only_while_a_process_works_on_its_study(tmp_path: Path):
     path = made_study(tmp_path / "study")
     began = TrialRecord(13, "search", {"algorithm.eta_g": 0.1, "algorithm.num_clusters": 2}, None, "running", {})
     write_record(path / "trials", began, "89abcdef")
@@ -110,7 +110,7 @@ def test_a_study_without_a_trial_says_so(tmp_path: Path):
     assert not page.figures
 
 
-def test_the_best_on_new_seeds_stands_beside_the_default(tmp_path: Path):
+def test_the_best_on_new_seeds_is_shown_next_to_the_default(tmp_path: Path):
     path = made_study(tmp_path / "study")
     (path / "repeats").mkdir()
     summaries = {
@@ -248,7 +248,7 @@ def test_the_headline_says_if_the_best_setting_is_the_bases(uneven: Path):
     assert f"The best, 0002, the base's own setting, has {METRIC} 0.7500: " in headline(base)
 
 
-def test_figures_on_new_seeds_stand_in_their_own_columns_and_the_gain_is_of_test_data(uneven: Path):
+def test_figures_on_new_seeds_have_separate_columns_and_the_gain_is_of_test_data(uneven: Path):
     (uneven / "repeats").mkdir()
     figures = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}  # validation, test
     summaries = {
@@ -282,7 +282,7 @@ def test_a_smaller_error_of_the_best_on_new_seeds_is_a_gain_and_an_unknown_mean_
     assert table.note.endswith("Gain (positive = better) on test data, seed by seed: 2.0000 ± 0.0000.")
 
 
-def test_importance_is_drawn_and_told_by_its_share(tmp_path: Path):
+def test_importance_is_drawn_and_described_by_its_share(tmp_path: Path):
     found = drawn(made_study(tmp_path / "study"))["importance"]
     shares = {row[0]: float(row[1]) for row in reversed(found.values.rows)}
     assert shares["algorithm.eta_g"] > shares["algorithm.num_clusters"]

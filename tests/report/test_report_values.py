@@ -67,7 +67,7 @@ def of_run(run: RunFiles, name: str) -> Figure:
 # What happened
 
 
-def test_a_tree_says_when_each_cluster_began_and_ended_and_with_how_many_clients(tmp_path: Path):
+def test_a_tree_shows_when_each_cluster_started_and_ended_and_with_how_many_clients(tmp_path: Path):
     found = of_run(split_run(tmp_path), "splits")
     assert {curve.name: (list(curve.x), list(curve.y)) for curve in found.drawing.curves} == {
         "cluster 0": ([1, 4], [0, 0]),
@@ -569,7 +569,7 @@ def test_similarity_of_more_than_thirty_clusters_says_so(tmp_path: Path):
     assert (note(found), len(table(found))) == ("30 of 40 clusters.", 30)
 
 
-def test_a_band_ends_with_the_scale_and_the_line_and_the_table_are_as_they_were(tmp_path: Path):
+def test_a_band_ends_with_the_scale_and_the_line_and_the_table_are_unchanged(tmp_path: Path):
     column, values = "test/weighted_accuracy", ((0.5, 0.75), (1.0, 1.0))
     for seed, own in enumerate(values):
         made_run(tmp_path / f"seed-{seed}", [metric_row(k, **{column: v}) for k, v in enumerate(own, 1)], seeds=[seed])

@@ -231,7 +231,7 @@ def test_seeds_and_their_baselines_are_two_groups(tmp_path: Path):
     assert (others.name, len(others.runs)) == ("FedAvg (baseline)", 3)
 
 
-def test_a_comparison_names_what_did_not_begin(tmp_path: Path):
+def test_a_comparison_names_runs_that_did_not_start(tmp_path: Path):
     path = tmp_path / "compare"
     made_run(path / "A" / "seed-0")
     write_sealed(path / "compare.yaml", "name: x\nalgorithms: [A, B]\nseeds: [0, 1]\ntarget: null\n")
@@ -241,7 +241,7 @@ def test_a_comparison_names_what_did_not_begin(tmp_path: Path):
     assert source.problems == ["A: seed-1 did not start yet.", "B: seed-0, seed-1 did not start yet."]
 
 
-def test_a_run_of_a_comparison_that_failed_at_once_did_begin(tmp_path: Path):
+def test_a_run_of_a_comparison_that_failed_at_once_counts_as_started(tmp_path: Path):
     made_run(tmp_path / "FedAvg" / "seed-0")
     write_sealed(tmp_path / "compare.yaml", "algorithms: [FedAvg]\nseeds: [0, 3, 4]\n")
     (tmp_path / "FedAvg" / "seed-3").mkdir()
@@ -249,7 +249,7 @@ def test_a_run_of_a_comparison_that_failed_at_once_did_begin(tmp_path: Path):
     assert read_source(tmp_path).problems == ["FedAvg: seed-4 did not start yet."]
 
 
-def test_seeds_of_a_run_that_did_not_begin_are_named(tmp_path: Path):
+def test_seeds_of_a_run_that_did_not_start_are_named(tmp_path: Path):
     made_run(tmp_path / "run" / "seed-0")
     write_config(tmp_path / "run", config(seeds=[0, 1, 2]), RUN_ID)
     source = read_source(tmp_path / "run")
@@ -257,7 +257,7 @@ def test_seeds_of_a_run_that_did_not_begin_are_named(tmp_path: Path):
     assert [len(group.runs) for group in source.groups] == [1]
 
 
-def test_runs_under_other_seeds_are_told_apart(tmp_path: Path):
+def test_runs_under_other_seeds_are_distinguished(tmp_path: Path):
     page = page_of(made_run(tmp_path / "a"), made_run(tmp_path / "b", seeds=[1]))
     (differing,) = [b for b in page.sections[-1].blocks if isinstance(b, Table) and b.title == "Options that differ"]
     assert list(differing.rows) == [["seeds", "0", "1"]]
@@ -287,7 +287,7 @@ def test_a_run_that_failed_counts_in_no_mean_where_others_are_over(tmp_path: Pat
     assert means(good, "test/weighted_accuracy").mean == [0.5, 0.7, 0.9]
 
 
-def test_groups_are_not_ranked_while_one_has_no_run_that_is_over(tmp_path: Path):
+def test_groups_are_not_ranked_while_one_has_no_finished_run(tmp_path: Path):
     one, other = group_of(tmp_path, ([0.5], False)), group_of(tmp_path, ([0.4, 0.9], True), name="B")
     assert overview.headline([one, other], ACCURACY)[0] == "Test accuracy so far: A 0.500, B 0.900."
 

@@ -57,7 +57,7 @@ def test_losses_and_scores_are_announced_before_they_are_computed():
     assert list(map(str, reported)) == ["losses of 2 models on 3 clients", "evaluating"]
 
 
-def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
+def test_run_reports_its_activity_from_the_start(tmp_path: Path):
     reported: list[str | Activity] = []
     experiment = Experiment(
         Digits(num_clients=8),
@@ -86,7 +86,7 @@ def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
     assert phases[phases.index("FedGroup") + 1] == "pre-training"
 
 
-def test_the_fits_of_stocfl_are_told_apart(tmp_path: Path):
+def test_the_fits_of_stocfl_are_distinguished(tmp_path: Path):
     reported: list[Activity] = []
     experiment = Experiment(
         Digits(num_clients=8),

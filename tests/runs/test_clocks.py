@@ -42,7 +42,7 @@ def seconds(path: Path) -> list[tuple[float, ...]]:
     ]
 
 
-def test_training_is_timed_since_the_evaluation_before_and_a_resume_goes_on_with_the_time_before(tmp_path: Path):
+def test_training_is_timed_since_the_last_evaluation_and_a_resume_adds_to_the_earlier_time(tmp_path: Path):
     run(digits(algorithm=FedAvg(), rounds=3), tmp_path / "run")
     assert seconds(tmp_path / "run") == [(1, 10, 1, 11), (2, 10, 1, 22), (3, 10, 1, 33)]
     longer = run(digits(algorithm=FedAvg(), rounds=5), tmp_path / "run", mode="resume")

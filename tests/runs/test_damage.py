@@ -60,7 +60,7 @@ def interrupted(half: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, capsys):
+def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, capsys):
     path, tried = tmp_path / "run", tmp_path / "tried"
     add_row = RunDirectory.add_row
 
@@ -225,7 +225,7 @@ def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
         ["flip", "delete", "empty"],
     ),
 )
-def test_damaged_files_of_a_run_that_is_over_are_made_again(
+def test_damaged_files_of_a_finished_run_are_written_again(
     names: tuple[str, ...], damage: str, ended: Path, whole: Path
 ):
     for name in names:
@@ -317,7 +317,7 @@ def test_every_flipped_bit_of_a_configuration_is_named(interrupted: Path, capsys
 
 
 @pytest.mark.long
-def test_edited_copy_of_a_configuration_begins_a_new_run(whole: Path, tmp_path: Path):
+def test_edited_copy_of_a_configuration_starts_a_new_run(whole: Path, tmp_path: Path):
     edited = tmp_path / "edited.yaml"
     edited.write_text((whole / "config.yaml").read_text().replace("rounds: 8", "rounds: 1"))
     assert main(["run", "--config", str(edited), "--run_dir", str(tmp_path / "new")]) == 0
@@ -395,7 +395,7 @@ def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("pictures")
-def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, tmp_path: Path):
+def test_run_killed_before_its_pictures_draws_them_when_resumed(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     options = ["--baseline", "null", "--pictures.formats", "[png]"]
     assert main(start(tmp_path / "other", *options, rounds=2)) == 0

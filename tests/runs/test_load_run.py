@@ -131,7 +131,7 @@ def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_tha
     assert capsys.readouterr().out.count("(new)") == 2
 
 
-def test_founded_clusters_are_marked_as_new_in_the_table_and_free_numbers_are_no_next_best(capsys):
+def test_new_clusters_are_marked_in_the_table_and_free_numbers_are_not_a_next_best(capsys):
     """The run has clusters 0 and 2; number 1 is free. Newcomers found clusters 1 and 3; the last has no data."""
     inf, nan = float("inf"), float("nan")
     placed = PlacedNewcomers(

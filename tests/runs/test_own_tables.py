@@ -32,7 +32,7 @@ class Tells(FedAvg):
         return state, replace(info, tables={"cohorts": rows}, clusters=known)
 
 
-def test_rows_of_a_table_stand_in_its_file_under_their_round(tmp_path: Path):
+def test_rows_of_a_table_are_in_its_file_under_their_round(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=2), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "cohorts.csv")
     assert list(rows[0]) == ["round", "client", "examples"]
@@ -74,7 +74,7 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
             run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
 
 
-def test_what_an_algorithm_knows_of_its_clusters_stands_beside_them(tmp_path: Path):
+def test_columns_of_an_algorithm_are_in_the_table_of_clusters(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "run")
     row = read_table(tmp_path / "run" / "clusters.csv")[0]
     assert (row["u"], row["v"], row["parent"]) == (0.5, None, None)

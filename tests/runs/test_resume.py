@@ -80,7 +80,7 @@ def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_pa
 
 
 @pytest.mark.long
-def test_run_killed_during_a_save_goes_on_from_the_save_before(whole: Path, tmp_path: Path):
+def test_run_killed_during_a_save_resumes_from_the_previous_save(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
 
     def stall_in_the_fourth_save() -> None:
@@ -120,7 +120,9 @@ def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("signum", thinned([signal.SIGTERM, signal.SIGINT]))
-def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Path, tmp_path: Path, output: Path):
+def test_signal_saves_and_prints_the_command_to_resume(
+    signum: signal.Signals, whole: Path, tmp_path: Path, output: Path
+):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
     wait_for(path / "metrics.csv", "\n1,")
@@ -212,7 +214,7 @@ def test_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys):
 
 
 @pytest.mark.long
-def test_finished_run_goes_on_with_more_rounds(whole: Path, tmp_path: Path):
+def test_finished_run_is_extended_by_more_rounds(whole: Path, tmp_path: Path):
     assert main(start(tmp_path / "run", rounds=5)) == 0
     assert main(resume(tmp_path / "run", "--rounds", str(ROUNDS))) == 0
     mine, other = contents(tmp_path / "run"), contents(whole)
@@ -234,7 +236,7 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
 
 
 @pytest.mark.long
-def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(whole: Path, tmp_path: Path):
+def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resumed(whole: Path, tmp_path: Path):
     """As where it ran out of memory, and took another plan by itself; `config.yaml` is written first."""
     path = tmp_path / "run"
     assert main(start(path, rounds=3)) == 0

@@ -130,7 +130,7 @@ def test_run_of_the_old_format_is_refused_with_the_version_that_reads_it(
 
 
 @pytest.mark.long
-def test_checkpoint_of_the_old_format_is_refused_beside_a_new_configuration(whole: Path, tmp_path: Path, capsys):
+def test_checkpoint_of_the_old_format_is_refused_next_to_a_new_configuration(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole / "FedAvg" / "seed-0", path)
     config = (path / "config.yaml").read_text()
@@ -142,7 +142,7 @@ def test_checkpoint_of_the_old_format_is_refused_beside_a_new_configuration(whol
 
 @pytest.mark.long
 @pytest.mark.parametrize("old", [True, False])
-def test_recorded_configuration_of_either_format_begins_a_new_run(old: bool, whole: Path, tmp_path: Path):
+def test_recorded_configuration_of_either_format_starts_a_new_run(old: bool, whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(whole / "FedAvg" / "seed-0", path)
     if old:

@@ -42,13 +42,13 @@ def test_score_and_loss_of_a_cluster_are_over_its_examples():
     ]
 
 
-def test_a_cluster_that_is_no_model_of_the_algorithms_has_no_columns_of_its_own():
+def test_a_cluster_without_a_model_lacks_the_columns_of_the_algorithm():
     (first, second) = cluster_rows(1, scored(), {"u": torch.tensor([0.5])})
     assert "u" in first
     assert "u" not in second
 
 
-def test_traffic_of_a_round_stands_beside_that_of_all_rounds():
+def test_traffic_of_a_round_is_next_to_that_of_all_rounds():
     nothing: Any = None
     third = Round(2, nothing, Info(down=3, up=2), nothing, Traffic(10, 7), ())
     assert traffic_row(third, 0.5) == {
@@ -119,7 +119,7 @@ def after(*moved: ShiftLog, skipped: int = 0) -> Round:
     return Round(0, nothing, Info(skipped=skipped), nothing, Traffic(), moved)
 
 
-def test_what_shifted_and_who_was_skipped_is_counted_over_rounds_and_shifts_and_then_anew():
+def test_shifts_and_skipped_clients_are_counted_between_evaluations():
     totals = RunTotals()
     totals.count(after(moves(3, 4), moves(5), skipped=2))
     totals.count(after(moves(10), skipped=1))

@@ -183,7 +183,7 @@ def test_validation_share_that_rounds_to_nothing_is_not_recommended(tmp_path: Pa
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.999])
-def test_run_in_which_nobody_trained_says_so(tmp_path: Path, dropout: float):
+def test_run_in_which_no_client_trained_says_so(tmp_path: Path, dropout: float):
     skipping = LocalTraining(1, 20, on_divergence="skip")
     nan = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=3e38))  # noqa: E731
     part = {"dropout": dropout, "cohort_size": 1} if dropout else {"local": skipping, "task": nan}
@@ -194,7 +194,7 @@ def test_run_in_which_nobody_trained_says_so(tmp_path: Path, dropout: float):
         run(digits(algorithm=FedAvg(), **part), tmp_path / "run")
 
 
-def test_run_in_which_somebody_trained_does_not_say_that_nobody_did(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+def test_run_in_which_some_clients_trained_does_not_say_that_none_did(tmp_path: Path, recwarn: pytest.WarningsRecorder):
     run(digits(algorithm=FedAvg(), dropout=0.9, cohort_size=2, rounds=8), tmp_path / "run")
     losses = [row["train/loss"] for row in read_table(tmp_path / "run" / "metrics.csv")]
     assert "" in losses or None in losses  # in some rounds nobody did
@@ -215,7 +215,7 @@ class Silent(Classification):
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), Local()])
-def test_run_whose_module_reports_no_loss_does_not_say_that_nobody_trained(
+def test_run_whose_module_reports_no_loss_does_not_say_that_no_client_trained(
     algorithm: FedAvg | Local, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ):
     run(digits(task=Silent, algorithm=algorithm, rounds=1, cohort_size=1), tmp_path / "run")
@@ -238,7 +238,7 @@ def test_files_of_something_else_and_of_a_run_without_its_configuration_stay(los
     assert before == {file: file.read_bytes() for file in path.glob("[!.]*") if file.is_file()}
 
 
-def test_what_a_run_left_that_was_killed_while_it_began_is_removed(tmp_path: Path):
+def test_files_of_a_run_that_was_killed_while_it_started_are_removed(tmp_path: Path):
     path = tmp_path / "here"
     run(digits(rounds=1), path)
     for name in ("config.yaml", "checkpoint.pt", "summary.json", "SHA256SUMS"):

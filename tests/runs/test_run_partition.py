@@ -82,7 +82,7 @@ def test_partition_is_taken_from_a_run_directory_or_its_file(first: Path, given:
     assert load_run(again).data.num_clients == 6
 
 
-def test_folder_that_is_no_run_names_the_file_that_is_missing(capsys: pytest.CaptureFixture[str]):
+def test_folder_without_a_run_is_refused_with_the_missing_file(capsys: pytest.CaptureFixture[str]):
     Path("own.yaml").write_text(yaml.safe_dump(CONFIG))
     Path("empty").mkdir()
     assert main(["run", "--config", "own.yaml", "--data.partition_file", "empty"]) == 2
@@ -137,7 +137,7 @@ def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, mo
 
 @pytest.mark.long
 @pytest.mark.parametrize("data", thinned([MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}]))
-def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_images(Path("pictures"), 60, 30)
     whole, half = run("whole", data=data), run("half", "--rounds", "1", data=data)
     (tmp_path / "there").mkdir()
@@ -151,7 +151,7 @@ def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, mon
 
 
 @pytest.mark.long
-def test_run_goes_on_in_its_own_folder_with_the_file_that_it_began_with():
+def test_run_is_resumed_in_its_folder_with_its_original_file():
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
     half = run("half", "--data.partition_file", "first", "--rounds", "1", data=MNIST)
@@ -181,7 +181,7 @@ def test_paths_of_a_configuration_are_recorded_whole(tmp_path: Path):
     assert option(again, "partition_file") == str(tmp_path / "here" / "first")
 
 
-def test_ids_of_the_hub_and_other_words_stay_as_they_are(tmp_path: Path):
+def test_ids_of_the_hub_and_other_words_stay_unchanged(tmp_path: Path):
     Path("pictures").mkdir()
     part = {"source": "pictures", "labels": "pictures"}
     data = {
@@ -210,7 +210,7 @@ def test_a_configuration_for_workers_has_absolute_paths_of_loggers_too(tmp_path:
 
 
 @pytest.mark.long
-def test_run_directory_of_several_seeds_is_no_partition(capsys: pytest.CaptureFixture[str]):
+def test_run_directory_of_several_seeds_is_refused_as_a_partition(capsys: pytest.CaptureFixture[str]):
     run("first", "--seeds", "[0, 1]", "--rounds", "1")
     with pytest.raises(InputError, match="give one of its seeds: seed-0, seed-1"):
         load_run("first")

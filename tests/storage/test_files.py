@@ -167,7 +167,7 @@ def test_numbers_are_read_back_exactly(tmp_path: Path):
     assert isinstance(table[4]["score"], float)
 
 
-def test_run_that_was_begun_without_the_columns_of_local_work_keeps_its_header(tmp_path: Path):
+def test_run_that_was_started_without_the_columns_of_local_work_keeps_its_header(tmp_path: Path):
     data = Digits(num_clients=4).federated(0)
     earlier = RunDirectory(tmp_path)
     earlier.metrics.columns = tuple(column for column in METRICS if not column.startswith("local/"))

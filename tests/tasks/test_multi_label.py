@@ -89,13 +89,13 @@ def test_scores_of_sets_by_hand():
         ([], r"give a list of scores, such as \[label_accuracy, f1\]"),
     ],
 )  # fmt: skip
-def test_wrong_names_are_refused_with_what_there_is(names: list[Any], message: str):
+def test_wrong_names_are_refused_with_the_known_ones(names: list[Any], message: str):
     with pytest.raises(InputError, match=message):
         MultiLabel(nn.Identity(), scores=names)
 
 
 @pytest.mark.parametrize("name", ["auroc_3", "f1_3"])
-def test_a_label_that_is_not_there_is_refused(name: str):
+def test_a_label_that_does_not_exist_is_refused(name: str):
     with pytest.raises(InputError, match=f"the score '{name}' is of label 3, but labels are 0 to 2"):
         of(name)
 
@@ -198,7 +198,7 @@ def test_tasks_that_do_not_fit_are_refused(task: Any, message: str):
         experiment(task=task).prepare(0)
 
 
-def test_classes_are_no_labels_of_this_task():
+def test_classes_are_refused_as_labels_of_this_task():
     data = ArrayData(np.zeros((20, 3)), np.arange(20) % 3, partition=None)
     with pytest.raises(
         InputError, match=r"MultiLabel takes labels that are several for each example, but .* classes: give numbers as"

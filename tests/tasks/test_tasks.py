@@ -49,7 +49,7 @@ def test_regression_by_hand():
 
 
 @pytest.mark.parametrize("outputs", [2, 3])
-def test_a_net_with_several_outputs_is_no_regression(outputs: int):
+def test_a_net_with_several_outputs_is_refused_for_regression(outputs: int):
     data = numbers().federated(0)
     with pytest.raises(InputError, match=rf"the net gives \(\d, {outputs}\) for \d labels; give one number each"):
         require_trainable(engine(lambda: Regression(nn.Linear(2, outputs))), data)

@@ -111,7 +111,7 @@ def test_tensorboard_has_each_figure_once_after_a_kill(window: Any, output: Path
 
 
 @pytest.mark.long
-def test_run_that_goes_on_for_more_rounds_goes_on_in_its_folder(tmp_path: Path):
+def test_run_extended_by_more_rounds_continues_in_its_folder(tmp_path: Path):
     tracking = Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb"), partial(CSVLogger, tmp_path / "csv")])
     run(digits(rounds=2, tracking=tracking), tmp_path / "run")
     run(digits(rounds=4, tracking=tracking), tmp_path / "run", mode="resume")

@@ -53,7 +53,7 @@ def test_an_option_goes_before_the_variable(option: Any, variable: str | None, m
     assert Tracking(wandb=option).requested_mode() == mode
 
 
-def test_mode_that_is_none_is_refused(monkeypatch):
+def test_an_unknown_mode_is_refused(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "sometimes")
     with pytest.raises(InputError, match="WANDB_MODE is 'sometimes'; set it to online, offline or disabled"):
         Tracking().requested_mode()
@@ -127,7 +127,7 @@ def test_names_with_commas_and_html_survive_tables(tmp_path: Path):
     assert read_table(tmp_path / "run" / "odd.csv") == [{"round": 1, "who, when": '<b>a</b>, "b"', "what": "$x_1$"}]
 
 
-def test_loggers_are_not_told_of_folders(tmp_path: Path):
+def test_loggers_receive_no_folders(tmp_path: Path):
     logger = CSVLogger(tmp_path / "csv")
     config = {"data": {"path": "/home/alice/images.npz", "own": ["~/x/y.py", "a/b"]}, "code": ["/home/alice/code"]}
     Trackers(Tracking(loggers=[lambda: logger]), "mine", tmp_path, config, None).log({"round": 0, "x": 1.0})
@@ -178,7 +178,7 @@ def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):
     assert sync_line([tmp_path / "nothing"]) is None
 
 
-def test_caller_is_told_once_of_what_waits(tmp_path: Path):
+def test_caller_is_notified_once_of_what_waits_for_upload(tmp_path: Path):
     lines: list[str] = []
     (tmp_path / "run" / "wandb" / "offline-run-1-abc").mkdir(parents=True)
     (tmp_path / "run" / "wandb" / "offline-run-1-abc" / "run-abc.wandb").touch()

@@ -112,7 +112,7 @@ def concluded(folder: Path) -> dict[str, object]:
     }
 
 
-def test_names_with_commas_and_html_arrive_as_they_are(offline: Path):
+def test_names_with_commas_and_html_arrive_unchanged(offline: Path):
     found = records(folders(offline / "run")[0])
     begun = next(record.run for record in found if record.WhichOneof("record_type") == "run")
     assert (begun.display_name, begun.notes) == ("a, b <b>&c", "first, <i>try</i>")
@@ -179,7 +179,7 @@ def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Pa
     assert sync_line([run]) is None
 
 
-def test_online_run_whose_process_was_cut_off_goes_on_after_what_the_server_has(output: Path, tmp_path: Path):
+def test_online_run_whose_process_was_killed_continues_after_the_rounds_on_the_server(output: Path, tmp_path: Path):
     run, server = tmp_path / "run", Server()
     assert tracked(run, "--baseline", "null", rounds=2, API_KEY=KEY, BASE_URL=server.address) == 0
     (mark,) = folders(run)[0].glob("lit-cfl-complete")
@@ -330,7 +330,7 @@ def test_migrations_shifts_and_layers_are_shown_as_far_as_they_have_come(
     assert (run / "pictures" / "layers.png").exists() is ("layers" in names)
 
 
-def test_figures_that_are_no_numbers_are_left_out_and_names_arrive_as_they_are(output: Path, tmp_path: Path):
+def test_nan_figures_are_left_out_and_names_arrive_unchanged(output: Path, tmp_path: Path):
     run = tmp_path / "run"
     words = ["run", "--config", "fedavg/digits", "--rounds", "3", "--algorithm", "test_tracking.Odd"]
     assert tracked_command([*words, "--run_dir", str(run)]) == 0
@@ -342,7 +342,7 @@ def test_figures_that_are_no_numbers_are_left_out_and_names_arrive_as_they_are(o
     assert table["data"] == [[number, '<b>a</b>, "b"', "$x_1$"] for number in (1, 2, 3)]
 
 
-def test_run_that_goes_on_for_more_rounds_is_one_run_and_uploaded_as_one(pictures: None, output: Path, tmp_path: Path):
+def test_run_extended_by_more_rounds_is_uploaded_as_one_run(pictures: None, output: Path, tmp_path: Path):
     run = tmp_path / "run"
     assert tracked(run, "--baseline", "null", rounds=3, MODE="offline") == 0
     assert tracked_command(resume(run, "--rounds", "5"), MODE="offline") == 0
@@ -355,7 +355,7 @@ def test_run_that_goes_on_for_more_rounds_is_one_run_and_uploaded_as_one(picture
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_a_run_stays_offline_after_wandb_was_told_so(mode: str, output: Path, tmp_path: Path):
+def test_a_run_stays_offline_after_wandb_offline(mode: str, output: Path, tmp_path: Path):
     (tmp_path / "settings").write_text(f"[default]\nmode = {mode}\n")  # as `wandb offline` writes it
     server = Server()
 
@@ -396,7 +396,7 @@ cp -r run/wandb kept
 """
 
 
-def test_on_a_full_disk_wandb_is_left_out_with_one_notice_and_the_run_goes_on(
+def test_on_a_full_disk_wandb_is_left_out_with_one_notice_and_the_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)

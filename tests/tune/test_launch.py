@@ -139,7 +139,7 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
     }
 
 
-def test_the_job_is_told_what_to_do(project: Path):
+def test_the_job_gets_the_command(project: Path):
     request = read_launch_request(["--config", "mine.yaml", "--rounds", "3", "--quiet"])
     command = "python -m lit_cfl run --config launched.yaml --quiet --run_dir '~/x/a job'"
     assert request.entrypoint("~/x/a job") == command
@@ -248,7 +248,7 @@ def test_an_archive_that_writes_elsewhere_is_refused(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("filters", [True, False], ids=["", "python 3.11.2"])
-def test_links_are_left_out_where_python_cannot_tell_where_they_lead(
+def test_links_are_left_out_if_python_cannot_resolve_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filters: bool
 ):
     without_filters(monkeypatch, filters)
@@ -276,7 +276,7 @@ def without_filters(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
         pytest.skip("this Python has no filters")
 
 
-def test_half_a_result_leaves_nothing_behind(tmp_path: Path):
+def test_an_incomplete_result_leaves_no_files(tmp_path: Path):
     def stops() -> None:
         with renamed_when_complete(tmp_path / "runs" / "new") as folder:
             (folder / "half").write_text("")
@@ -336,7 +336,9 @@ class Outage:
         return SimpleNamespace(status=SimpleNamespace(is_terminal=lambda: self.asked > 1))
 
 
-def test_a_job_is_followed_through_an_outage_and_a_long_one_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch):
+def test_a_job_is_followed_through_an_outage_and_a_long_one_names_the_command_to_follow_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("lit_cfl.tune.cluster_jobs._POLL_SECONDS", 0.001)
     jobs, said = object.__new__(Jobs), list[str]()
     jobs.address, jobs._client = "http://head:8265", Outage(3)
@@ -376,7 +378,7 @@ def test_a_job_is_sent_followed_and_fetched(jobs, project: Path, results_folder:
     assert "round 1" in said
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(jobs, project: Path, capsys):
+def test_ctrl_c_leaves_the_job_running_and_names_the_command_to_follow_it(jobs, project: Path, capsys):
     jobs.status = "INTERRUPTED"
     assert command.launch(LAUNCH) == 130
     said, job = capsys.readouterr().out, jobs.calls[0][1]

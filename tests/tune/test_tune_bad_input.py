@@ -66,7 +66,7 @@ def typed(config: Path, *words: str) -> int:
         ({}, ["--config", "quickstart"], "quickstart is an experiment, not a study; write a study with `base:"),
     ],
 )
-def test_it_is_said_at_once_and_nothing_is_left(
+def test_the_mistake_is_named_at_once_and_no_file_is_left(
     changes: dict[str, Any], words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert typed(study_file(tmp_path, **changes), *words) == 2
@@ -101,7 +101,7 @@ def test_a_searcher_on_the_command_line_takes_the_place_of_the_files(tmp_path: P
     assert study.searcher == {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 4}}
 
 
-def test_what_the_constructor_of_a_net_raises_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_errors_of_a_nets_constructor_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Such a net is tried as a net of ours first, which it is not: that is no reason."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_odd_net.py").write_text(
@@ -129,7 +129,7 @@ def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str])
         ("ray/data.bin", "holds 'ray', which does not belong to a study"),
     ],
 )
-def test_a_directory_with_something_else_in_it_is_left_as_it_is(
+def test_a_directory_with_other_files_is_left_unchanged(
     entry: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "study" / entry

@@ -50,7 +50,7 @@ def ended_by(step: Callable[[], object], path: Path) -> str:
     return str(raised.value)
 
 
-def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_ends_the_study_and_names_the_command_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with stoppable(tmp_path):
         stop_if_requested()
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
@@ -129,7 +129,7 @@ def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
-def test_a_study_whose_disk_was_full_goes_on_with_the_trial_that_noticed_it(
+def test_a_study_whose_disk_was_full_resumes_with_the_trial_that_noticed_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     log, path = tmp_path / "log.txt", tmp_path / "study"

@@ -45,7 +45,7 @@ def hang() -> None:
 
 
 @pytest.mark.long
-def test_a_trial_that_hangs_in_c_is_ended_and_not_begun_again(tmp_path: Path):
+def test_a_trial_that_hangs_in_c_is_killed_and_not_restarted(tmp_path: Path):
     assert in_a_process(tmp_path, hang) == 1
     assert re.search(r'test_tune_limits\.py", line \d+ in hang\n', (tmp_path / "too_long.txt").read_text())
     with (
@@ -68,19 +68,19 @@ def test_a_trial_that_ends_in_time_leaves_no_file(tmp_path: Path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_trial_whose_process_was_killed_before_its_time_was_up_is_begun_again(tmp_path: Path):
+def test_a_trial_whose_process_was_killed_within_its_time_is_restarted(tmp_path: Path):
     assert in_a_process(tmp_path, lambda: os.kill(os.getpid(), SIGKILL)) == -SIGKILL
     with limit_time(tmp_path, 10.0):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_time_limit_that_is_none_is_refused(tmp_path: Path):
+def test_a_time_limit_of_0_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match=r"limits.trial_minutes is 0\.0; give a number above 0"):
         parse_study(["--config", str(study_file(tmp_path)), "--limits.trial_minutes", "0"])
 
 
-def test_a_trial_that_is_begun_again_is_said_in_one_line():
+def test_a_restarted_trial_is_reported_in_one_line():
     said: list[str] = []
     trial = SimpleNamespace(status=Trial.RUNNING, last_result={ROUNDS: 2}, config={NUMBER: 3})
     call = StudyCallback(said.append, after_step=lambda: None)
@@ -120,7 +120,7 @@ def test_silence_is_broken_again_and_again_until_the_end():
     assert said[0].split(" ", 1)[1] == "checking the study"
 
 
-def test_a_line_that_is_said_puts_off_the_next_one():
+def test_a_printed_line_postpones_the_next_progress_line():
     said: list[str] = []
     lines = ProgressLines(said.append, seconds=3600)
     with lines.breaking_silence():

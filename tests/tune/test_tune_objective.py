@@ -87,7 +87,7 @@ def test_new_seeds_are_new():
     assert new_seeds([0, 7, 2], 3) == [8, 9, 10]
 
 
-def test_all_cores_are_there_for_trials_beside_a_gpu(monkeypatch: pytest.MonkeyPatch):
+def test_all_cores_are_available_for_trials_next_to_a_gpu(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, object] = {}
 
     def init(address: str, **options: object) -> None:
@@ -105,7 +105,7 @@ def test_all_cores_are_there_for_trials_beside_a_gpu(monkeypatch: pytest.MonkeyP
     assert (asked["num_cpus"], asked["num_gpus"]) == (7, 2)
 
 
-def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     require_room(str(tmp_path))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5 * 2**20))
     with pytest.raises(InputError, match="only 5 MiB are free"):

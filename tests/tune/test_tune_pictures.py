@@ -84,7 +84,7 @@ def test_the_algorithm_matters_where_it_decides():
     assert shares["algorithm"] == max(shares.values())
 
 
-def test_a_trial_that_was_stopped_early_tells_nothing_of_importance():
+def test_a_trial_that_was_stopped_early_does_not_count_for_importance():
     rows = plain_rows(24)
     slow = [row | {"status": "stopped", METRIC: 0.01, "algorithm.eta_g": 0.9} for row in plain_rows(24)]
     assert importance([*rows, *slow], PLAIN, Objective()) == importance(rows, PLAIN, Objective())
@@ -96,7 +96,7 @@ def test_a_default_outside_the_space_is_shown_but_does_not_count():
     assert importance([*rows, outside], PLAIN, Objective()) == importance(rows, PLAIN, Objective())
 
 
-def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
+def test_importance_is_unknown_with_few_trials_or_equal_figures():
     rows = plain_rows(FEWEST_TRIALS)
     assert importance(rows, PLAIN, Objective())
     assert importance([*rows[1:], rows[0] | {"status": "failed", METRIC: None}], PLAIN, Objective()) == {}
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
         (PLAIN, [row(0, 0.5, **{"algorithm.num_clusters": 9})], "history"),
     ],
 )
-def test_pictures_are_drawn_of_what_there_is(space: Space, rows: list[dict[str, Any]], drawn: str, tmp_path: Path):
+def test_pictures_without_data_are_skipped(space: Space, rows: list[dict[str, Any]], drawn: str, tmp_path: Path):
     path = tmp_path / "pictures"
     parameters = [*(["algorithm"] if space.algorithms else []), *(p.key for p in space.parameters)]
     draw(path, rows, parameters, Objective(), importance(rows, space, Objective()), STRICT)
@@ -140,7 +140,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path:
     assert {file.stem for file in tmp_path.glob("*.png")} == {"history", "slices", "importance", "pareto"} - {broken}
 
 
-def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_is_reported_once(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     said: list[str] = []
     draw(tmp_path / "file", plain_rows(2), PARAMETERS, Objective(), {}, DrawingGuard(said.append))
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path):
 
 
 @pytest.mark.long
-def test_a_picture_of_before_does_not_stay(tmp_path: Path):
+def test_an_earlier_picture_is_removed(tmp_path: Path):
     for count in (12, 3):
         rows = plain_rows(count)
         draw(tmp_path, rows, PARAMETERS, Objective(), importance(rows, PLAIN, Objective()), STRICT)
@@ -261,14 +261,14 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
     assert "not repeated: best, seed 6: gone" in text
 
 
-def test_repeated_settings_are_no_trials_in_the_table():
+def test_repeated_settings_are_not_counted_as_trials():
     rows = [row(0, 0.5, origin="default"), row(1, 0.5, repeats="0000"), row(2, 0.4, status="stopped")]
     text = printed(StudyResult(Path("here"), rows, rows[0], {}, None))
     assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 more had a setting tried before" in text
     assert "(the base's own setting)" in text
 
 
-def test_no_best_is_said():
+def test_a_study_without_a_best_says_so():
     text = printed(StudyResult(Path("here"), [row(0, 0.4, status="stopped")], None, {}, None))
     assert "No trial ran to its end" in text
     assert "Importance" not in text

@@ -55,7 +55,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("concurrent", "most"), [(None, 6), (2, 2), (9, 6)])
-def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
+def test_as_many_runs_as_trials_run_at_once_and_their_files_are_in_the_study(
     prepared: PreparedStudy, concurrent: int | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
     assert (found.gain.count, found.gain.mean) == (2, pytest.approx(0.1))
 
 
-def test_results_of_an_earlier_best_are_removed_when_its_study_goes_on(
+def test_results_of_an_earlier_best_are_removed_when_its_study_resumes(
     prepared: PreparedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupt(*arguments: Any) -> None:

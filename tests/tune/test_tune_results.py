@@ -242,14 +242,14 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path
     assert yaml.safe_load(text) == base(seeds=[4, 2], plan={"threads": 1, "lanes": 3})
 
 
-def test_how_a_trial_ended_is_said_in_a_line():
+def test_the_end_of_a_trial_is_described_in_a_line():
     assert describe_end(last_result(4, finished=True), METRIC) == f"finished: {METRIC} 0.5000"
     assert describe_end(last_result(3, finished=False), METRIC) == f"stopped after 3 rounds: {METRIC} 0.5000"
     assert describe_end(last_result(3, error="too warm\nand"), METRIC) == "failed after 3 rounds: too warm"
     assert describe_end({"error": "its worker died"}, METRIC) == "failed after 0 rounds: its worker died"
 
 
-def test_trials_that_end_are_counted_with_those_of_before_the_resume(tmp_path: Path):
+def test_trials_are_counted_over_a_resume(tmp_path: Path):
     settings = [{"algorithm.eta_g": 0.25 * number} for number in range(1, 9)]
     before = new_trials(tmp_path, settings)
     for record in [before.next() for _ in range(4)]:

@@ -105,7 +105,9 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
-def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """The Ray is one that a person has started for something else."""
     shared = study(GRID, resources=Resources(cpus=1, gpus=0.5))
     with connect_to_ray(None, shared.resources):
@@ -253,7 +255,7 @@ def test_a_trial_whose_last_round_was_not_yet_judged_is_stopped_when_it_reports_
 
 
 @pytest.mark.long
-def test_what_a_scheduler_was_told_is_read_from_the_files_of_a_study(tmp_path: Path):
+def test_reports_to_a_scheduler_are_read_from_the_files_of_a_study(tmp_path: Path):
     asked = parse_study(["--config", str(study_file(tmp_path, seeds=[3, 4], limits={"trials": 3}))]).study
     prepared = prepare(asked, tmp_path)
     settings = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]

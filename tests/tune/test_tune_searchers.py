@@ -35,7 +35,7 @@ def optuna_of(asked: Study) -> Searcher:
     return found
 
 
-def test_optuna_ranks_a_trial_that_was_stopped_early_behind_all_that_finished():
+def test_optuna_ranks_a_trial_that_was_stopped_early_after_all_finished_ones():
     """Ray's own way tells it that every trial is complete, with the last figure for the result."""
     optuna = optuna_of(study(ETA, searcher="TPESampler"))
     for number, result in enumerate((FINISHED, STOPPED, FAILED)):
@@ -109,7 +109,7 @@ def first_of(algorithm: dict[str, Any] | None, space: dict[str, Any], **changes:
     return first_settings(whole, default)
 
 
-def test_a_default_in_the_space_is_told_to_the_searcher():
+def test_a_default_in_the_space_is_reported_to_the_searcher():
     space = {"algorithm.eta_g": {"uniform": [0, 1]}, "algorithm.num_clusters": {"randint": [2, 4]}}
     (default,) = first_of(None, space)
     assert default.inside

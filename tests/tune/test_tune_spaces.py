@@ -106,7 +106,7 @@ def test_a_space_that_cannot_be_searched_is_refused(content: dict[str, Any], mes
         parse_space(content)
 
 
-def test_small_negative_values_are_no_options():
+def test_small_negative_values_are_not_taken_for_options():
     space = parse_space({"algorithm.tau": {"choice": [-5e-05, 0.5]}})
     built = build(base(algorithm=STOCFL), space.words({"algorithm.tau": -5e-05}))
     assert built.algorithm.tau == -5e-05
@@ -223,7 +223,7 @@ def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
     assert notices(study, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
 
 
-def test_values_of_a_step_are_decimal_so_that_the_bases_own_is_none_of_them_twice():
+def test_values_of_a_step_are_decimal_so_that_the_bases_value_is_not_tried_twice():
     space = {"algorithm.eta_g": {"uniform": [0.1, 0.8], "step": 0.05}}
     study = Study(base(), space, limits=Limits(trials=64))
     drawn = {(make_searcher(study).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
@@ -245,7 +245,7 @@ def optimizers(folder: Path) -> Path:
 
 
 @pytest.mark.long
-def test_classes_with_their_arguments_are_searched_as_they_are_written(tmp_path: Path):
+def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
     """The parser would fill in all defaults of a class that goes by its whole path, `params: None` of Adam, too."""
     study = parse_study(["--config", str(optimizers(tmp_path))]).study
     assert study.space == yaml.safe_load(optimizers(tmp_path).read_text())["space"]
@@ -283,7 +283,7 @@ def test_a_value_comes_back_exactly_from_its_word(value: object):
     assert yaml.safe_load(as_word(value)) == value or float(as_word(value)) == value
 
 
-def test_values_are_said_in_few_words():
+def test_values_are_formatted_in_few_words():
     assert format_values({"eta_g": 1 / 3, "layers": '["fc*"]', "k": 4}) == 'eta_g = 0.3333, layers = ["fc*"], k = 4'
     assert format_values({}) == ""
 
@@ -341,7 +341,7 @@ def test_what_only_a_run_would_refuse_is_refused_at_once(space: dict[str, Any], 
         check(space)
 
 
-def test_a_base_that_is_none_is_said_to_be_the_base(tmp_path: Path):
+def test_an_invalid_base_is_named_as_the_base(tmp_path: Path):
     study = Study(base(algorithm=None), {"algorithm.eta_g": {"uniform": [0, 1]}})
     with pytest.raises(InputError, match=r"^base: nothing says what to run \(no algorithm\)"):
         check_study(study)
@@ -374,7 +374,7 @@ def test_a_study_is_read_and_options_change_it(tmp_path: Path):
     assert request.study.base["rounds"] == 4
 
 
-def test_a_base_is_found_beside_the_study_by_name_and_as_it_is(tmp_path: Path):
+def test_a_base_is_found_next_to_the_study_or_by_name_and_its_baseline_is_dropped(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(base(rounds=9)))
     near = parse_study(["--config", str(study_file(tmp_path, base="mine.yaml"))]).study.base
     packaged = parse_study(["--config", str(study_file(tmp_path, base="fedgroup/digits"))]).study.base

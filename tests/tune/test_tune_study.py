@@ -190,7 +190,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cluster")
-def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_extended(
+def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_extended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Optuna is asked for the values of one algorithm a trial; what it learned before the signal is not lost."""
@@ -233,7 +233,9 @@ def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_e
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cluster")
-def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """The grid gives the number of trials; the limits need not."""
     space = {"algorithm.rate": {"grid": [5.0, 0.1, 0.5]}}
     folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.25}, seeds=[0])
@@ -260,7 +262,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
 
 @pytest.mark.full
 @pytest.mark.usefixtures("cluster", "figures")
-def test_a_study_over_several_algorithms_and_a_common_option_ends_and_goes_on(
+def test_a_study_over_several_algorithms_and_a_common_option_finishes_and_is_extended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The learning rate is an option of all: the first finished trial has it, the other algorithm has no trial yet."""

@@ -37,7 +37,7 @@ def test_the_default_comes_first_then_the_points_then_what_the_searcher_asks_for
     assert trials.over
 
 
-def test_a_setting_outside_the_space_is_not_told_to_the_searcher(tmp_path: Path):
+def test_a_setting_outside_the_space_is_not_reported_to_the_searcher(tmp_path: Path):
     first = [GivenSetting("default", {"x": 7}, inside=False), GivenSetting("point", {"x": 5})]
     trials = new_trials(tmp_path, xs(1), 3, first=first)
     run_all(trials, FIGURES)
@@ -80,7 +80,7 @@ def test_a_study_ends_when_all_that_is_asked_for_was_tried_before(tmp_path: Path
     assert "last 20 settings had all been tried before, so the study ends after 4 trials" in trials.why_over
 
 
-def test_a_searcher_that_begins_anew_is_asked_again_for_all_that_was_tried_before_the_study_was_resumed(tmp_path: Path):
+def test_a_restarted_searcher_proposes_again_all_settings_tried_before_the_resume(tmp_path: Path):
     settings = xs(*range(1, 31))
     figures = dict.fromkeys(range(31), 0.5)
     run_all(new_trials(tmp_path, settings, limit=26), figures)
@@ -100,7 +100,7 @@ def test_no_more_run_at_once_than_the_study_says(tmp_path: Path):
     assert trials.next() is not None
 
 
-def test_how_a_trial_ended_is_read_from_what_it_told(tmp_path: Path):
+def test_status_of_a_trial_follows_from_its_last_report(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1, 2, 3), 4)
     for _ in range(4):
         trials.next()
@@ -115,7 +115,7 @@ def test_how_a_trial_ended_is_read_from_what_it_told(tmp_path: Path):
     assert heard(trials) == [(None, "finished"), (0, "stopped"), (1, "failed"), (2, "failed")]
 
 
-def test_a_resumed_study_goes_on_with_what_was_running_and_trains_nothing_again(tmp_path: Path):
+def test_a_resumed_study_continues_running_trials_and_trains_no_finished_one_again(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1, 1, 2, 3), 4)
     for number in (0, 1):
         trials.next()
@@ -140,7 +140,7 @@ def test_a_study_is_extended(tmp_path: Path):
         shorter.load()
 
 
-def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
+def test_a_trial_that_a_limit_ended_continues_with_the_study(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1), 2)
     trials.next()
     trials.report(0, last_result(0.3, rounds=2, finished=False))
@@ -152,7 +152,9 @@ def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("minutes", "goes_on"), [(0.5, False), (0.6, True), (None, True)])
-def test_a_trial_that_took_too_long_goes_on_once_it_has_more_time(minutes: float | None, goes_on: bool, tmp_path: Path):
+def test_a_trial_that_took_too_long_continues_once_it_has_more_time(
+    minutes: float | None, goes_on: bool, tmp_path: Path
+):
     trials = new_trials(tmp_path, xs(1), 2)
     for _ in range(2):
         trials.next()
@@ -201,7 +203,7 @@ def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str,
         again.load()
 
 
-def test_digests_of_all_trials_that_are_over_are_there_before_the_repeats_begin(tmp_path: Path):
+def test_digests_of_all_finished_trials_are_recorded_before_the_repeats_start(tmp_path: Path):
     trials = unfinished(tmp_path)
     assert [bool(record.digests) for record in trials.records.values()] == [True, False]
 
@@ -256,7 +258,7 @@ def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_
         new_trials(tmp_path, xs(1, 2), 3).load()  # nobody came to seal it
 
 
-def test_a_trial_that_goes_on_may_change_its_files(tmp_path: Path):
+def test_a_trial_that_continues_may_change_its_files(tmp_path: Path):
     unfinished(tmp_path).seal()
     again = new_trials(tmp_path, xs(1), 2)
     again.load()

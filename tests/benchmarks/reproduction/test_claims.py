@@ -87,7 +87,7 @@ def test_difference_is_the_mean_over_rows_that_ran_and_the_paper_is_shifted_to_t
     assert (part.verdict, part.published) == ("holds", None)
 
 
-def test_published_options_stand_beside_and_do_not_count(tmp_path: Path):
+def test_published_options_are_shown_and_do_not_count(tmp_path: Path):
     fesem = T3.format("mclr", "fesem")
     default = recorded(tmp_path, {T3.format("mclr", "flexcfl"): scored(94.0), fesem: scored(95.0)})
     both = recorded(tmp_path, {fesem: scored(84.0)}, variant=PUBLISHED, before=default)

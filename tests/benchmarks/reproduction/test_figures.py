@@ -44,7 +44,7 @@ def test_every_panel_names_an_experiment_and_methods_of_its_table():
                     assert (experiment, method) in known or sent, (experiment, method)
 
 
-def test_lines_are_means_over_seeds_between_the_least_and_the_greatest(results: RecordedResults):
+def test_lines_are_means_over_seeds_between_minimum_and_maximum(results: RecordedResults):
     found = draw_figure(figure("flexcfl-3"), results)
     assert [len(row) for row in found.grid] == [1, 1, 1]  # MLP and CNN have no run
     panel = found.grid[0][0]

@@ -135,7 +135,7 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
         assert compute_key(build(base, words).to_dict()) != key, words
 
 
-def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
+def test_defaults_of_later_options_leave_a_key_unchanged():
     config = build(base_config("fedgroup/digits"), ["--seed", "1"]).to_dict()
     task, local = dict(config["task"]["init_args"]), dict(config["local"])
     assert (task.pop("starting_weights"), local.pop("last_batch")) == ("net", "keep")
@@ -143,7 +143,7 @@ def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
     assert compute_key(earlier) == compute_key(config)
 
 
-def test_runs_of_before_with_the_default_threshold_of_migration_are_known():
+def test_earlier_runs_with_the_default_threshold_of_migration_are_found():
     def of(threshold: float | None) -> str:
         return compute_key({"algorithm": {"class_path": "FlexCFL", "init_args": {"shift_threshold": threshold}}})
 
@@ -151,7 +151,7 @@ def test_runs_of_before_with_the_default_threshold_of_migration_are_known():
 
 
 @pytest.mark.full
-def test_population_of_synthetic_is_drawn_anew_for_each_seed():
+def test_population_of_synthetic_is_drawn_again_for_each_seed():
     table = load_table("flexcfl-3")
     (cell,) = select_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
     runs = plan_runs(table, [cell])
@@ -181,7 +181,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("tiny")
-def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[str]):
+def test_table_is_filled_run_by_run_and_resumed(capsys: pytest.CaptureFixture[str]):
     assert main(["t", "--dry-run"]) == 0
     assert "4 runs are missing: 4 runs of unknown length" in capsys.readouterr().out
     assert main(["t", "--dry-run", "--variants", "publ*"]) == 0
@@ -244,7 +244,7 @@ def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again
 
 @pytest.mark.full
 @pytest.mark.usefixtures("tiny")
-def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_killed_command_resumes_and_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output"))
     child = in_child(["t", "--jobs", "1"], command=main)
     wait_for(Path("docs/reproduction/runs.csv"))
@@ -359,7 +359,7 @@ def test_page_shows_what_ran_besides_the_table(tmp_path: Path):
     assert mig not in (tmp_path / "flexcfl-4.csv").read_text()
 
 
-def test_page_shows_clusters_beside_accuracy_where_the_true_ones_are_known(tmp_path: Path):
+def test_page_shows_clusters_next_to_accuracy_if_the_true_ones_are_known(tmp_path: Path):
     stocfl, fedavg = (
         f"stocfl-t1-rotated_mnist_k_4-mlp_2048-{name}-test_accuracy-n1200-d200-p10" for name in ("stocfl", "fedavg")
     )

@@ -74,7 +74,7 @@ def test_every_score_is_that_of_its_definition(run: Path):
     assert set(scores) == {*SCORES, "rounds", "seconds"}
 
 
-def test_what_a_run_does_not_have_is_no_score(run: Path):
+def test_a_score_that_a_run_lacks_is_unknown(run: Path):
     few = {key: SUMMARY[key] for key in ("round", "time/elapsed_seconds", "traffic/models_down", "traffic/models_up")}
     (run / "summary.json").write_text(json.dumps(few))
     (run / "metrics.csv").write_text(METRICS.partition("3,0.85")[0].replace("2,0.5", "2,0.849"))

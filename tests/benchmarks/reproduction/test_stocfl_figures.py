@@ -94,7 +94,7 @@ def test_clients_that_were_not_sampled_are_clusters_of_their_own(tmp_path: Path)
     assert "hybrid 2; not sampled: 0 to 1." in found.notes
 
 
-def test_page_says_which_tau_tells_what_apart(tmp_path: Path):
+def test_page_says_which_tau_separates_which_clusters(tmp_path: Path):
     ends = [
         {"psi": "gradient", "tau": tau, "clusters": count, "ari": exact, "ari_labels": labels}
         for tau, count, exact, labels in (

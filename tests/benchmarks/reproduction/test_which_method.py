@@ -226,7 +226,7 @@ def test_committed_page_and_results_follow_from_the_committed_runs(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_what_the_page_says_of_choosing_anew_is_that_of_its_runs():
+def test_statements_about_the_new_choice_follow_from_its_runs():
     found = {(e.data, e.system, e.variant): e for e in collect_entries(PROTOCOL, Ledger.read(COMMITTED))}
     means = [found["Shifting MNIST", "IFCA", variant] for variant in ("choose anew", "best")]
     accuracies = [interval([row["test_accuracy"] for row in entry.rows.values()]) for entry in means]
@@ -243,7 +243,7 @@ def test_nothing_is_reported_before_all_trials_are_over():
     assert list(select_ranked_data(SMALL, best_of_data(SMALL, collect_entries(SMALL, ledger)))) == ["Hybrid MNIST"]
 
 
-def test_choice_of_the_first_edition_stands_until_the_search_is_completed(tmp_path: Path):
+def test_choice_of_the_first_edition_remains_until_the_search_is_completed(tmp_path: Path):
     ledger = ledger_of(ACCURACY, VALIDATION)
     later = next(s for s in SMALL.settings(ledger, "Hybrid MNIST", "FedAvg") if s.variant == "trial 3").command(0)
     ledger = Ledger(ledger.folder, {name: row for name, row in ledger.rows.items() if name != later})
@@ -343,7 +343,9 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     assert rank_systems(alone).mean_ranks == {"StoCFL": 1.0, "IFCA": 2.0, "FedAvg": 3.0}
 
 
-def test_picture_colours_only_what_is_told_apart_from_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_picture_colours_only_significant_differences_from_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     drawn = []
 
     def draw(texts: np.ndarray, values: np.ndarray, rows: list[str], *others: object, linear: float) -> Figure:
