@@ -12,7 +12,8 @@ from shlex import quote
 
 from ray import tune as ray_tune
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, prefix_errors
+from lit_cfl.runs.run import require_unchanged_data
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tune.callbacks import stoppable
@@ -74,6 +75,7 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
         trials = _trials(prepared, path, study_id)
         if resume:
             trials.load(study.limits.trial_minutes)
+            _require_same_data(prepared, trials)
         with stoppable(path):
             try:
                 with connect_to_ray(request.address, study.resources):
@@ -102,6 +104,24 @@ def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) 
     trials.seal()
     say("all trials have finished; --limits.trials with a larger number adds trials")
     return replace(result, to_upload=track_study(prepared, result))
+
+
+def _require_same_data(prepared: PreparedStudy, trials: Trials) -> None:
+    """Checks that a finished trial of a resumed study had the data and the initial model that further ones will have.
+
+    Raises:
+        InputError: the parts that differ.
+    """
+    records = trials.records.values()
+    trial = next((one for one in records if one.status == FINISHED_STATUS and one.repeats is None), None)
+    if trial is None:
+        return
+    experiment = prepared.job.of_setting(trial.number, trial.values)
+    folder, seed = trials.folder / trial.trial_id, prepared.job.seeds[0]
+    with prefix_errors("further trials could not be compared with finished ones"):
+        require_unchanged_data(
+            experiment.for_seed(seed), folder if len(prepared.job.seeds) == 1 else folder / f"seed-{seed}"
+        )
 
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:

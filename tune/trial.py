@@ -117,6 +117,12 @@ class TrialJob:
         notes = ", ".join(f"{key} = {value}" for key, value in values.items())
         return self.of_trial(experiment.with_options(tracking={"notes": notes}), name)
 
+    def of_setting(self, number: int, values: Mapping[str, Any]) -> Experiment:
+        """Builds the experiment of a trial; number 0 is the base's own setting, which may lie outside the space."""
+        if number == 0:
+            return self.of_trial(build(self.study.whole_base), trial_id(0))
+        return self.experiment(self.study.search_space.values_of(values), trial_id(number))
+
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
         """Gives an experiment the seeds and threads of a trial, and the study's data."""
         if self.data is not None:
@@ -278,10 +284,7 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
             no_code_from(job.folder.parent),
         ):  # the study may be somebody else's
             job.limit_gpu_memory()
-            if config[NUMBER] == 0:  # the base's own setting, which may lie outside the space
-                experiment = job.of_trial(build(job.study.whole_base), path.name)
-            else:
-                experiment = job.experiment(job.study.search_space.values_of(config), path.name)
+            experiment = job.of_setting(config[NUMBER], config)
             report.begin(experiment)
             # the study prints notices once
             callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)

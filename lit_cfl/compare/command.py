@@ -19,6 +19,7 @@ from lit_cfl.progress import dry_run
 from lit_cfl.progress.live import describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
+from lit_cfl.runs.run import require_comparable_runs
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import read_scores
@@ -97,6 +98,7 @@ def _run(
     path = path.absolute()  # workers may run elsewhere
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
+    require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
         built = comparison.experiments if given.resume is None else {}  # those that are read share no data
         errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome, built)

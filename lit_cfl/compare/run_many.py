@@ -11,7 +11,7 @@ from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress.live import Display
 from lit_cfl.progress.screen import Screen
-from lit_cfl.runs.run import RunCallbacks
+from lit_cfl.runs.run import RunCallbacks, require_comparable_runs
 from lit_cfl.runs.signals import interruptible
 
 
@@ -36,10 +36,12 @@ def run_many(
         The reasons why runs failed, by their directories.
 
     Raises:
+        InputError: an experiment has finished runs, and its data have changed since.
         Interrupted: SIGINT or SIGTERM arrived; the runs have saved themselves.
     """
     planned = {folder.resolve(): with_threads(experiment) for folder, experiment in experiments.items()}
     for folder, experiment in planned.items():
+        require_comparable_runs({folder / f"seed-{seed}": experiment.for_seed(seed) for seed in experiment.seeds})
         write_experiment(folder, experiment)
     jobs = [
         Job(folder.parent, folder.name, seed, experiment.rounds)

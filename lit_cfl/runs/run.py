@@ -21,9 +21,12 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
+    disagreements,
     read_agreeing_summary,
+    read_finished_summary,
     require_agreement,
     require_longer_schedule,
+    require_same_data,
     require_same_digests,
     require_same_options,
     with_own_partition,
@@ -113,6 +116,8 @@ def run(
         )
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()
+    if mode != "new":
+        require_comparable_runs(_list_runs(experiment, path))
     if len(experiment.seeds) == 1:
         finished = _run_seed(experiment, path, callbacks, mode)
     else:
@@ -121,6 +126,15 @@ def run(
     if line is not None:
         callbacks.notice(line)
     return finished
+
+
+def _list_runs(experiment: Experiment, path: Path) -> dict[Path, Experiment]:
+    """Lists the experiments of all seeds, and of their baselines, by the run directory."""
+    runs = {
+        path if len(experiment.seeds) == 1 else path / f"seed-{s}": experiment.for_seed(s) for s in experiment.seeds
+    }
+    baselines = {folder / "baseline": one.for_baseline() for folder, one in runs.items() if one.baseline is not None}
+    return runs | baselines
 
 
 def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
@@ -201,6 +215,43 @@ def _require_same_experiment(experiment: Experiment, path: Path) -> None:
     options = data_options(experiment.data)
     if options is None or options != recorded.get("data options"):
         require_same_digests(path, recorded, fingerprint_of_data(experiment.data.federated(seed)))
+
+
+def require_unchanged_data(experiment: Experiment, path: Path) -> None:
+    """Checks that a finished run had the data, initial model and optimizer that its experiment has now.
+
+    Args:
+        experiment: Experiment of the run, with its seed.
+        path: Run directory.
+
+    Raises:
+        InputError: the parts that differ.
+    """
+    recorded = read_identity(path)
+    if recorded["fingerprint"]:
+        prepared, _ = with_own_partition(experiment, path, None).try_out(experiment.seeds[0])
+        require_same_data(path, recorded, prepared)
+        prepared.engine.close()
+
+
+def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
+    """Checks, if some of these runs have finished and others are still to be trained, that both have the same data.
+
+    A run that has begun is checked when it is resumed, in `Recorder.restore`.
+
+    Args:
+        runs: Experiments, with their seeds, by the run directory.
+
+    Raises:
+        InputError: the data, the initial model or the optimizer have changed since the first finished run.
+    """
+    stored = {path: stored_config(path) for path, one in runs.items() if read_finished_summary(path, one.rounds)}
+    path = next(iter(stored), None)
+    if path is None or len(stored) == len(runs):
+        return
+    found, now = stored[path] or {}, runs[path].to_dict()
+    if not disagreements(found, now, {"rounds"}, new_plan=True):  # otherwise its own resume names the options
+        require_unchanged_data(with_stored_code(runs[path], found), path)
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:

@@ -1,6 +1,7 @@
 """What a resumed study reads if nothing is left to train, and why a study ends; without Ray."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,9 @@ from studies import STUDY, base
 from tune_trials import METRIC, last_result, new_trials
 
 import lit_cfl
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.partition import Pool
+from lit_cfl.errors import InputError
 from lit_cfl.tune import search
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.objective import Objective
@@ -94,6 +98,18 @@ def test_a_study_with_something_left_to_train_needs_ray(study: Path):
     summary.unlink()
     with pytest.raises(NothingToTrainError):
         lit_cfl.tune(resume=study, say=lambda line: None)
+
+
+def test_further_trials_need_the_data_of_finished_ones(study: Path, monkeypatch: pytest.MonkeyPatch):
+    pool = Digits.pool
+
+    def changed(self: Digits) -> Pool:
+        whole = pool(self)
+        return replace(whole, examples=replace(whole.examples, labels=whole.labels.flip(0)))
+
+    monkeypatch.setattr(Digits, "pool", changed)
+    with pytest.raises(InputError, match=r"further trials .* finished ones: .*0000 was made with another partition"):
+        lit_cfl.tune(words=["--limits.trials", "3"], resume=study, say=lambda line: None)
 
 
 def why_over(trials: Trials, **limits: Any) -> str | None:
