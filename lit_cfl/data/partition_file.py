@@ -80,6 +80,16 @@ def true_clusters_in(path: Path) -> np.ndarray | None:
     return next(iter(read_npz(path, (TRUTH, _LISTED_TRUTH)).values()), None)
 
 
+def read_about(path: Path) -> dict[str, Any]:
+    """Reads the description of a partition: among others its `hash`, its `seed` and the fingerprint of its `data`.
+
+    Raises:
+        FileNotFoundError, InputError: as in `read_npz`.
+    """
+    about: dict[str, Any] = json.loads(str(read_npz(path, ("about",), required=("about",))["about"]))
+    return about
+
+
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         arrays = read_npz(path, ("about", "names", "newcomers", TRUTH, *LIST_ARRAYS), no_others=True)

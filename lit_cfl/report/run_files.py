@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from lit_cfl.data.npz import read_npz
-from lit_cfl.data.partition_file import true_clusters_in
+from lit_cfl.data.partition_file import read_about, true_clusters_in
 from lit_cfl.metric_names import Row, main_score
 from lit_cfl.pictures.colours import match_colours
 from lit_cfl.scores import ACCURACY, Score, read_scores
@@ -111,6 +111,12 @@ class RunFiles:
         if self.over or not saved.exists():
             return None
         return attempt(self.problems, saved, lambda: _read_memberships(self.path))
+
+    @cached_property
+    def partition(self) -> Mapping[str, Any]:
+        """Digests of the run's data; empty if its partition file cannot be read. See `read_about`."""
+        file = self.path / "partition.npz"
+        return (attempt(self.problems, file, lambda: read_about(file)) if file.exists() else None) or {}
 
     @cached_property
     def match(self) -> dict[int, int]:

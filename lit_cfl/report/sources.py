@@ -177,8 +177,7 @@ def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
 
 def have_same_data(groups: Sequence[Group]) -> bool:
     """Returns whether all groups with known data have the same data."""
-    known = [_data_of(group) for group in groups if group.first.config.get("data")]
-    return not any(differences(known[0], data) for data in known[1:])
+    return _find_different_data(groups) is None
 
 
 def require_comparable(groups: Sequence[Group]) -> None:
@@ -187,21 +186,39 @@ def require_comparable(groups: Sequence[Group]) -> None:
     Raises:
         InputError: naming the two directories, and what differs.
     """
+    different = _find_different_data(groups)
+    if different is not None:
+        one, other, what = different
+        raise InputError(f"{one} and {other} have different data and cannot be compared ({what}); make a page for each")
     known = [group for group in groups if group.first.config.get("data")]
     for group in known[1:]:
         first = known[0]
-        found = differences(_data_of(first), _data_of(group))
-        if found:
-            shown = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
-            raise InputError(
-                f"{first.path} and {group.path} have different data and cannot be compared ({shown}); "
-                "make a page for each"
-            )
         if first.first.rows and group.first.rows and first.score.name != group.score.name:
             raise InputError(
                 f"{first.path} is scored by {first.score.name}, {group.path} by {group.score.name}: they cannot be "
                 "compared; make a page for each"
             )
+
+
+def _find_different_data(groups: Sequence[Group]) -> tuple[Path, Path, str] | None:
+    """Finds two directories with different data, and what differs; None if there are none."""
+    known = [group for group in groups if group.first.config.get("data")]
+    for group in known[1:]:
+        found = differences(_data_of(known[0]), _data_of(group))
+        if found:
+            more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+            return known[0].path, group.path, "; ".join(found[:3]) + more
+    # files may have changed between the runs, and a run made in Python records few options
+    seen: dict[str, tuple[Path, str]] = {}
+    for run in (run for group in groups for run in group.runs):
+        about = run.partition
+        digests = {"examples": about.get("data"), f"clients under seed {about.get('seed')}": about.get("hash")}
+        for what, digest in digests.items():
+            if digest is not None:
+                path, other = seen.setdefault(what, (run.path, digest))
+                if other != digest:
+                    return path, run.path, f"equal options, but different {what}: SHA-256 {other[:12]}, {digest[:12]}"
+    return None
 
 
 def _data_of(group: Group) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import torch
 from made_runs import RUN_ID, config, made_run, metric_row, write_table
 
 from lit_cfl.cli.main import main
+from lit_cfl.data.partition_file import save_partition
+from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import METRICS
 from lit_cfl.report import overview
@@ -65,6 +67,23 @@ def test_runs_on_other_data_are_refused_with_what_differs(tmp_path: Path):
         InputError, match=r"first and .*other have different data.*data\.init_args\.num_clients: 8 -> 9"
     ):
         page_of(first, other)
+
+
+def test_runs_with_equal_options_on_changed_data_are_refused(tmp_path: Path):
+    def on(folder: str, examples: float, clients: int, seed: int) -> Path:
+        x = np.full((12, 2), examples, dtype=np.float32)
+        module = ArrayData(x=x, y=np.arange(12) % 2, client=np.arange(12) % clients)
+        save_partition(made_run(tmp_path / folder) / "partition.npz", module.federated(seed))
+        return tmp_path / folder
+
+    first = on("first", 1.0, 2, 0)
+    page_of(first, on("equal", 1.0, 2, 0), on("other-seed", 1.0, 2, 1))
+    with pytest.raises(
+        InputError, match=r"first and .*edited have different data .*\(equal options, but different exam"
+    ):
+        page_of(first, on("edited", 2.0, 2, 0))
+    with pytest.raises(InputError, match=r"equal options, but different clients under seed 0: SHA-256 \w{12}, \w{12}"):
+        page_of(first, on("other-clients", 1.0, 3, 0))
 
 
 def test_runs_that_differ_in_the_seed_of_the_partition_are_shown_together(tmp_path: Path):
