@@ -1,4 +1,4 @@
-"""Evaluates `num_clusters: auto` of FedEM, by the section on mixtures of docs/automatic_clusters.md.
+"""Evaluates `num_clusters: auto` of FedEM, by the protocol under "Models of a mixture" in docs/automatic_clusters.md.
 
     python benchmarks/automatic_components.py --out benchmarks/results/automatic_components.csv [--seeds 104 105]
 

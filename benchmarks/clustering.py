@@ -37,7 +37,7 @@ def measure_anonymous_mib() -> float:
 
 @contextmanager
 def measure_peak_memory() -> Iterator[dict[str, float]]:
-    """Fills in `mib`, sampled every 5 ms; the measured functions hold their tensors far longer."""
+    """Measures the block's peak memory into `mib`, by a sample every 5 ms."""
     before, done, found = measure_anonymous_mib(), Event(), {"mib": 0.0}
 
     def watch() -> None:

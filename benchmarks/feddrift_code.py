@@ -123,7 +123,7 @@ def run_authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Ans
 def score_batches(
     model: nn.Linear, batches: list[tuple[int, int]], *_: object, at: np.ndarray, since: int
 ) -> tuple[float, int, float]:
-    """Returns correct examples, examples and loss, as their `_infer`, of the batches from time step `since` on."""
+    """Counts correct and all examples and sums the loss from time step `since` on, as `_infer` of the authors does."""
     found = [1 - abs(float(model.weight.detach()) - at[step, client]) for client, step in batches if step >= since]
     return sum(found), max(len(found), 1), 0.0
 

@@ -71,7 +71,7 @@ def build(net: str, epochs: int) -> Engine:
 
 
 def measure_host(count: int, turns: int, profile: bool) -> str:
-    """Measures the host's time per client: of a fit, of drawing, of gathering, and of the rest."""
+    """Measures the host's time per client in a fit: in all, to draw and gather mini-batches, and for the rest."""
     engine, held, clients = build("linear", 1), make_data(str(SIZE), count), torch.arange(count)
     engine._way = NoTraining(engine.template, engine.layout, engine.plan, engine.local)
     start, sizes, steps = engine.initial(0)[None], torch.full((count,), SIZE), torch.ones(count, dtype=torch.int64)

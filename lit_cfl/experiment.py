@@ -330,7 +330,7 @@ class PreparedRun:
 
     Args:
         experiment: The experiment.
-        seed: Its seed.
+        seed: Seed of the run.
         data: Data of all clients.
         engine: Engine that trains and scores them.
         cohorts: Cohort of each round.

@@ -69,12 +69,12 @@ class Score:
 
     @property
     def title(self) -> str:
-        """The name inside a sentence; see `title_of`."""
+        """The name as a sentence writes it; see `title_of`."""
         return title_of(self.name)
 
     @property
     def heading(self) -> str:
-        """The name at the beginning of a heading or a sentence, such as `Balanced accuracy` or `AUROC`."""
+        """The title with a capital letter first, for headings: `Balanced accuracy`, `AUROC`."""
         return self.title[0].upper() + self.title[1:]
 
     @property

@@ -156,10 +156,10 @@ def _data(measurement: GapMeasurement, what: Mapping[str, Any]) -> ImageSet:
 def measure(
     measurement: GapMeasurement, what: Mapping[str, Any], device: str = "cpu"
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Trains, and yields two results per round.
+    """Trains the clients of a measurement, and yields its Gaps and distances after each round.
 
-    These are a row with the round, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
-    `PAIRS`, in which the clients of a true cluster have consecutive numbers.
+    The Gaps are a row with the round, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; the
+    distances are rows of `PAIRS`, in which the clients of a true cluster have consecutive numbers.
     """
     prepared = build_experiment(measurement, what, device).prepare(measurement.seed)
     clients, truth = prepared.data.population, prepared.data.true_clusters

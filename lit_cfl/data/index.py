@@ -89,7 +89,7 @@ class ClientIndex:
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Keeps the entries that `first` with these sizes removes."""
+        """Returns each client's list without its first entries: those that `first` with these sizes removes."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 

@@ -74,7 +74,7 @@ class Shift(ABC):
     concepts: ClassVar[int] = 1  # number of views that the shift makes of each view
 
     def widen(self, examples: Examples) -> Examples:
-        """Adds the views used by this shift to the examples: `concepts` times as many."""
+        """Adds this shift's views to the examples, which multiplies their number of views by `concepts`."""
         return examples
 
     @property

@@ -1,4 +1,4 @@
-"""Describes what a module or data module was built with, such as a dropout rate, to compare it on resume."""
+"""Describes the options of a module or data module, such as a dropout rate, for comparison on resume."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -68,7 +68,7 @@ def data_options(data: LightningDataModule) -> str | None:
 
 
 def _determines(value: Any) -> bool:
-    """Returns whether the text of an option's value says all about it."""
+    """Returns whether the text of an option's value describes it completely."""
     if isinstance(value, Mapping):
         return all(map(_determines, value.values()))
     if isinstance(value, (list, tuple)):

@@ -95,7 +95,7 @@ def _optimizers_in(configured: Any) -> Iterator[Optimizer | LRScheduler]:
 
 
 def _is_number(value: Any) -> bool:
-    """Returns whether a value is a number or several, but no switch, most of which depend on the device."""
+    """Returns whether a value is a number or a list of numbers. Booleans do not count: most depend on the device."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_number, value))
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -219,14 +219,14 @@ def _unreadable(path: Path) -> str:
 
 
 def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
-    """Describes the places of rows: the files with their digests, and `[rows, 3]` of client, file and position."""
+    """Describes where rows are stored: the files with digests, and client, file and position of each `[rows, 3]`."""
     files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
     found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
     return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}
 
 
 def _one_row_a_file(files: Mapping[int, list[str]]) -> dict[str, Any]:
-    """Describes the places of rows of a checkpoint of format 3."""
+    """Describes where a checkpoint of format 3 stores rows: one per file."""
     rows = [[client, number, _ALONE] for number, client in enumerate(files)]
     return {"files": [[*named, 1] for named in files.values()], "rows": rows}
 

@@ -167,7 +167,7 @@ class RayEngine(Engine):
     def _join(
         self, shares: Sequence[Share], tables: Sequence[Tensor], parts: Sequence[slice], data: FederatedData
     ) -> Outcomes:
-        """Lets actors score these parts of the examples `[n]`, and joins the outcomes."""
+        """Scores these parts of the examples `[n]` on the actors, and joins the outcomes."""
         found: list[Tensor] = []
         for number, outcomes in self._run_shares(shares, tables, data):
             arrays = [torch.from_numpy(np.array(values)) for values in outcomes]
