@@ -16,6 +16,8 @@ _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib",
 
 _CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # clients that are not named already
 
+_BEGINNING = 4  # letters by which a name is recognised
+
 
 class Notice(UserWarning):
     """A notice for the user that does not stop the run. The command line prints it as one line."""
@@ -110,7 +112,9 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_BEGINNING = 4  # letters by which a name is recognised
+def write_point(number: str) -> str:
+    """Returns `; write 0.5` for a number with a decimal comma, 0,5; nothing for other words."""
+    return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
 
 
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
@@ -145,6 +149,11 @@ class LineParser(argparse.ArgumentParser):
             message += suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
         if message.startswith("unrecognized arguments: --"):
             message += suggest(message.split()[2], re.findall(r"--[\w-]+", self.format_help()))
+        wrong = re.fullmatch(r"argument (\S+): invalid (int|float) value: '(.*)'", message)
+        if wrong is not None:
+            option, kind, given = wrong.groups()
+            number = "a whole number" if kind == "int" else "a number"
+            raise InputError(f"{option}: {given!r} is not {number}{write_point(given) if kind == 'float' else ''}")
         raise InputError(f"{message}; see {self.prog} --help")
 
 

@@ -1,7 +1,6 @@
 """One-line messages about an option's wrong value: they quote it, and name the remedy."""
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -16,10 +15,9 @@ from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
-from lit_cfl.errors import find_user_frame, suggest
+from lit_cfl.errors import find_user_frame, suggest, write_point
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-_DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+")
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
 
 
@@ -27,7 +25,7 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     """Describes a value that has none of the types of an option."""
     if not in_words(path, kinds):  # the option takes only groups of options
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
-    point = f"; write {shown.replace(',', '.')}" if float in kinds and _DECIMAL_COMMA.fullmatch(shown) else ""
+    point = write_point(shown) if float in kinds else ""
     return f"{path}: {shown!r} is not {in_words(path, kinds)}{point}"
 
 

@@ -104,6 +104,8 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
                 "--config quickstart --algorithms IFCA --compare_dir run",
                 "already holds a run; choose another --compare_dir",
             ),
+            ("--config quickstart --algorithms FedAvg --target 0,5", "--target: '0,5' is not a number; write 0.5"),
+            ("--config quickstart --algorithms FedAvg --num_cpus two", "--num_cpus: 'two' is not a whole number"),
             ("--resume nowhere", "holds no comparison to resume"),
             ("--resume nowhere --rounds 3", "leave out --rounds"),
             ("--resume nowhere elsewhere", "leave out elsewhere"),

@@ -266,6 +266,7 @@ def test_repeated_settings_are_not_counted_as_trials():
     text = printed(StudyResult(Path("here"), rows, rows[0], {}, None))
     assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 more had a setting tried before" in text
     assert "(the base's own setting)" in text
+    assert "Importance of the parameters: unknown, it needs 8 finished trials" in text
 
 
 def test_a_study_without_a_best_says_so():
