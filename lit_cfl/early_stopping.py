@@ -9,6 +9,8 @@ from lit_cfl.errors import InputError, suggest
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores
 
+_COMPARABLE = 0.9  # minimum share of the clients scored now that an earlier round must have scored
+
 
 @dataclass(frozen=True)
 class StopRule:
@@ -17,7 +19,8 @@ class StopRule:
     Args:
         metric: A `val/...` or `train/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
             Lower is better for a loss, the discrepancy and deviations; each score defines its own direction.
-        patience: Evaluations without a better value after which the run stops; None = never.
+        patience: Evaluations without a better value after which the run stops; None = never. An evaluation that scored
+            less than 0.9 of the clients scored now, as few have a model in the first rounds, does not count.
         target: Value of the metric at which the run stops; None = never.
         max_minutes: Minutes after which the run stops at the next evaluation; None = never. Not exactly repeatable.
     """
@@ -59,7 +62,8 @@ class StopRule:
         if first is not None and first.get(metric) is None:
             raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0
-        values = [sign * row[metric] for row in rows if row.get(metric) is not None]
+        known = [row for row in rows if row.get(metric) is not None]
+        values = [sign * row[metric] for row in known if metric.startswith("train/") or _is_comparable(row, known[-1])]
         best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equal values
         if self.target is not None and values and values[-1] >= sign * self.target:
             return f"{metric} reached {self.target}"
@@ -68,6 +72,12 @@ class StopRule:
         if self.max_minutes is not None and seconds >= 60 * self.max_minutes:
             return f"{self.max_minutes} minutes have passed"
         return None
+
+
+def _is_comparable(row: dict[str, Any], last: dict[str, Any]) -> bool:
+    """Returns whether a round scored nearly as many clients as the last: in the first rounds few may have a model."""
+    column = "clients/evaluated"
+    return bool(row.get(column, 0) >= _COMPARABLE * last.get(column, 0))
 
 
 def require_possible_target(metric: str, target: float | None, scores: Scores, option: str) -> None:

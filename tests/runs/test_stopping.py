@@ -45,6 +45,19 @@ def test_rule_stops_after_as_many_rows(rule: StopRule, values: tuple[float | Non
     assert stops_at(rule, history(*values, metric=rule.metric or ACCURACY)) == rows
 
 
+def test_rounds_that_scored_far_fewer_clients_do_not_count():
+    def scored(*clients: int) -> list[dict[str, float | None]]:
+        return [row | {"clients/evaluated": n} for row, n in zip(history(0.9, 0.5, 0.5, 0.5), clients, strict=True)]
+
+    rule = StopRule(patience=2)
+    assert stops_at(rule, scored(3, 30, 33, 33)) == 4  # 0.9 of three clients is no better than 0.5 of 30
+    assert stops_at(rule, scored(30, 30, 33, 33)) == 3
+    assert stops_at(rule, scored(3, 6, 9, 12)) is None
+    assert stops_at(rule, scored(30, 3, 3, 3)) == 3
+    losses = [{"train/loss": value, "clients/evaluated": n} for value, n in ((1.0, 3), (2.0, 30), (2.0, 60))]
+    assert stops_at(StopRule(TRAINING, patience=2), losses) == 3  # not of the scored clients
+
+
 def test_a_score_is_followed_in_its_own_direction():
     errors, gains = (Score("mae", higher_is_better=False),), (Score("mae"),)
     rows = history(3.0, 2.0, 2.5, 2.0, metric="val/weighted_mae")
