@@ -4,7 +4,7 @@ Imports nothing heavy.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -29,6 +29,7 @@ FINISHED = "finished"  # True if the trial ran to its end
 ERROR = "error"  # reason why the trial did not finish
 FULL_DISK = "full disk"  # reason why the study has to end, and to be resumed
 SECONDS = "seconds"
+CLIENTS = "clients/evaluated"  # number of clients that the metric is of, a mean over the seeds
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs
 
 
@@ -83,6 +84,24 @@ class TrialRecord:
     @property
     def trial_id(self) -> str:
         return trial_id(self.number)
+
+
+def describe_uneven(clients: Mapping[str, float | None]) -> str | None:
+    """Describes that trials were scored on different numbers of clients; None if they were not, or it is unknown.
+
+    Args:
+        clients: `CLIENTS` of the finished trials by their names.
+    """
+    known = {name: number for name, number in clients.items() if number is not None}
+    if len(set(known.values())) < 2:
+        return None
+    few, many = (
+        f"{name} on {known[name]:g}" for name in (min(known, key=known.__getitem__), max(known, key=known.__getitem__))
+    )
+    return (
+        f"trials were scored on different numbers of clients ({few}, {many}), since clients without a model are not "
+        "scored: their values do not compare the settings alone; evaluation.clients: all in the base scores them, too"
+    )
 
 
 def trial_id(number: int) -> str:

@@ -22,6 +22,7 @@ from lit_cfl.tune.cluster import connect_to_ray, require_room, require_shared_fo
 from lit_cfl.tune.options import StudyRequest
 from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import (
+    CLIENTS,
     DEFAULT,
     FINISHED_STATUS,
     FRONT,
@@ -31,6 +32,7 @@ from lit_cfl.tune.record import (
     STUDY,
     TRIALS,
     TrialRecord,
+    describe_uneven,
     read_recorded_scores,
     read_study_id,
 )
@@ -102,6 +104,7 @@ def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) 
             return None
         result = replace(result, repeated=repeated)
     trials.seal()
+    _say_uneven(prepared, trials, say)
     say("all trials have finished; --limits.trials with a larger number adds trials")
     return replace(result, to_upload=track_study(prepared, result))
 
@@ -135,12 +138,21 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
     files = StudyFiles(prepared, trials, path)
     _search(prepared, trials, files, path, say)
     result = files.write()
+    _say_uneven(prepared, trials, say)
     if result.best is None:
         return result
     say(f"best trial: {result.best['trial_id']}; see {path / 'best.yaml'}")
     num_runs = prepared.study.num_repeats * (1 if result.best["origin"] == DEFAULT else 2)
     say.describe_progress = partial(describe_repeats, path / REPEATS, num_runs)
     return replace(result, repeated=repeat(prepared, result.best, path, say))
+
+
+def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], None]) -> None:
+    """Says if finished trials were scored on different numbers of clients; `notices` does if the data are searched."""
+    finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
+    found = describe_uneven({one.trial_id: one.last_result.get(CLIENTS) for one in finished})
+    if found is not None and not prepared.study.search_space.changes_data:
+        say(f"note: {found}")
 
 
 def describe_progress(trials: Trials, rounds: int) -> str:

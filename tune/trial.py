@@ -31,7 +31,18 @@ from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.service import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, SECONDS, TOO_LONG, read_limit, trial_id
+from lit_cfl.tune.record import (
+    CLIENTS,
+    ERROR,
+    FINISHED,
+    FULL_DISK,
+    NUMBER,
+    ROUNDS,
+    SECONDS,
+    TOO_LONG,
+    read_limit,
+    trial_id,
+)
 from lit_cfl.tune.schedulers import stops_early
 from lit_cfl.tune.study import Study
 
@@ -225,6 +236,7 @@ class TrialReport:
         whole = {
             metric: mean,
             TRAFFIC: finished.summary[TRAFFIC],
+            CLIENTS: finished.summary.get(CLIENTS),
             ROUNDS: max(part["round"] for part in parts),
             SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
         }

@@ -12,12 +12,12 @@ from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study, name_of
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
-from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, RUNNING, SECONDS, TrialRecord
+from lit_cfl.tune.record import CLIENTS, ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, RUNNING, SECONDS, TrialRecord
 from lit_cfl.tune.schedulers import EarlierTrial, make_scheduler, stops_early
 from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.trials import Trials
 
-_KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
+_KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC, CLIENTS)
 _KEPT_GROUPS = ("val/", "seed ")
 
 

@@ -23,7 +23,16 @@ from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance, list_figures
-from lit_cfl.tune.record import DEFAULT, FINISHED_STATUS, RUNNING, STUDY, read_record, read_study_id
+from lit_cfl.tune.record import (
+    CLIENTS,
+    DEFAULT,
+    FINISHED_STATUS,
+    RUNNING,
+    STUDY,
+    describe_uneven,
+    read_record,
+    read_study_id,
+)
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, format_values
 
@@ -162,12 +171,15 @@ def _summary(study: SavedStudy) -> list[Block]:
     ended = ", ".join(f"{count} {_IN_WORDS.get(status, status)}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
     more = f"; {count_noun(again, 'setting')} had been tried before" if again else ""
+    finished = {str(row["trial_id"]): row.get(CLIENTS) for row in study.trained if row["status"] == FINISHED_STATUS}
+    uneven = None if study.space is None or study.space.changes_data else describe_uneven(finished)
     failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]
     return [
         Text(
             f"{count_noun(len(study.trained), 'trial')}: {ended or 'none'}{more}. Judged by {study.objective.metric}."
         ),
         *([Text(f"Failed: {'; '.join(failed)}.")] if failed else []),
+        *([Text(f"Note: {uneven}.")] if uneven else []),
     ]
 
 

@@ -1,6 +1,7 @@
 """Opens a finished or interrupted run in a notebook: its files as tables, its models ready to predict."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import with_lists
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.token_inputs import mark_tokens
-from lit_cfl.errors import InputError, name_clients
+from lit_cfl.errors import InputError, Notice, name_clients
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.runs.client_rounds import read_parts
@@ -205,6 +206,7 @@ class SavedRun:
         data = mark_tokens(data, lambda: self.prepared.engine.template)
         mine = self.prepared.data.examples
         theirs = data.examples.renumber_labels(mine)
+        known_test = self._count_known_test(data)
         without = theirs.label_kind == "none" != mine.label_kind
         if without and not unlabelled:
             raise InputError(
@@ -254,9 +256,25 @@ class SavedRun:
                 test = score_clients(
                     engine, some.models, some.index, which, data, "test", own=some.own, weights=some.weights
                 )
+                if known_test:
+                    warnings.warn(
+                        f"{known_test} of the {len(data.test.entries)} test examples of these clients are training "
+                        "data of the run's clients: their scores are not those of new clients; for those give "
+                        "data.newcomers to the run, or another source here",
+                        Notice,
+                        stacklevel=2,
+                    )
         scored = placed & (truth >= 0)
         agreed = agreement(found.index[scored], truth[scored]) if scored.sum() > 1 else {}
         return PlacedNewcomers(found, self._has_new_model(found), info.closeness, test, engine, agreed, names)
+
+    def _count_known_test(self, data: FederatedData) -> int:
+        """Counts the test examples of other data on which the run's clients train; 0 if they have another source."""
+        own = self.prepared.data
+        if data.examples.fingerprint != own.examples.fingerprint:
+            return 0
+        trained = own.train.select(own.population).entries % len(own.examples)
+        return int(torch.isin(data.test.entries % len(data.examples), trained).sum())
 
     def _has_new_model(self, found: Assignment) -> Tensor:
         """Finds the clients assigned to a model that the run does not have, bool `[n]`."""

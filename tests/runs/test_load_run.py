@@ -21,7 +21,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.engines.needs_trainer import find_unsupported
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.progress.tables import assignment_table
@@ -176,11 +176,31 @@ def test_newcomers_of_known_clusters_are_compared_with_them(tmp_path: Path):
     experiment = Experiment(Digits(8, rotations=[0, 180]), small_task, IFCA(num_clusters=2), rounds=2, cohort_size=8)
     run(experiment, tmp_path / "run")
     data = Digits(6, rotations=[0, 180], partition_seed=9).federated(0)
-    placed = load_run(tmp_path / "run", experiment).assign(data)
+    saved = load_run(tmp_path / "run", experiment)
+    trained = set((saved.data.train.entries % 1797).tolist())
+    number = sum(entry % 1797 in trained for entry in data.test.entries.tolist())
+    assert number > 200
+    with pytest.warns(
+        Notice, match=f"^{number} of the 360 test examples of these clients are training data of the run"
+    ):
+        placed = saved.assign(data)
     found = placed.assignment.index
     same = sum(int((found[a] == found[b]) == (a % 2 == b % 2)) for a in range(6) for b in range(a))
     assert (placed.agreement["clusters/ari"] == pytest.approx(1.0)) == (same == 15)  # all pairs
     assert placed.names == data.names
+
+
+@pytest.mark.filterwarnings("error::lit_cfl.errors.Notice")
+def test_test_examples_on_which_no_client_trained_need_no_note(tmp_path: Path):
+    experiment = Experiment(Digits(8, newcomers=0.25), small_task, FedAvg(), rounds=1, cohort_size=2)
+    run(experiment, tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    held_out = saved.data.newcomers
+    assert held_out is not None
+    assert saved.assign(saved.data.subset(held_out.nonzero().flatten())).test is not None
+    other = saved.data.examples
+    moved = replace(saved.data, examples=replace(other, inputs=other.inputs.flip(0)), newcomers=None)
+    assert saved.assign(moved).test is not None
 
 
 @pytest.mark.long

@@ -15,11 +15,13 @@ import lit_cfl
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition import Pool
 from lit_cfl.errors import InputError
+from lit_cfl.report.assemble import make_page
+from lit_cfl.report.blocks import Text
 from lit_cfl.tune import search
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.record import NUMBER, REPEATS
+from lit_cfl.tune.record import CLIENTS, NUMBER, REPEATS, read_records, write_record
 from lit_cfl.tune.record import STUDY as STUDY_FILE
 from lit_cfl.tune.repeats import _settings, _summary
 from lit_cfl.tune.searchers import make_searcher
@@ -27,6 +29,7 @@ from lit_cfl.tune.study import Limits
 from lit_cfl.tune.study_result import StudyFiles
 from lit_cfl.tune.trial import run_trial
 from lit_cfl.tune.trials import Trials
+from lit_cfl.tune.tuner import _figures
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -98,6 +101,21 @@ def test_a_study_with_something_left_to_train_needs_ray(study: Path):
     summary.unlink()
     with pytest.raises(NothingToTrainError):
         lit_cfl.tune(resume=study, say=lambda line: None)
+
+
+def test_trials_scored_on_different_numbers_of_clients_are_named(study: Path):
+    lines: list[str] = []
+    lit_cfl.tune(resume=study, say=lines.append)
+    assert len(lines) == 1  # both trials were scored on all 12 clients
+    default, other = read_records(study / "trials", "0123abcd")
+    assert default.last_result[CLIENTS] == other.last_result[CLIENTS] == _figures(other.last_result)[CLIENTS] == 12
+    write_record(study / "trials", replace(other, last_result=other.last_result | {CLIENTS: 7.5}), "0123abcd")
+    lit_cfl.tune(resume=study, say=lines.append)
+    expected = "trials were scored on different numbers of clients (0001 on 7.5, 0000 on 12), since clients without a"
+    assert lines[1].startswith(f"note: {expected}")
+    page = make_page([study], ["lit-cfl", "report"])
+    texts = [block.text for section in page.sections for block in section.blocks if isinstance(block, Text)]
+    assert [text for text in texts if text.startswith(f"Note: {expected}")] != []
 
 
 def test_further_trials_need_the_data_of_finished_ones(study: Path, monkeypatch: pytest.MonkeyPatch):
