@@ -4,6 +4,7 @@ Imports nothing heavy.
 """
 
 import argparse
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,8 @@ _RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.t
 _OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that may differ between algorithms
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
-(ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm begin with its name, all others are
-those of lit-cfl run:
+(ifca/digits) or a YAML file, of which algorithm:, server:, shared: and personal: are taken. Options of one algorithm
+begin with its name, all others are those of lit-cfl run:
 
   lit-cfl compare --config quickstart --algorithms FedAvg IFCA StoCFL --seeds 0 1 2 3 4
   lit-cfl compare --config quickstart --algorithms FedAvg two=IFCA four=IFCA --two.num_clusters 2 --four.num_clusters 4
@@ -246,7 +247,7 @@ def with_options(
             target = left if name is None else own[name]
             word = word if name is None else _flag(by_name[name], word.removeprefix(f"--{name}."))
         target.append(word)
-    return [replace(entry, words=tuple(own[entry.name])) for entry in entries], left
+    return [replace(entry, words=(*entry.words, *own[entry.name])) for entry in entries], left
 
 
 def _flag(entry: ComparedAlgorithm, option: str) -> str:
@@ -282,20 +283,21 @@ def section(written: Any, where: str) -> Section:
 
 def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
     name, what = "", word
+    words: tuple[str, ...] = ()
     if "=" in word and not Path(word).is_file():
         name, _, what = word.partition("=")
     if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
         file = config_path(what)
-        found, code = _section_of_file(file), tuple(append_to_path(["--config", file]))
+        whole, code = read_config(file), tuple(append_to_path(["--config", file]))
+        found = section(whole.get("algorithm", whole), file)
+        kept = {option: whole[option] for option in _OF_AN_ENTRY if whole.get(option) is not None}
+        words = tuple(
+            f"--{option}={value if isinstance(value, str) else json.dumps(value)}" for option, value in kept.items()
+        )
     else:
         mine = own is not None and what in (own["class_path"], _short(own["class_path"]))
         found, code = own if mine and own is not None else {"class_path": what}, ()
-    return ComparedAlgorithm(name or _short(found["class_path"]), found, code=code)
-
-
-def _section_of_file(file: str) -> Section:
-    whole = read_config(file)
-    return section(whole.get("algorithm", whole), file)
+    return ComparedAlgorithm(name or _short(found["class_path"]), found, words, code)
 
 
 def _short(class_path: str) -> str:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 from lanes import every_third
+from small_comparison import SMALL
 from test_compare import OWN
 
 from lit_cfl.cli.main import main
-from lit_cfl.compare.arguments import ComparedAlgorithm, read_entries, with_options
+from lit_cfl.compare.arguments import ComparedAlgorithm, read_arguments, read_entries, with_options
+from lit_cfl.compare.comparison import plan_comparison
 from lit_cfl.errors import InputError
 
 
@@ -31,6 +33,18 @@ def test_an_entry_is_a_class_a_configuration_or_a_file():
     ]
     clusters = [entry.section.get("init_args", {}).get("num_clusters") for entry in found]
     assert clusters == [None, 4, 8, 7, None, None]
+
+
+def test_an_entry_from_a_file_has_its_server_and_personal_layers():
+    server = "{class_path: torch.optim.SGD, init_args: {lr: 1.0, momentum: 0.9}}"
+    Path("mine.yaml").write_text(f"algorithm: FedAvg\npersonal: bn*\nshared: null\nserver: {server}\nrounds: 9\n")
+    words = ["--algorithms", "FedAvg", "FedBN=mine.yaml", "--FedBN.personal", "*fc1*"]
+    comparison, _ = plan_comparison(read_arguments([*SMALL[1:], "--task.net=MLP", *words]))
+    plain, own = (comparison.experiments[name].to_dict() for name in ("FedAvg", "FedBN"))
+    assert (plain["server"], plain["personal"]) == (None, None)
+    assert own["server"]["init_args"]["momentum"] == 0.9
+    assert own["personal"] == ["*fc1*"]
+    assert plain["rounds"] == own["rounds"] == 3
 
 
 def test_options_go_to_the_algorithm_that_they_name():
