@@ -208,7 +208,7 @@ def _require_same_experiment(experiment: Experiment, path: Path) -> None:
     recorded, seed = read_identity(path), experiment.seeds[0]
     engine = build_engine(experiment.task, Plan(), seed, experiment.local)
     try:
-        require_same_options(path, recorded, module_options(engine.template))
+        require_same_options(path, recorded, module_options(engine.template), experiment.task, seed)
         require_same_digests(path, recorded, fingerprint_of_module(engine))
     finally:
         engine.close()

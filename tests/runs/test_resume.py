@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,24 @@ def test_a_run_made_in_python_is_not_resumed_with_another_experiment(
     assert same["round"] == 2
     with pytest.raises(InputError, match=message):
         run(digits(algorithm=FedAvg(), rounds=rounds, **after), tmp_path / "run", mode="resume")
+
+
+def test_values_that_change_at_each_construction_of_a_module_do_not_prevent_a_resume(tmp_path: Path):
+    numbers = count()
+
+    def experiment(rounds: int, **options: Any) -> Experiment:
+        def task() -> Classification:
+            module = net(**options)()
+            module.started = next(numbers)
+            return module
+
+        return digits(algorithm=FedAvg(), rounds=rounds, task=task)
+
+    run(experiment(1), tmp_path / "run")
+    assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
+    assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
+    with pytest.raises(InputError, match=r"another module: net\.\d\.p: 0\.5 -> 0\.4; give"):
+        run(experiment(2, p=0.4), tmp_path / "run", mode="resume")
 
 
 def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_options_are_the_same(
