@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -101,6 +101,10 @@ def warn_of_ineffective_options(
             f"{name} clusters nothing before round {first + 1}, but rounds is {num_rounds}: there will be one cluster; "
             "raise rounds, or shorten the algorithm's warm-up"
         )
+    for option, other in _list_unused(algorithm):
+        value, cause = (getattr(algorithm, one) for one in (option, other))
+        cause = str(cause).lower() if isinstance(cause, bool) else cause  # as in a file
+        _note(f"{name}.{option} is {value}, which has no effect, since {other} is {cause}")
     for shift in shifts:
         late = [completed for completed in shift.change_rounds if completed >= num_rounds]
         if late:
@@ -112,6 +116,15 @@ def warn_of_ineffective_options(
     if whole:
         when = "every round" if len(whole) == num_rounds else f"round {join_ids(whole)}"
         _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, where dropout does not apply")
+
+
+def _list_unused(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
+    """Yields the options that were set but have no effect, and for each the other option that is the cause."""
+    defaults = {one.name: one.default for one in fields(algorithm)}
+    for kind in type(algorithm).__mro__:
+        for option, (other, without_effect) in vars(kind).get("unused_if", {}).items():
+            if getattr(algorithm, option) != defaults[option] and without_effect(getattr(algorithm, other)):
+                yield option, other
 
 
 def _note(text: str) -> None:

@@ -5,12 +5,12 @@ The rule, its alternatives and its results are in docs/automatic_clusters.md.
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, clients_with_data, require_clients, require_positive
+from lit_cfl.algorithms.base import Info, Unused, clients_with_data, require_clients, require_positive
 from lit_cfl.clustering.number_of_clusters import CLIENTS_PER_CLUSTER, number_of_clusters
 from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import LocalWork
@@ -28,6 +28,7 @@ class ClusterNumberOptions:
     """
 
     max_clusters: int = 10
+    unused_if: ClassVar[Unused] = {"max_clusters": ("num_clusters", lambda number: number != "auto")}
 
     def __post_init__(self) -> None:
         number = vars(self)["num_clusters"]

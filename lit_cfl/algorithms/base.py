@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -138,6 +138,10 @@ class Assignment:
         return replace(self, index=self.index[which], weights=None if self.weights is None else self.weights[which])
 
 
+Unused = Mapping[str, tuple[str, Callable[[Any], bool]]]
+"""Options that have no effect at some values of another: `{option: (other option, is such a value)}`."""
+
+
 @dataclass(frozen=True)
 class Algorithm(ABC):
     """A federated learning algorithm. Every field has a default; arguments are never changed.
@@ -157,6 +161,7 @@ class Algorithm(ABC):
     sees_truth: ClassVar[bool] = False  # True if it reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed with its results
     cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty: it forms none
+    unused_if: ClassVar[Unused] = {}  # options without effect; each class on the way to `Algorithm` may have its own
     mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check

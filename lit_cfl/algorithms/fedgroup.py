@@ -37,6 +37,7 @@ from lit_cfl.algorithms.base import (
     Assignment,
     Info,
     Similarity,
+    Unused,
     clients_with_data,
     require_clients,
     require_not_negative,
@@ -110,6 +111,11 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     weights: ClusterWeights = "examples"
     state_type: ClassVar[type] = FedGroupState
     cluster_options: ClassVar[tuple[str, ...]] = ("num_clusters",)
+    unused_if: ClassVar[Unused] = {
+        "measure": ("centers", lambda centers: centers == "random"),
+        "pretrain_scale": ("centers", lambda centers: centers == "random"),
+        "mix": ("eta_g", lambda rate: rate == 0),
+    }
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
     closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
 

@@ -34,6 +34,7 @@ from lit_cfl.algorithms.base import (
     Assignment,
     Info,
     Similarity,
+    Unused,
     clients_with_data,
     require_clients,
     require_not_negative,
@@ -87,6 +88,7 @@ class FLUX(Algorithm):
     weights: Weights = "examples"
     state_type = FLUXState
     cluster_options = ("num_clusters",)
+    unused_if: ClassVar[Unused] = {"radius_scale": ("num_clusters", lambda number: number != "auto")}
     closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
 
     def __post_init__(self) -> None:

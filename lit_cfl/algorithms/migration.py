@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, State, require_not_negative
+from lit_cfl.algorithms.base import Info, State, Unused, require_not_negative
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of, find_drifted
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
@@ -43,6 +43,7 @@ class MigrationOptions:
     shift_metric: DriftMetric = "total_variation"
     score_columns: ClassVar[tuple[str, ...]] = SHIFT_SCORES
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS
+    unused_if: ClassVar[Unused] = dict.fromkeys(("shift_threshold", "shift_metric"), ("migrate", lambda on: not on))
 
     def __post_init__(self) -> None:
         if self.shift_threshold is not None:

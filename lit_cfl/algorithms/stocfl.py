@@ -24,7 +24,15 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, draw_order, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    Similarity,
+    Unused,
+    require_not_negative,
+    require_positive,
+)
 from lit_cfl.algorithms.stocfl_clusters import (
     MergedModel,
     StoCFLState,
@@ -80,6 +88,7 @@ class StoCFL(Algorithm):
     global_update: GlobalUpdate = field(default="parallel", kw_only=True)
     state_type = StoCFLState
     cluster_options = ("tau",)
+    unused_if: ClassVar[Unused] = {"psi_budget": ("psi", lambda psi: psi == "gradient")}
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}
