@@ -70,15 +70,16 @@ class ClusterNumberOptions:
         if not self.is_automatic:
             return self
         found = number_of_clusters(updates, self.max_clusters, rng)
-        note_number(found, len(updates), self.max_clusters)
+        note_number(type(self).__name__, found, len(updates), self.max_clusters)
         number: Any = {"num_clusters": found}
         return replace(self, **number)
 
 
-def note_number(number: int, clients: int, max_clusters: int) -> None:
+def note_number(name: str, number: int, clients: int, max_clusters: int) -> None:
     """Notifies the user of the chosen number of clusters and the reason.
 
     Args:
+        name: Name of the algorithm.
         number: Number of clusters.
         clients: Number of clients whose updates were compared.
         max_clusters: Largest number allowed.
@@ -95,4 +96,4 @@ def note_number(number: int, clients: int, max_clusters: int) -> None:
             f"no number from 2 to {most} is one that one half of the {clients} clients predicts for the other, so all "
             "clients share a model, as in FedAvg"
         )
-    warnings.warn(f"num_clusters: auto chose {count_noun(number, 'cluster')}: {why}", Notice, stacklevel=3)
+    warnings.warn(f"num_clusters: auto of {name} chose {count_noun(number, 'cluster')}: {why}", Notice, stacklevel=3)

@@ -146,8 +146,8 @@ class FLUX(Algorithm):
             labels = cluster_by_density(points, self.radius_scale)
             if not labels.any():
                 warnings.warn(
-                    f"num_clusters: auto chose 1 cluster: the descriptors of the {len(clients)} clients form one dense "
-                    "group, so all clients share a model, as in FedAvg; a smaller radius_scale divides more",
+                    f"num_clusters: auto of FLUX chose 1 cluster: the descriptors of the {len(clients)} clients form "
+                    "one dense group, so all clients share a model, as in FedAvg; a smaller radius_scale divides more",
                     Notice,
                     stacklevel=2,
                 )

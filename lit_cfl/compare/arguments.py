@@ -90,7 +90,8 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     if given.resume is not None:
         _require_free(arguments, rest)
     elif given.config is None:
-        raise InputError("no experiment is given; give a file: --config quickstart")
+        file = next((word for word in rest if Path(word).is_file()), "quickstart")
+        raise InputError(f"no experiment is given; give a file: --config {file}")
     elif not given.algorithms:
         raise InputError("no algorithms are given; give --algorithms, such as --algorithms FedAvg IFCA")
     if given.target is not None and not isfinite(given.target):

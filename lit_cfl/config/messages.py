@@ -1,6 +1,7 @@
 """One-line messages about an option's wrong value: they quote it, and name the remedy."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -26,6 +27,10 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     if not in_words(path, kinds):  # the option takes only groups of options
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
     point = write_point(shown) if float in kinds else ""
+    if any(get_origin(kind) in (list, tuple, Sequence) for kind in kinds) and re.fullmatch(r"[\w.]+", shown):
+        return f"{path}: {shown!r} is not a list; write [{shown}]"
+    if path == "seed" and shown.startswith("["):
+        point = f"; give several as --seeds {shown}"
     return f"{path}: {shown!r} is not {in_words(path, kinds)}{point}"
 
 
@@ -46,7 +51,7 @@ def in_words(path: str, kinds: Sequence[Any]) -> str:
 def _in_words(path: str, kind: Any) -> str:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}"
+        return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
     if origin in (list, tuple, Sequence):
         return "a list of loggers, such as [CSVLogger]" if path.endswith("loggers") else "a list such as [0, 1]"
     if origin is Callable or (

@@ -98,7 +98,8 @@ def example_images(data: FederatedData) -> Figure | None:
     for axes, (cluster, index) in zip(places, found, strict=False):
         _draw(axes, data, index)
         label = _label_of(data, index)
-        axes.set_title(f"{'cluster ' + str(cluster) if cluster >= 0 else 'cluster ?'}\nlabel {label}", fontsize=9)
+        where = [f"cluster {cluster if cluster >= 0 else '?'}"] if any(known >= 0 for known, _ in found) else []
+        axes.set_title("\n".join([*where, f"label {label}"]), fontsize=9)
     return figure
 
 
@@ -106,8 +107,8 @@ def _label_of(data: FederatedData, index: torch.Tensor) -> str:
     """Returns the label of an example as its client sees it; several labels as a list."""
     (target,) = data.examples.targets(index[None])
     if target.ndim:
-        return join_ids((target > 0.5).nonzero().flatten().tolist()) or "none"
-    return f"{float(target):g}"
+        return join_ids([_axis_name(data, label) for label in (target > 0.5).nonzero().flatten().tolist()]) or "none"
+    return _axis_name(data, int(target)) if data.examples.label_kind == "classes" else f"{float(target):g}"
 
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:

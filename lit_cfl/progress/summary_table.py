@@ -112,7 +112,11 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
         return [*lines, f"To see what clustering gains, {remedy}."]
     gains = [gain for pair in _read_scores(finished, finished.baseline, score) for gain in _gains(*pair, score)]
     lines += _describe_gain(gains, finished.baseline.summary["algorithm"])
-    return lines if forms_none else lines + _advice(gains, known, score)
+    if forms_none or not gains:
+        return lines
+    mine, others = (part.summary[f"test/weighted_{score.name}"] or 0.0 for part in (finished, finished.baseline))
+    over_examples = mine - others if score.higher_is_better else others - mine
+    return [*lines, _advice(gains, over_examples, known, score)]
 
 
 def _cluster_sizes(path: Path) -> str:
@@ -138,13 +142,23 @@ def _describe_gain(gains: list[float], baseline: str) -> list[str]:
     return [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
 
 
-def _advice(gains: list[float], known: type[Algorithm] | None, score: Score) -> list[str]:
-    """Says what to try next, by the options of the algorithm; None = a user's own, whose options have other names."""
-    if not gains:
-        return []
+def _advice(gains: list[float], over_examples: float, known: type[Algorithm] | None, score: Score) -> str:
+    """Says what to try next, by the options of the algorithm.
+
+    Args:
+        gains: Gain of each client, not empty.
+        over_examples: Gain over the examples of all clients.
+        known: Class of the algorithm; None = a user's own, whose options have other names.
+        score: Score of the gains.
+    """
     options = " or ".join(f"algorithm.{name}" for name in known.cluster_options) if known else ""
     by = f" ({options})" if options else ""
-    if fmean(gains) > 0 and sum(gain < 0 for gain in gains) <= _MANY * len(gains):
-        return [f"Try other numbers of clusters{by} and keep the best validation {score.title}."]
     longer = " or a longer pre-training (algorithm.pretrain)" if known and hasattr(known, "pretrain") else ""
-    return [f"Clustering does not pay off here: try fewer clusters{by}{longer}."]
+    if fmean(gains) > 0 and sum(gain < 0 for gain in gains) <= _MANY * len(gains):
+        return f"Try other numbers of clusters{by} and keep the best validation {score.title}."
+    if fmean(gains) > 0 or over_examples > 0:
+        return (
+            f"Over all examples the gain is {over_examples:+.3f}. Clients that lose (clients.csv) may be in a cluster "
+            f"that does not fit them: try other numbers of clusters{by}{longer}, and several seeds (lit-cfl compare)."
+        )
+    return f"Clustering does not pay off here: try fewer clusters{by}{longer}."

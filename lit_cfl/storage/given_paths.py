@@ -23,6 +23,7 @@ def describe_missing(path: Path, what: str) -> str:
         what: Kinds of things that were looked for, such as `file or folder`.
     """
     near = suggest(path.name, (one.name for one in path.parent.glob(f"*{path.suffix}")), 0.7)
+    near = near or suggest(path.name, (one.name for one in path.parent.glob("*") if one.stem == path.stem))
     start = "" if near or path.is_absolute() else f"; relative paths start in the current folder, {Path.cwd()}"
     return f"there is no {what} {path}{near}{start}"
 

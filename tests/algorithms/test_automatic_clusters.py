@@ -126,7 +126,7 @@ def test_the_chosen_number_and_its_reason_are_reported_once(algorithm: Algorithm
         after(algorithm, work)
     found = [str(notice.message) for notice in notices if "auto" in str(notice.message)]
     assert len(found) == 1
-    assert found[0].startswith(f"num_clusters: auto chose {line}")
+    assert found[0].startswith(f"num_clusters: auto of {type(algorithm).__name__} chose {line}")
 
 
 def test_a_given_number_is_not_reported():

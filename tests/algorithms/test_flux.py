@@ -209,7 +209,9 @@ def test_given_number_of_clusters_is_made_by_k_means():
 
 def test_larger_radius_joins_what_a_smaller_one_leaves_apart():
     work = two_sides()
-    with pytest.warns(Notice, match="auto chose 1 cluster: the descriptors of the 6 clients form one dense group"):
+    with pytest.warns(
+        Notice, match="auto of FLUX chose 1 cluster: the descriptors of the 6 clients form one dense group"
+    ):
         assert len(clustered(FLUX(radius_scale=1000.0), work)[0].models) == 1
     assert len(clustered(FLUX(radius_scale=1e-6), work)[0].models) == 6
 

@@ -171,7 +171,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is next to class_path"),
             ("run --config both_seeds.yaml", "seed gives one seed, seeds several"),
             ("list foo", "there is no list 'foo'"),
-            ("list confgis", "(did you mean configs?); see lit-cfl list --help"),
+            ("list confgis", "(did you mean configs?). The lists: "),
             (RUN + "--config=", "--config is empty; give a file"),
             (RUN + "--task.optimizer.lr nan", "task.optimizer.lr: 'nan' is not a number"),
             (RUN + "--task.optimizer.lr 0,05", "task.optimizer.lr: '0,05' is not a number; write 0.05"),

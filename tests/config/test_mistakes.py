@@ -117,12 +117,12 @@ def own(**more: Any) -> dict[str, Any]:
         ({"optimizer": "torch.optim.SGD"}, None),  # what it optimizes is given later
         ({"optimizer": 3}, "optimizer: '3' is not an optimizer. Write for example torch.optim.SGD"),
         ({"names": ["a", None]}, "names is null; give text, or leave it out"),
-        ({"names": "a"}, "names: 'a' is not a list such as [0, 1]"),
+        ({"names": "a"}, "names: 'a' is not a list; write [a]"),
         ({"sizes": [1, "b"]}, "sizes: 'b' is not a whole number"),
         ({"sizes": None, "group": None, "anything": object()}, None),
         ({"flag": None}, "flag is null; give true or false, or leave it out"),
         ({"flag": 1}, "flag: '1' is not true or false"),
-        ({"either": True}, "either: 'True' is not one of full or a whole number"),
+        ({"either": True}, "either: 'True' is not full or a whole number"),
     ],
 )
 def test_what_does_not_fit_is_named(given: dict[str, Any], said: str | None):

@@ -204,6 +204,7 @@ EARLY = [
         "compared holds no run (no config.yaml), but its folders do: give one of them, such as compared/FedAvg/seed-0",
     ),
     ("report nothere", "there is no directory nothere"),
+    ("compare patients.yaml --algorithms FedAvg", "no experiment is given; give a file: --config patients.yaml"),
     ("compare --resume nothere", "nothere holds no comparison to resume"),
     ("compare --config quickstart --algorithms FedAvg,FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
     ("compare --config quickstart --algorithms FedAvg local=Ditto", "'local' is an option of experiments; give the"),

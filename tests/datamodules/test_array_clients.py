@@ -464,6 +464,12 @@ def test_an_absent_table_is_named_with_the_nearest_one(tmp_path: Path):
         ArrayData(source=tmp_path / "absent.csv").federated(0)
 
 
+def test_an_absent_table_is_named_with_a_file_of_its_name(tmp_path: Path):
+    (tmp_path / "absent.npz").touch()
+    with pytest.raises(InputError, match=r"there is no file .*absent\.csv \(did you mean absent\.npz\?\)"):
+        ArrayData(source=tmp_path / "absent.csv").federated(0)
+
+
 def test_an_absent_table_without_a_near_one_says_where_relative_paths_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -201,6 +201,12 @@ def test_an_image_stands_under_its_true_cluster_and_label():
     assert titles == ["cluster ?\nlabel 1", "cluster 2\nlabel 2", "cluster 4\nlabel 0"]
 
 
+def test_an_image_without_any_true_cluster_has_the_name_of_its_label_alone():
+    data = held((0, 1, 1), (1,), true_clusters=ids(-1, -1))
+    named = replace(data, examples=replace(data.examples, label_names=("beech", "oak", "lime")))
+    assert [axes.get_title() for axes in example_images(named).axes] == ["label oak"]
+
+
 WEIGHTS = np.array([[0.3, 0.7], [0.55, 0.45], [np.nan, np.nan], [1.0, 0.0]])
 
 

@@ -95,6 +95,15 @@ def test_advice_names_the_options_of_the_algorithm(algorithm: str, advice: str, 
     assert f"Clustering does not pay off here: {advice}" in printed(finished)
 
 
+def test_a_loss_of_clients_with_a_gain_over_examples_is_not_called_useless(tmp_path: Path):
+    finished = ended(tmp_path / "run", "IFCA", MINE)
+    finished.baseline = ended(tmp_path / "run" / "baseline", "FedAvg", (1.0,) * 5)
+    finished.baseline.summary["test/weighted_accuracy"] = finished.summary["test/weighted_accuracy"] - 0.25
+    lines = printed(finished)
+    assert any(line.startswith("Over all examples the gain is +0.250. Clients that lose") for line in lines)
+    assert not any("pay off" in line for line in lines)
+
+
 @pytest.mark.parametrize("algorithm", ["FedAvg", "Local"])
 def test_an_algorithm_without_clusters_is_not_advised_about_them(algorithm: str, tmp_path: Path):
     lines = printed(ended(tmp_path / "alone", algorithm, MINE))
@@ -114,7 +123,7 @@ def test_little_traffic_does_not_look_like_none(tmp_path: Path):
 @pytest.mark.parametrize(
     ("score", "baseline", "gain", "advice"),
     [
-        (ACCURACY, (0.25, 0.5, 0.75, 0.75, 0.5), "+0.050 on average; 40% of clients lose.", "does not pay off here"),
+        (ACCURACY, (0.25, 0.5, 0.75, 0.75, 0.5), "+0.050 on average; 40% of clients lose.", "Clients that lose"),
         (ACCURACY, (0.25, 0.5, 0.5, 0.875, 0.0), "+0.175 on average; 20% of clients lose.", "Try other numbers"),
         (ACCURACY, (0.5, 1.0, 0.5, 0.75, 0.25), "+0.000 on average; 0% of clients lose.", "does not pay off here"),
         (MAE, (0.75, 1.5, 0.25, 0.75, 0.5), "+0.150 on average; 20% of clients lose.", "Try other numbers"),
