@@ -229,7 +229,10 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
     """
     recorded = read_identity(path)
     if recorded["fingerprint"]:
-        prepared, _ = with_own_partition(experiment, path, None).try_out(experiment.seeds[0])
+        here = with_own_partition(experiment, path, None).with_options(
+            plan=None, device="auto"
+        )  # another machine's plan
+        prepared, _ = here.try_out(experiment.seeds[0])
         require_same_data(path, recorded, prepared)
         prepared.engine.close()
 
