@@ -140,6 +140,8 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     row |= {"failed": len(mine) - len(done), "test_mean": test.mean, "test_sd": test.deviation}
     row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
     row |= {"tuned_mean": tuned.mean, "tuned_sd": tuned.deviation}
+    options = comparison.experiments[name].to_dict()
+    row["added"] = [options[option] for option in ("server", "shared", "personal")]  # for `gaps_closed`
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
     row |= {key: spread([run[key] for run in whole]).mean for key in _TO_TARGET}
@@ -208,12 +210,13 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
     none if Oracle is not better than FedAvg.
 
     Args:
-        rows: Rows of algorithms; of several with one class the first counts.
+        rows: Rows of algorithms; the first FedAvg counts that has the server, shared and personal layers of an Oracle.
         runs: Rows of `runs.csv`.
         score: Score to compare.
     """
-    named = {row["class"]: row["algorithm"] for row in reversed(rows)}
-    if not {"FedAvg", "Oracle"} <= named.keys():
+    first, last = ([row for row in rows if row["class"] == kind] for kind in ("FedAvg", "Oracle"))
+    ends = [(one["algorithm"], other["algorithm"]) for one in first for other in last if one["added"] == other["added"]]
+    if not ends:
         return {}
     figures: dict[str, dict[int, float]] = {row["algorithm"]: {} for row in rows}
     for run in runs:
@@ -222,7 +225,7 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
             figures[run["algorithm"]][run["seed"]] = value
     found = {}
     for name, mine in figures.items():
-        base, best = figures[named["FedAvg"]], figures[named["Oracle"]]
+        base, best = (figures[end] for end in ends[0])
         shared = sorted(mine.keys() & base.keys() & best.keys())
         if shared:
             low, high, own = (fmean(one[seed] for seed in shared) for one in (base, best, mine))

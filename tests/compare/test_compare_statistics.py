@@ -169,13 +169,20 @@ def runs(accuracies: dict[str, tuple[float | None, ...]], name: str = "accuracy"
     ]
 
 
-ROWS = [{"algorithm": name, "class": kind} for name, kind in CLASSES.items()]
+ROWS: list[dict[str, Any]] = [{"algorithm": name, "class": kind, "added": None} for name, kind in CLASSES.items()]
 
 
 def test_share_is_that_of_means_over_seeds_and_the_first_fedavg_counts():
     found = gaps_closed(ROWS, runs(ACCURACIES), CLASSIFIER[0])
     gap = (0.75 + 0.875 - 0.25 - 0.5) / 2
     assert found == {"mine": 0.25 / gap, "average": 0.0, "bound": 1.0, "equal": -0.375 / gap}
+
+
+def test_the_gap_is_that_of_the_fedavg_and_the_oracle_with_the_same_layers():
+    rows = [row | {"added": "bn*" if row["algorithm"] == "average" else None} for row in ROWS]
+    found = gaps_closed(rows, runs(ACCURACIES), CLASSIFIER[0])
+    assert (found["equal"], found["bound"], found["average"]) == (0.0, 1.0, 0.375 / 0.8125)
+    assert gaps_closed(rows[:-1], runs(ACCURACIES), CLASSIFIER[0]) == {}
 
 
 def test_only_seeds_count_under_which_all_three_score_everyone():
