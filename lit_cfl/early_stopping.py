@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError, suggest
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores
+from lit_cfl.scores import CLASSIFIER, Scores, is_share
 
 _COMPARABLE = 0.9  # minimum share of the clients scored now that an earlier round must have scored
 
@@ -81,14 +81,14 @@ def _is_comparable(row: dict[str, Any], last: dict[str, Any]) -> bool:
 
 
 def require_possible_target(metric: str, target: float | None, scores: Scores, option: str) -> None:
-    """Raises InputError for a target accuracy that cannot be reached, such as 90 for 90 %.
+    """Raises InputError for the target of an accuracy, AUROC, ... that cannot be reached, such as 90 for 90 %.
 
     Args:
         option: Option that gives the target, for the message.
     """
     means = ("weighted", "mean", "worst10", "global", "tuned", "mean_tuned", "worst10_tuned")
-    of_accuracy = any(metric == f"val/{mean}_{ACCURACY.name}" for mean in means)
-    if target is not None and ACCURACY in scores and of_accuracy and not 0 < target <= 1:
+    of_share = metric in {f"val/{mean}_{score.name}" for mean in means for score in scores if is_share(score)}
+    if target is not None and of_share and not 0 < target <= 1:
         raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0, 1 at most")
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,6 +155,13 @@ def title_of(name: str) -> str:
 ACCURACY = Score("accuracy")  # default score: the share of right answers
 Scores = tuple[Score, ...]  # scores of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
+
+
+def is_share(score: Score) -> bool:
+    """Returns whether a score is between 0 and 1: the accuracy, and all scores of sets that a task knows by name."""
+    function = getattr(score, "function", None)
+    module = getattr(function.func if isinstance(function, partial) else function, "__module__", "")
+    return score == ACCURACY or module.startswith("lit_cfl.tasks.")
 
 
 def per_example(scores: Scores) -> Scores:

@@ -4,10 +4,12 @@ import re
 
 import pytest
 
+from lit_cfl.compare.comparison import require_target
 from lit_cfl.early_stopping import StopRule, require_choosable
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import CHOOSABLE
-from lit_cfl.scores import CLASSIFIER, Score
+from lit_cfl.scores import CLASSIFIER, Score, SetScore
+from lit_cfl.tasks.named_scores import named_scores
 
 ACCURACY = "val/weighted_accuracy"
 
@@ -96,6 +98,19 @@ def test_rounds_in_which_nobody_was_scored_or_trained_are_waited_for():
 def test_a_target_that_no_accuracy_reaches_is_refused(metric: str | None, target: float):
     with pytest.raises(InputError, match=rf"stop\.target is {target:g}, but val/\w+_accuracy is a share"):
         StopRule(metric, target=target).metric_of(CLASSIFIER)
+
+
+def test_a_target_in_percent_of_a_named_score_is_refused():
+    scores = named_scores(["f1", "f1_3", "auroc"])
+    for metric in (None, "val/mean_f1_3", "val/worst10_auroc"):
+        with pytest.raises(
+            InputError, match=r"stop\.target is 90, but val/\w+ is a share; give a number above 0, 1 at"
+        ):
+            StopRule(metric, target=90.0).metric_of(scores)
+    with pytest.raises(InputError, match="--target is 90; it is a test F1, so give"):
+        require_target(90.0, scores[0])
+    own = (SetScore("f1", function=lambda outputs, labels: 90.0),)
+    assert StopRule(target=90.0).metric_of(own) == "val/weighted_f1"
 
 
 def test_a_spread_a_loss_and_an_error_have_other_targets():
