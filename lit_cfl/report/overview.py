@@ -95,6 +95,13 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
     return f"{fmean(found):.{digits}f}" + (f" ± {stdev(found):.{digits}f}" if len(found) > 1 else "")
 
 
+def scored_clients(group: Group) -> float | None:
+    """Returns the number of clients scored in the last round, a mean over the seeds; None if it is unknown."""
+    numbers = [last_value(run, "clients/evaluated") for run in group.counted if run.rows]
+    known = [number for number in numbers if number is not None]
+    return fmean(known) if known and len(known) == len(numbers) else None
+
+
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
     """Summarises the results in a sentence or two. Groups without a finished run are not ranked."""
     lines, column = [], f"test/weighted_{score.name}"
@@ -103,13 +110,22 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
     means = {name: fmean(own) for name, own in known.items() if own and len(own) == len(values[name])}
     partly = [name for name, own in known.items() if own and name not in means]
     if means:
+        scored = {group.name: scored_clients(group) for group in groups if group.name in means}
         over = all(run.over for group in groups for run in group.counted)
-        order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if over else list(means)
+        uneven = over and len({number for number in scored.values() if number is not None}) > 1
+        ranked = over and not uneven
+        order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if ranked else list(means)
         listed = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
         more = f" and {len(order) - 5} more" if len(order) > 5 else ""
         when = "after the last round" if over else "so far"
-        sorting = ", best first" if over and len(order) > 1 else ""
+        sorting = ", best first" if ranked and len(order) > 1 else ""
         lines.append(f"Test {score.title} {when}{sorting}: {listed}{more}.")
+        if uneven:
+            numbers = ", ".join(f"{name} on {number:g}" for name, number in scored.items() if number is not None)
+            lines.append(
+                f"Not ranked, since these are over different numbers of clients ({numbers}): a client without a model "
+                "is not scored (evaluation.clients: all scores it, too)."
+            )
     if partly:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
     best = order[0] if means else groups[0].name if groups else None

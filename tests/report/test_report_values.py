@@ -509,6 +509,22 @@ def test_the_first_lines_count_the_clusters_of_the_best_and_none_of_one_client_e
     assert overview.headline(groups[:1], ACCURACY)[1:] == []
 
 
+def test_groups_scored_on_different_numbers_of_clients_are_not_ranked(tmp_path: Path):
+    found = {"A": (0.5, 19.0), "B": (0.75, 40.0), "C": (0.7, None)}
+    groups = [
+        ended_group(tmp_path, name, {"test/weighted_accuracy": value, "clients/evaluated": number})
+        for name, (value, number) in found.items()
+    ]
+    assert overview.headline(groups, ACCURACY)[:2] == [
+        "Test accuracy after the last round: A 0.500, B 0.750, C 0.700.",
+        "Not ranked, since these are over different numbers of clients (A on 19, B on 40): a client without a model is "
+        "not scored (evaluation.clients: all scores it, too).",
+    ]
+    assert overview.headline(groups[1:], ACCURACY)[0] == (
+        "Test accuracy after the last round, best first: B 0.750, C 0.700."
+    )
+
+
 def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
     error = Score("mae", higher_is_better=False)
     groups = [
