@@ -8,7 +8,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
 from lit_cfl.report.blocks import Block, Section, Table
-from lit_cfl.report.overview import last_value, read_comparison
+from lit_cfl.report.overview import describe_uneven, last_value, read_comparison
 from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
 from lit_cfl.scores import Score
 from lit_cfl.statistics import Ranking, friedman
@@ -35,6 +35,9 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
     score = _common_score(sources)
     names = _names(sources)
     scores = {name: _scores(source, score) for name, source in zip(names, sources, strict=True)}
+    for name, source in zip(names, sources, strict=True):
+        if uneven := describe_uneven(source.groups):
+            problems.append(f"{name}: the ranked figures are {uneven}.")
     ranking = friedman(_of_common_methods(scores, problems), score.higher_is_better)
     order = list(ranking.mean_ranks)
     rows = [

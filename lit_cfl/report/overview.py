@@ -95,11 +95,21 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
     return f"{fmean(found):.{digits}f}" + (f" ± {stdev(found):.{digits}f}" if len(found) > 1 else "")
 
 
-def scored_clients(group: Group) -> float | None:
-    """Returns the number of clients scored in the last round, a mean over the seeds; None if it is unknown."""
-    numbers = [last_value(run, "clients/evaluated") for run in group.counted if run.rows]
-    known = [number for number in numbers if number is not None]
-    return fmean(known) if known and len(known) == len(numbers) else None
+def describe_uneven(groups: Sequence[Group]) -> str | None:
+    """Describes that groups are scored on different numbers of clients in the last round; None if they are not."""
+    scored = {}
+    for group in groups:
+        numbers = [last_value(run, "clients/evaluated") for run in group.counted if run.rows]
+        known = [number for number in numbers if number is not None]
+        if known and len(known) == len(numbers):
+            scored[group.name] = fmean(known)
+    if len(set(scored.values())) < 2:
+        return None
+    listed = ", ".join(f"{name} on {number:g}" for name, number in scored.items())
+    return (
+        f"over different numbers of clients ({listed}): a client without a model is not scored (evaluation.clients: "
+        "all scores it, too)"
+    )
 
 
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
@@ -110,9 +120,8 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
     means = {name: fmean(own) for name, own in known.items() if own and len(own) == len(values[name])}
     partly = [name for name, own in known.items() if own and name not in means]
     if means:
-        scored = {group.name: scored_clients(group) for group in groups if group.name in means}
         over = all(run.over for group in groups for run in group.counted)
-        uneven = over and len({number for number in scored.values() if number is not None}) > 1
+        uneven = describe_uneven([group for group in groups if group.name in means]) if over else None
         ranked = over and not uneven
         order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if ranked else list(means)
         listed = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
@@ -121,11 +130,7 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         sorting = ", best first" if ranked and len(order) > 1 else ""
         lines.append(f"Test {score.title} {when}{sorting}: {listed}{more}.")
         if uneven:
-            numbers = ", ".join(f"{name} on {number:g}" for name, number in scored.items() if number is not None)
-            lines.append(
-                f"Not ranked, since these are over different numbers of clients ({numbers}): a client without a model "
-                "is not scored (evaluation.clients: all scores it, too)."
-            )
+            lines.append(f"Not ranked, since these are {uneven}.")
     if partly:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
     best = order[0] if means else groups[0].name if groups else None

@@ -19,13 +19,17 @@ SCORES = {  # accuracy after the last round of both seeds
 }
 
 
-def comparison(path: Path, clients: int, scores: dict[str, tuple[float, ...]], over: bool = True) -> Path:
+def comparison(
+    path: Path, clients: int, scores: dict[str, tuple[float, ...]], over: bool = True, evaluated: float | None = None
+) -> Path:
     data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": clients}}
     for name, values in scores.items():
         for seed, value in enumerate(values):
             rows = [
                 metric_row(1, **{"test/weighted_accuracy": 0.99}),
-                metric_row(2, **{"test/weighted_accuracy": value}),
+                metric_row(
+                    2, **{"test/weighted_accuracy": value, "clients/evaluated": clients if name == "CFL" else evaluated}
+                ),
             ]
             made_run(path / name / f"seed-{seed}", rows, over=over, data=data, snapshots=0)
     seeds = list(range(max(map(len, scores.values()))))
@@ -39,6 +43,13 @@ def page_of(*paths: Path) -> Page:
 
 def comparisons(folder: Path) -> list[Path]:
     return [comparison(folder / name, 8 + k, SCORES[name]) for k, name in enumerate(SCORES)]
+
+
+def test_ranks_over_different_numbers_of_clients_are_noted(tmp_path: Path):
+    few = comparison(tmp_path / "few", 8, SCORES["digits"], evaluated=5.5)
+    all_clients = comparison(tmp_path / "all", 9, SCORES["letters"], evaluated=9)
+    (problem,) = page_of(few, all_clients).problems
+    assert problem.startswith("few: the ranked figures are over different numbers of clients (FedAvg on 5.5, IFCA on")
 
 
 def test_methods_are_ranked_by_the_means_of_their_last_rounds(tmp_path: Path):
