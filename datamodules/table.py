@@ -40,6 +40,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         _require_csv(path)
         table = pandas.read_csv(path)
         head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
+    except InputError:  # a ValueError, too
+        raise
     except FileNotFoundError as error:
         raise InputError(describe_missing(path, "file")) from error
     except OSError as error:

@@ -128,7 +128,7 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     longer = [name for name in lower if len(word) >= _BEGINNING and name.startswith(word.lower())]
-    close = close or (longer if len(longer) == 1 else [])
+    close = longer if len(longer) == 1 else close  # batch: batch_size, not last_batch
     return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 

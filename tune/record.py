@@ -46,7 +46,9 @@ def require_study_file(path: Path) -> Path:
     """Returns the study file in a directory. Raises InputError if there is none."""
     file = path / STUDY
     if not file.is_file():
-        raise InputError(f"{file} does not exist, so {path} holds no study to resume; give the directory of one")
+        raise InputError(
+            f"{file} does not exist, so {path} holds no study to resume; give the directory of one, or start it with --config"
+        )
     return file
 
 

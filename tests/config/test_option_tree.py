@@ -186,6 +186,7 @@ EARLY = [
     ("run --config quickstart --lr 0.1", "there is no option 'lr' (did you mean --task.optimizer.lr?)"),
     ("run --config quickstart --task.optimizer.lrr 1", "SGD has no option 'lrr' (did you mean lr?)"),
     ("run --config quickstart --local.epoch 1", "local has no option 'epoch' (did you mean epochs?)"),
+    ("run --config quickstart --local.batch 5", "local has no option 'batch' (did you mean batch_size?)"),
     ("run --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),

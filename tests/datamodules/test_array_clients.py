@@ -440,6 +440,7 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
         ArrayData(source=path, columns=columns, test=0).federated(0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+    assert str(error.value).count(str(path)) <= 1
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
@@ -449,7 +450,7 @@ def test_a_table_that_is_not_in_utf8_is_refused_with_the_conversion(tmp_path: Pa
     with pytest.raises(InputError) as error:
         ArrayData(source=path, columns=COLUMNS).federated(0)
     options = f"encoding='{encoding}', sep=';', decimal=','"
-    assert "is not in UTF-8 and separates its columns by ';'" in str(error.value)
+    assert str(error.value).startswith(f"{path} is not in UTF-8 and separates its columns by ';'")
     assert f"pandas.read_csv('own.csv', {options}).to_csv('own.csv', index=False)" in str(error.value)
 
 
