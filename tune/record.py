@@ -47,7 +47,8 @@ def require_study_file(path: Path) -> Path:
     file = path / STUDY
     if not file.is_file():
         raise InputError(
-            f"{file} does not exist, so {path} holds no study to resume; give the directory of one, or start it with --config"
+            f"{file} does not exist, so {path} holds no study to resume; give the directory of one, or start it with "
+            "--config"
         )
     return file
 
