@@ -32,7 +32,8 @@ Protocol, written before the first run of the table:
 
 Changed after the first rows had been seen, since a run takes minutes: grey images, which ANDA stores in three equal
 channels, are reduced to one channel (shift x-given-y). Added then: IFCA and FeSEM with the true number of clusters (`K
-given`), FedRC at three times the rate, FedAvg at a third of the rate.
+given`), FedRC at three times the rate, FedAvg at a third of the rate. LeNet-5 has run on shift x at level 8 and three
+times at level 1, where the time on the GPU ended; six of these runs were completed on a CPU.
 
 FLUX's figure has one number per level, which we take as the mean of its four shifts, as its standard deviations
 suggest.
@@ -42,7 +43,7 @@ import argparse
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -73,7 +74,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
 
-CLIENTS, ROUNDS, CLUSTERS = 10, 10, 3
+CLIENTS, ROUNDS, CLUSTERS, FOLDS = 10, 10, 3, range(5)
 KEY = ("shift", "level", "fold", "system", "net")
 COLUMNS = ("accuracy", "ari", "clusters", "true_clusters", "seconds", "processor", "version")
 SHIFTS = ("x", "y", "y-given-x", "x-given-y")
@@ -215,31 +216,73 @@ def read_device(device: str) -> str:
     return read_processor().partition(",")[0] if device == "cpu" else torch.cuda.get_device_name(device)
 
 
-def format_tables(path: Path) -> str:
-    """Formats a table per net and level: accuracy by system and shift, averaged over the folds with all four shifts."""
+Runs = dict[tuple[str, ...], dict[str, str]]  # rows of the file by net, level, system, fold and shift
+
+
+def read_runs(path: Path) -> Runs:
     with path.open(newline="") as file:
-        found = {
+        return {
             tuple(row[name] for name in ("net", "level", "system", "fold", "shift")): row
             for row in csv.DictReader(file)
         }
-    lines = []
-    for net, level in sorted({key[:2] for key in found}):
-        lines += [f"{net}, level {level}:", ""]
-        lines += [f"| system | {' | '.join(SHIFTS)} | mean | over folds | ARI | clusters | folds |", "|" + "---|" * 10]
-        for system in SYSTEMS:
-            folds = [f for f in map(str, range(5)) if all((net, level, system, f, shift) in found for shift in SHIFTS)]
-            if not folds:
-                continue
-            cells = [[found[net, level, system, fold, shift] for fold in folds] for shift in SHIFTS]
-            means = [fmean(float(row["accuracy"]) for row in some) for some in cells]
-            by_fold = [fmean(float(row["accuracy"]) for row in some) for some in zip(*cells, strict=True)]
-            spread = f"{stdev(by_fold):.1f}" if len(folds) > 1 else ""
-            ari, count = (fmean(float(row[name]) for some in cells for row in some) for name in ("ari", "clusters"))
-            scores = " | ".join(f"{mean:.1f}" for mean in means)
-            lines.append(
-                f"| {system} | {scores} | {fmean(means):.1f} | {spread} | {ari:.2f} | {count:.1f} | {len(folds)} |"
-            )
-        lines.append("")
+
+
+def select_cells(runs: Runs, net: str, level: str, system: str, shifts: Sequence[str]) -> list[list[dict[str, str]]]:
+    """Returns a system's rows by shift and fold, for the folds in which all these shifts have run; `[]` if none has."""
+    folds = [f for f in map(str, FOLDS) if all((net, level, system, f, shift) in runs for shift in shifts)]
+    return [[runs[net, level, system, fold, shift] for fold in folds] for shift in shifts] if folds else []
+
+
+def mean_of(cells: Sequence[Sequence[dict[str, str]]], name: str = "accuracy") -> float:
+    return fmean(float(row[name]) for some in cells for row in some)
+
+
+def tabulate_levels(runs: Runs, net: str) -> list[str]:
+    """Returns a table of accuracy by system and level, averaged over the four shifts and five folds.
+
+    It has the systems for which all of these have run at some level, and the levels at which all of them have.
+    """
+    every = {
+        level: {
+            system: cells
+            for system in SYSTEMS
+            if (cells := select_cells(runs, net, level, system, SHIFTS)) and len(cells[0]) == len(FOLDS)
+        }
+        for level in sorted({key[1] for key in runs if key[0] == net})
+    }
+    systems = [system for system in SYSTEMS if any(system in by_system for by_system in every.values())]
+    whole = {level: by_system for level, by_system in every.items() if by_system.keys() == set(systems)}
+    lines = [f"| system | {' | '.join(f'level {level}' for level in whole)} |", "|" + "---|" * (1 + len(whole))]
+    for system in systems:
+        lines.append(f"| {system} | {' | '.join(f'{mean_of(cells[system]):.1f}' for cells in whole.values())} |")
+    return lines
+
+
+def tabulate_shifts(runs: Runs, net: str, level: str) -> list[str]:
+    """Returns a table of accuracy by system and shift, averaged over the folds, with the shifts that have run."""
+    shifts = [shift for shift in SHIFTS if any((*key[:2], key[4]) == (net, level, shift) for key in runs)]
+    means = ["mean"] if len(shifts) > 1 else []
+    head = ["system", *shifts, *means, "over folds", "ARI", "clusters", "folds"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for system in SYSTEMS:
+        if cells := select_cells(runs, net, level, system, shifts):
+            by_fold = [mean_of([some]) for some in zip(*cells, strict=True)]
+            spread = f"{stdev(by_fold):.1f}" if len(by_fold) > 1 else ""
+            scores = [*(mean_of([some]) for some in cells), *(mean_of(cells) for _ in means)]
+            ari, count = mean_of(cells, "ari"), mean_of(cells, "clusters")
+            shown = " | ".join(f"{score:.1f}" for score in scores)
+            lines.append(f"| {system} | {shown} | {spread} | {ari:.2f} | {count:.1f} | {len(by_fold)} |")
+    return lines
+
+
+def format_tables(path: Path) -> str:
+    """Formats a table of all levels for each net, and a table of the shifts for each net and level."""
+    runs, lines = read_runs(path), list[str]()
+    for net in sorted({key[0] for key in runs}):
+        if len(table := tabulate_levels(runs, net)) > 2:
+            lines += [f"{net}, mean of the shifts:", "", *table, ""]
+    for net, level in sorted({key[:2] for key in runs}):
+        lines += [f"{net}, level {level}:", "", *tabulate_shifts(runs, net, level), ""]
     return "\n".join(lines)
 
 
@@ -248,7 +291,7 @@ def main() -> None:
     parser.add_argument("--anda", type=Path, default=Path("ANDA"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--levels", type=int, nargs="+", default=[8, 1])
-    parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--folds", type=int, nargs="+", default=[*FOLDS])
     parser.add_argument("--shifts", nargs="+", default=SHIFTS, choices=SHIFTS)
     parser.add_argument("--systems", nargs="+", default=[*SYSTEMS], choices=[*SYSTEMS])
     parser.add_argument("--net", default="MLP", choices=["MLP", "LeNet5"])

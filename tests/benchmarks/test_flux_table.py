@@ -1,6 +1,9 @@
 """The outside table: the generator's arguments, each client's own test part, and the means of the recorded rows."""
 
 import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,22 +37,45 @@ def test_clients_are_tested_on_their_own_test_part(flux_table):
     assert data.true_clusters.tolist() == [5, 6, 5]
 
 
-def test_the_tables_mean_over_shifts_and_whole_folds(flux_table, tmp_path):
-    path = tmp_path / "rows.csv"
+def write_rows(path: Path, flux_table, rows: Iterable[dict[str, Any]]) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, (*flux_table.KEY, *flux_table.COLUMNS))
         writer.writeheader()
-        for fold, shift in ((0, "x"), (0, "y"), (0, "y-given-x"), (0, "x-given-y"), (1, "x")):
-            accuracy = 10 * (1 + flux_table.SHIFTS.index(shift))
-            row = {"shift": shift, "level": 8, "fold": fold, "system": "IFCA", "net": "MLP"}
-            writer.writerow(row | {"accuracy": accuracy, "ari": 0.5, "clusters": 2})
-    assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in flux_table.format_tables(path)
+        writer.writerows({"ari": 0.5, "clusters": 2, "system": "IFCA", "net": "MLP", "level": 8} | row for row in rows)
+    return path
+
+
+def test_a_table_of_shifts_has_means_over_whole_folds(flux_table, tmp_path):
+    pairs = [(0, "x"), (0, "y"), (0, "y-given-x"), (0, "x-given-y"), (1, "x")]
+    rows = [{"fold": f, "shift": s, "accuracy": 10 * (1 + flux_table.SHIFTS.index(s))} for f, s in pairs]
+    rows += [{"net": "LeNet5", "fold": fold, "shift": "x", "accuracy": 10 + 2 * fold} for fold in (0, 1)]
+    lines = flux_table.format_tables(write_rows(tmp_path / "rows.csv", flux_table, rows)).splitlines()
+    assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in lines  # fold 0 alone has four shifts
+    assert "| IFCA | 11.0 | 1.4 | 0.50 | 2.0 | 2 |" in lines  # LeNet-5 has one shift, in two folds
+
+
+def test_the_table_of_levels_has_those_at_which_all_folds_have_run(flux_table, tmp_path):
+    rows = [
+        {"system": system, "level": level, "fold": fold, "shift": shift, "accuracy": 10 * level + fold + more}
+        for system, more in {"IFCA": 0, "FedAvg": 5}.items()
+        for level in (1, 2, 3)
+        for fold in range(5 if (system, level) != ("IFCA", 2) else 4)
+        for shift in flux_table.SHIFTS
+    ]
+    rows += [{"system": "FedRC", "level": 1, "fold": 0, "shift": shift, "accuracy": 1} for shift in flux_table.SHIFTS]
+    runs = flux_table.read_runs(write_rows(tmp_path / "rows.csv", flux_table, rows))
+    assert flux_table.tabulate_levels(runs, "MLP") == [
+        "| system | level 1 | level 3 |",
+        "|---|---|---|",
+        "| FedAvg | 17.0 | 37.0 |",
+        "| IFCA | 12.0 | 32.0 |",
+    ]
 
 
 def test_the_page_has_the_tables_of_the_recorded_rows(flux_table):
     page = (FOLDER.parent / "docs" / "flux_table.md").read_text()
-    lines = [
-        line for line in flux_table.format_tables(FOLDER / "results" / "flux_table.csv").splitlines() if line[:1] == "|"
-    ]
-    assert lines
-    assert [line for line in lines if line not in page] == []
+    runs = flux_table.read_runs(FOLDER / "results" / "flux_table.csv")
+    nets = sorted({key[0] for key in runs})
+    tables = [flux_table.tabulate_shifts(runs, net, "8") for net in nets] + [flux_table.tabulate_levels(runs, "MLP")]
+    assert all(len(table) > 2 for table in tables)
+    assert [line for table in tables for line in table if line not in page] == []
