@@ -35,7 +35,10 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
     for role in columns:
         if role not in ROLES:
-            raise InputError(f"columns names {role!r}{suggest(role, ROLES)}; give columns for {', '.join(ROLES)}")
+            raise InputError(
+                f"columns has {role!r}{suggest(role, ROLES)}; it takes y (the labels), client and cluster, each "
+                "with the name of its column in the table, such as {y: NAME, client: NAME}"
+            )
     try:
         _require_csv(path)
         table = pandas.read_csv(path)
@@ -116,11 +119,14 @@ def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None
     """Refuses inputs that are words, by the first word of each column; numbers with a decimal comma are words, too."""
     import pandas
 
-    words, commas = [], True
+    words, commas, cells = [], True, True
     for name in (name for name in inputs if inputs[name].dtype.kind not in "iufb"):
         wrong = pandas.to_numeric(inputs[name], errors="coerce").isna()
         first = int(wrong.to_numpy().argmax())
         line = "" if wrong.all() else f" in line {first + 2}"  # one cell among numbers has to be found
+        if line and wrong.sum() > 1:
+            line += f" ({wrong.sum()} such cells)"
+        cells = cells and wrong.mean() <= 0.5
         words.append(f"column {name!r} has {inputs[name][first]!r}{line}")
         commas = commas and _has_decimal_commas(inputs[name][wrong])
     if not words:
@@ -128,6 +134,8 @@ def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None
     remedy = "leave such columns out, or encode them as numbers"
     if commas:
         remedy = _decimal_points(path)
+    elif cells:  # missing values among numbers, written as words
+        remedy = "fill such cells with numbers, or drop their lines"
     elif not has_clients:
         remedy += ", or say which names the clients: columns: {client: NAME}"
     raise InputError(f"{path}: inputs must be numbers, but {', '.join(words)}; {remedy}")

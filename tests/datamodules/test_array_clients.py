@@ -380,7 +380,8 @@ def test_inputs_made_small_by_scale_are_not_noted():
         (TABLE, {"y": "labe"}, "has no column 'labe' (did you mean label?)"),
         (TABLE.replace("label", "rain tomorrow"), {"y": "Rain"}, "no column 'Rain' (did you mean rain tomorrow?)"),
         (TABLE, COLUMNS | {"cluster": "place"}, "has no column 'place'"),
-        (TABLE, COLUMNS | {"clients": "user"}, "columns names 'clients' (did you mean client?)"),
+        (TABLE, COLUMNS | {"clients": "user"}, "columns has 'clients' (did you mean client?)"),
+        (TABLE, {"label": "label"}, "columns has 'label'; it takes y (the labels), client and cluster, each with"),
         (
             TABLE,
             {"y": "label", "client": "user"},
@@ -409,12 +410,17 @@ def test_inputs_made_small_by_scale_are_not_noted():
         (
             TABLE.replace("3.5", "n.v."),
             COLUMNS,
-            "column 'height' has 'n.v.' in line 4; leave such columns out",
+            "column 'height' has 'n.v.' in line 4; fill such cells with numbers, or drop their lines",
+        ),
+        (
+            TABLE.replace("2.5", "no sensor").replace("3.5", "n.v."),
+            COLUMNS,
+            "column 'height' has 'no sensor' in line 3 (2 such cells); fill such cells with numbers",
         ),
         (
             TABLE.replace("2.5", '"2,5"').replace("3.5", '"-3,5"'),
             COLUMNS,
-            "column 'height' has '2,5' in line 3; write decimal points, for example by "
+            "column 'height' has '2,5' in line 3 (2 such cells); write decimal points, for example by "
             "pandas.read_csv('own.csv', decimal=',')",
         ),
         (
