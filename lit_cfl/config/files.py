@@ -148,6 +148,26 @@ def _absolute(name: str, value: str) -> str:
     return value if stays else str(path.absolute())
 
 
+def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
+    """Says where a text is not YAML; names the remedy for tabs, a leading star and a colon without a space after it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    lines, number, column = text.split("\n"), error.problem_mark.line, error.problem_mark.column
+    rest = lines[number][column:] if number < len(lines) else ""
+    if rest.startswith("\t"):
+        return f"line {number + 1} has a tab, which YAML does not take there; use spaces"
+    alias = re.match(r"\*[^\s,\]}]*", rest)
+    if alias is not None:
+        return f"line {number + 1}: YAML takes {alias[0]} for an alias; write it in quotes: '{alias[0]}'"
+    for k in (number - 1, number):  # the error may be found in the next line
+        glued = re.fullmatch(r"\s*(\w+):([^\s:/]+)\s*", lines[k]) if 0 <= k < len(lines) else None
+        if glued is not None:
+            return f"line {k + 1}: write a space after the colon: {glued[1]}: {glued[2]}"
+    remedy = "; indent the keys of a group equally" if str(error.problem).startswith("mapping values") else ""
+    begun = "" if error.context_mark is None else f" {error.context} that begins in line {error.context_mark.line + 1}"
+    return f"line {number + 1}, column {column + 1}: {error.problem}{begun}{remedy}"
+
+
 def read_config(file: str | Path) -> dict[str, Any]:
     """Reads the options in a YAML file.
 
@@ -163,7 +183,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
-        raise InputError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
+        raise InputError(f"{file} is not a YAML file: {_describe_yaml_error(text, error)}") from error
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
         raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")

@@ -25,6 +25,9 @@ _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     """Describes a value that has none of the types of an option."""
     if not in_words(path, kinds):  # the option takes only groups of options
+        glued = re.fullmatch(r"(\w+):(\S+)", shown)
+        if glued is not None:
+            return f"{path}: {shown!r} is not an option; write a space after the colon: {glued[1]}: {glued[2]}"
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
     point = write_point(shown) if float in kinds else ""
     if any(get_origin(kind) in (list, tuple, Sequence) for kind in kinds) and re.fullmatch(r"[\w.]+", shown):

@@ -153,6 +153,8 @@ class OptionTree:
             return by_last[last]
         near = get_close_matches(option.lower(), names, n=1, cutoff=0.75)
         near = near or [by_last[word] for word in get_close_matches(last.lower(), by_last, n=1, cutoff=0.75)]
+        longer = [name for name in names if len(option) >= 4 and name.startswith(f"{option.lower()}_")]
+        near = near or (longer if len(longer) == 1 else [])  # cohort: cohort_size
         return near[0] if near else None
 
     def _below(self, path: str, option: IndexedOption) -> tuple[str, dict[str, IndexedOption]] | None:
@@ -245,6 +247,10 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     ):
         owner = f"{unknown.owner} has" if unknown.owner else "there is"
         return f"{owner} no option 'num_clients': {_WHO_DIVIDES}"
+    if ":" in unknown.part:  # {epochs:5} is a key without a value
+        name, _, value = unknown.part.partition(":")
+        owner = f"{unknown.owner} has" if unknown.owner else "there is"
+        return f"{owner} no option {unknown.part!r}; write a space after the colon: {name}: {value}"
     if unknown.owner:
         near = suggest(unknown.part, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"

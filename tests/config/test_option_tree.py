@@ -187,6 +187,8 @@ EARLY = [
     ("run --config quickstart --task.optimizer.lrr 1", "SGD has no option 'lrr' (did you mean lr?)"),
     ("run --config quickstart --local.epoch 1", "local has no option 'epoch' (did you mean epochs?)"),
     ("run --config quickstart --local.batch 5", "local has no option 'batch' (did you mean batch_size?)"),
+    ("run --config quickstart --cohort 8", "no option 'cohort' (did you mean --cohort_size?)"),
+    ("run --config glued.yaml", "local has no option 'epochs:5'; write a space after the colon: epochs: 5"),
     ("run --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
@@ -224,6 +226,7 @@ EARLY = [
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("glued.yaml").write_text("local: {epochs:5, batch_size: 10}\n")
     Path("old.yaml").write_text(yaml.safe_dump(QUICK | {"clients_per_round": 3}))
     Path("odd.yaml").write_text(yaml.safe_dump(QUICK | {"data": {"class_path": "Digit"}}))
     Path("study.yaml").write_text(yaml.safe_dump({"base": QUICK | {"lr": 1}, "space": {"rounds": {"choice": [1]}}}))
