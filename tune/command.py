@@ -1,20 +1,22 @@
 """The command `lit-cfl tune`, and its final table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from shlex import quote
 
 from rich.console import Console
 
 from lit_cfl.config.own_code import no_code_from
-from lit_cfl.errors import Interrupted
+from lit_cfl.errors import Interrupted, count_noun, join_ids
+from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.summary_table import page_line
 from lit_cfl.progress.tables import new_table
 from lit_cfl.tune import dry_run
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.pictures import FEWEST_TRIALS, METHOD
-from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, find_resumed_directory
+from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, find_resumed_directory
 from lit_cfl.tune.repeats import BEST, Repeated
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import format_values
@@ -41,6 +43,8 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         _say(console, f"Best: {format_values(parameters)}{default}")
         metric = result.objective.metric
         _say(console, f"{metric} of its trial: {result.best[metric]:.4f}")
+        for line in _better_when_stopped(trained, result.best, result.objective):
+            _say(console, line)
     if result.repeated is not None:
         _figures(console, result.repeated, (result.objective.metric, result.objective.test))
     if result.importance:
@@ -55,6 +59,16 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         _say(console, result.to_upload)
     _say(console, f"Files: {result.path}")
     _say(console, page_line(result.path))
+
+
+def _better_when_stopped(trained: Sequence[Row], best: Row, objective: Objective) -> Iterator[str]:
+    """Yields a line if a trial had a better score than the best one when it was stopped, after fewer rounds."""
+    metric = objective.metric
+    scored = [row for row in trained if row["status"] == STOPPED_STATUS and row.get(metric) is not None]
+    better = [row for row in scored if row[metric] != best[metric] and objective.is_reached(row[metric], best[metric])]
+    if better:
+        trials = [f"{row['trial_id']} ({row[metric]:.4f}, {count_noun(row['rounds'], 'round')})" for row in better]
+        yield f"Better when they were stopped: {join_ids(trials)}; only finished trials can be the best"
 
 
 def _figures(console: Console, repeated: Repeated, metrics: Sequence[str]) -> None:

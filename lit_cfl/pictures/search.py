@@ -87,8 +87,8 @@ def history(search: Search) -> Figure | None:
         "history",
         "History of the search",
         [[Panel("", "trial", search.metric, [Curve(_BEST, x, y)] if x else [], points)]],
-        f"Each trial's last {search.metric}; those that were stopped early ran fewer rounds. A cross marks the "
-        "number of a failed trial.",
+        f"Each trial's last {search.metric}. Trials that were stopped early ran fewer rounds, and only finished ones "
+        "can be the best. A cross marks the number of a failed trial.",
         f"Scatter plot of {len(search.known)} trials"
         + (f"; the best so far goes from {y[0]:.4g} to {y[-1]:.4g}." if y else "."),
         TRIAL_STYLES,

@@ -241,6 +241,13 @@ def printed(result: StudyResult) -> str:
     return console.file.getvalue()
 
 
+def test_the_table_at_the_end_names_stopped_trials_that_had_a_better_score():
+    rows = [row(0, 0.5), row(1, 0.5, status="stopped"), row(2, 0.625, status="stopped") | {"rounds": 8}, row(3, 0.7)]
+    line = "Better when they were stopped: 2 (0.6250, 8 rounds); only finished trials can be the best"
+    assert line in printed(StudyResult(Path("here"), rows, rows[0], {}, None))
+    assert "Better when" not in printed(StudyResult(Path("here"), rows, rows[3], {}, None))
+
+
 def test_the_table_at_the_end_has_best_default_gain_and_importance():
     rows = [row(0, 0.5, **{"algorithm.eta_g": 0.25}), row(1, 0.4, status="stopped"), row(2, None, status="failed")]
     rows[2]["error"] = "RuntimeError: too warm"
