@@ -67,6 +67,7 @@ def _scored_clients(groups: Sequence[Group]) -> tuple[str, str]:
     names = [name for name, last in fewer.items() if last]
     if not names:
         return "all clients", ""
-    whose = f" of {', '.join(names)}" if len(groups) > 1 else ""
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    whose = f" of {listed}" if len(groups) > 1 else ""
     rounds = f"Until round {max(fewer.values())} some clients{whose}"
     return "the clients that have a model", f" {rounds} have none yet (evaluation.clients: all scores these, too)."

@@ -6,6 +6,7 @@ detected twice, and the rounds that are scored differ between groups and seeds.
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,8 @@ def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
         "(evaluation.clients: all scores these, too)."
     )
     assert over_the_rounds(groups[:1], "test-weighted_accuracy").caption == "Over the examples of all clients."
+    both = over_the_rounds([*groups, replace(groups[1], name="IFCA")], "test-weighted_accuracy").caption
+    assert "some clients of Local and IFCA have none yet" in both
 
 
 def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
