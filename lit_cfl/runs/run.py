@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.engines.factory import build_engine
@@ -113,6 +113,11 @@ def run(
         raise InputError(
             f"run needs an Experiment, not {experiment!r:.60}; "
             "lit_cfl.load_experiment(FILE) reads one from a configuration"
+        )
+    if callbacks is not None and not isinstance(callbacks, RunCallbacks):
+        raise InputError(
+            f"callbacks is {callbacks!r:.60}; give "
+            + (f"mode={callbacks!r}" if callbacks in get_args(ResumeMode) else "RunCallbacks(...)")
         )
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()

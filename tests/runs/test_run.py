@@ -314,3 +314,12 @@ def test_a_mean_over_seeds_needs_each_of_them():
 def test_a_file_in_place_of_an_experiment_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"^run needs an Experiment, not 'own.yaml'; lit_cfl.load_experiment\(FILE\)"):
         run("own.yaml")  # type: ignore[arg-type]  # a file in place of an experiment: the mistake
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "remedy"), [("resume", "give mode='resume'"), (print, r"give RunCallbacks\(\.\.\.\)")]
+)
+def test_a_mode_or_a_function_in_the_place_of_callbacks_is_refused(callbacks: object, remedy: str, tmp_path: Path):
+    with pytest.raises(InputError, match=remedy):
+        run(digits(algorithm=FedAvg(), rounds=1), tmp_path / "run", callbacks)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
