@@ -19,7 +19,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.config.own_code import require_own_modules
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.scores import ACCURACY, read_scores
+from lit_cfl.scores import ACCURACY, read_scores, title_of
 from lit_cfl.storage.config_file import read_run_id, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
@@ -44,7 +44,7 @@ def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str])
         shorter = ["--rounds", "6", "--baseline", "null"] if "quickstart" in command else []
         assert main([*shlex.split(command)[1:], *shorter, "--run_dir", f"run{number}"]) == 0
         score = read_scores(json.loads(Path(f"run{number}/summary.json").read_text()))[0]
-        assert f"weighted {score.name}" in capsys.readouterr().out
+        assert f"weighted {score.title}" in capsys.readouterr().out
         first, *_, last = (row[f"test/weighted_{score.name}"] for row in read_table(Path(f"run{number}/metrics.csv")))
         if score == ACCURACY:
             assert last > 0.3  # well above chance, after a few rounds
@@ -57,7 +57,7 @@ def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str])
 def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, capsys: pytest.CaptureFixture[str]):
     (command,) = [command for command in unpack("own_model") if command.endswith(f" {config}.yaml")]
     assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
-    assert f"weighted {score}" in capsys.readouterr().out
+    assert f"weighted {title_of(score)}" in capsys.readouterr().out
     last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
     assert last["clusters/ari"] == 1
     assert last[f"test/weighted_{score}"] < 0.6 * baseline[f"test/weighted_{score}"]
