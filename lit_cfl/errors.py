@@ -117,6 +117,12 @@ def write_point(number: str) -> str:
     return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
 
 
+def write_space(glued: str) -> str:
+    """Returns `; write a space after the colon: rounds: 5` for rounds:5; nothing for other words."""
+    parts = re.fullmatch(r"\s*(\w+):([^\s:/]+)\s*", glued)
+    return "" if parts is None else f"; write a space after the colon: {parts[1]}: {parts[2]}"
+
+
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Returns ` (did you mean ...?)`, or nothing if no name is similar, and not exactly one begins with the word.
 

@@ -11,7 +11,7 @@ import yaml
 
 from lit_cfl.config.named_configs import config_files, is_piped
 from lit_cfl.config.own_code import inside
-from lit_cfl.errors import InputError, LineParser, suggest
+from lit_cfl.errors import InputError, LineParser, suggest, write_space
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
@@ -160,9 +160,9 @@ def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
     if alias is not None:
         return f"line {number + 1}: YAML takes {alias[0]} for an alias; write it in quotes: '{alias[0]}'"
     for k in (number - 1, number):  # the error may be found in the next line
-        glued = re.fullmatch(r"\s*(\w+):([^\s:/]+)\s*", lines[k]) if 0 <= k < len(lines) else None
-        if glued is not None:
-            return f"line {k + 1}: write a space after the colon: {glued[1]}: {glued[2]}"
+        space = write_space(lines[k]) if 0 <= k < len(lines) else ""
+        if space:
+            return f"line {k + 1} has no value{space}"
     remedy = "; indent the keys of a group equally" if str(error.problem).startswith("mapping values") else ""
     begun = "" if error.context_mark is None else f" {error.context} that begins in line {error.context_mark.line + 1}"
     return f"line {number + 1}, column {column + 1}: {error.problem}{begun}{remedy}"

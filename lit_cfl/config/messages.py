@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
-from lit_cfl.errors import find_user_frame, suggest, write_point
+from lit_cfl.errors import find_user_frame, suggest, write_point, write_space
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
@@ -25,9 +25,8 @@ _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     """Describes a value that has none of the types of an option."""
     if not in_words(path, kinds):  # the option takes only groups of options
-        glued = re.fullmatch(r"(\w+):(\S+)", shown)
-        if glued is not None:
-            return f"{path}: {shown!r} is not an option; write a space after the colon: {glued[1]}: {glued[2]}"
+        if space := write_space(shown):
+            return f"{path}: {shown!r} is not an option{space}"
         return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
     point = write_point(shown) if float in kinds else ""
     if any(get_origin(kind) in (list, tuple, Sequence) for kind in kinds) and re.fullmatch(r"[\w.]+", shown):
@@ -57,6 +56,8 @@ def _in_words(path: str, kind: Any) -> str:
         return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
     if origin in (list, tuple, Sequence):
         return "a list of loggers, such as [CSVLogger]" if path.endswith("loggers") else "a list such as [0, 1]"
+    if origin in (dict, Mapping):
+        return "a mapping such as {name: value}"
     if origin is Callable or (
         inspect.isclass(kind) and kind not in _WORDS and not hasattr(kind, "__dataclass_fields__")
     ):

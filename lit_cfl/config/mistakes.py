@@ -21,7 +21,7 @@ from lit_cfl.config.messages import (
 )
 from lit_cfl.config.option_tree import OptionTree, UnknownOption, describe
 from lit_cfl.config.typed_words import describe_lone_word, lone_words
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError, suggest, write_space
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
@@ -136,6 +136,8 @@ def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
     if origin in (list, Sequence, tuple):
         wrong = [_mistake(path, one, inner[0]) for one in value] if isinstance(value, list) and inner else []
         return next(filter(None, wrong), None) if isinstance(value, list) else ""
+    if origin in (dict, Mapping) and inner:
+        return _mistake_in_mapping(path, value, inner[1]) if isinstance(value, dict) else ""
     if origin is Callable or _is_chosen(kind):
         base, placed = (inner[1], len(inner[0])) if origin is Callable else (kind, 0)
         named = value if isinstance(value, dict) else shown
@@ -196,6 +198,17 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
     if from_data := [_FROM_DATA[name] for name in missing if name in _FROM_DATA]:
         return f"{whole} needs {', '.join(missing)}; to take values from the data, write {', '.join(from_data)}"
     return f"{whole or path} needs {', '.join(missing)}; give it under init_args" if missing else None
+
+
+def _mistake_in_mapping(path: str, given: Mapping[str, Any], wanted: Any) -> str | None:
+    for name, value in given.items():
+        if value is None and (space := write_space(str(name))):
+            return f"{path}: {name!r} has no value{space}"
+        if wanted is str and isinstance(value, (int, float)):
+            return f"{path}.{name}: {value} is a number, not text; write it in quotes: '{value}'"
+        if (found := _mistake(f"{path}.{name}", value, wanted)) is not None:
+            return found
+    return None
 
 
 def _class(path: str, name: str, base: Any) -> Any:

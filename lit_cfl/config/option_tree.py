@@ -13,7 +13,7 @@ from typing import Any
 from lit_cfl.config import catalogue
 from lit_cfl.config.given_options import Typed, merge_options, option_values
 from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class, find_path, whole_annotation
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError, suggest, write_space
 
 COMMAND_ONLY = (
     "config",
@@ -247,10 +247,9 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     ):
         owner = f"{unknown.owner} has" if unknown.owner else "there is"
         return f"{owner} no option 'num_clients': {_WHO_DIVIDES}"
-    if ":" in unknown.part:  # {epochs:5} is a key without a value
-        name, _, value = unknown.part.partition(":")
+    if space := write_space(unknown.part):  # {epochs:5} is a key without a value
         owner = f"{unknown.owner} has" if unknown.owner else "there is"
-        return f"{owner} no option {unknown.part!r}; write a space after the colon: {name}: {value}"
+        return f"{owner} no option {unknown.part!r}{space}"
     if unknown.owner:
         near = suggest(unknown.part, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"

@@ -149,7 +149,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             ),
             ("run --config tab.yaml", "line 2 has a tab, which YAML does not take there; use spaces"),
             ("run --config star.yaml", "line 2: YAML takes *bn for an alias; write it in quotes: '*bn'"),
-            ("run --config glued.yaml", "line 1: write a space after the colon: cohort_size: 5"),
+            ("run --config glued.yaml", "line 1 has no value; write a space after the colon: cohort_size: 5"),
             ("run --config latin.yaml", "latin.yaml is not UTF-8 text: "),
             (
                 "run --config octal.yaml",

@@ -62,6 +62,7 @@ OPTIONS = {
     "flag": Option(bool),
     "either": Option(Literal["full"] | int),
     "anything": Option(Any),
+    "columns": Option(dict[str, str] | None),
     "module": Option(torch.nn.Module),
 }
 OWN = {"class_path": f"{__name__}.Own", "init_args": {"width": 3}}
@@ -120,6 +121,13 @@ def own(**more: Any) -> dict[str, Any]:
         ({"names": "a"}, "names: 'a' is not a list; write [a]"),
         ({"sizes": [1, "b"]}, "sizes: 'b' is not a whole number"),
         ({"sizes": None, "group": None, "anything": object()}, None),
+        ({"columns": {"y": "state", "client": "hive"}}, None),
+        (
+            {"columns": {"y:state": None, "client:hive": None}},
+            "columns: 'y:state' has no value; write a space after the colon: y: state",
+        ),
+        ({"columns": {"y": 3}}, "columns.y: 3 is a number, not text; write it in quotes: '3'"),
+        ({"columns": "state"}, "columns: 'state' is not a mapping such as {name: value}"),
         ({"flag": None}, "flag is null; give true or false, or leave it out"),
         ({"flag": 1}, "flag: '1' is not true or false"),
         ({"either": True}, "either: 'True' is not full or a whole number"),
