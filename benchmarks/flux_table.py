@@ -75,6 +75,7 @@ from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
 
 CLIENTS, ROUNDS, CLUSTERS, FOLDS = 10, 10, 3, range(5)
+Runs = dict[tuple[str, ...], dict[str, str]]  # rows of the file by net, level, system, fold and shift
 KEY = ("shift", "level", "fold", "system", "net")
 COLUMNS = ("accuracy", "ari", "clusters", "true_clusters", "seconds", "processor", "version")
 SHIFTS = ("x", "y", "y-given-x", "x-given-y")
@@ -216,9 +217,6 @@ def read_device(device: str) -> str:
     return read_processor().partition(",")[0] if device == "cpu" else torch.cuda.get_device_name(device)
 
 
-Runs = dict[tuple[str, ...], dict[str, str]]  # rows of the file by net, level, system, fold and shift
-
-
 def read_runs(path: Path) -> Runs:
     with path.open(newline="") as file:
         return {
@@ -261,14 +259,16 @@ def tabulate_levels(runs: Runs, net: str) -> list[str]:
 def tabulate_shifts(runs: Runs, net: str, level: str) -> list[str]:
     """Returns a table of accuracy by system and shift, averaged over the folds, with the shifts that have run."""
     shifts = [shift for shift in SHIFTS if any((*key[:2], key[4]) == (net, level, shift) for key in runs)]
-    means = ["mean"] if len(shifts) > 1 else []
-    head = ["system", *shifts, *means, "over folds", "ARI", "clusters", "folds"]
+    columns = [*shifts, "mean"] if len(shifts) > 1 else shifts
+    head = ["system", *columns, "over folds", "ARI", "clusters", "folds"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for system in SYSTEMS:
         if cells := select_cells(runs, net, level, system, shifts):
             by_fold = [mean_of([some]) for some in zip(*cells, strict=True)]
             spread = f"{stdev(by_fold):.1f}" if len(by_fold) > 1 else ""
-            scores = [*(mean_of([some]) for some in cells), *(mean_of(cells) for _ in means)]
+            scores = [mean_of([some]) for some in cells]
+            if len(shifts) > 1:
+                scores.append(mean_of(cells))
             ari, count = mean_of(cells, "ari"), mean_of(cells, "clusters")
             shown = " | ".join(f"{score:.1f}" for score in scores)
             lines.append(f"| {system} | {shown} | {spread} | {ari:.2f} | {count:.1f} | {len(by_fold)} |")

@@ -111,8 +111,10 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
         remedy = "use lit-cfl compare with an algorithm that forms clusters" if forms_none else "set baseline: FedAvg"
         return [*lines, f"To see what clustering gains, {remedy}."]
     gains = [gain for pair in _read_scores(finished, finished.baseline, score) for gain in _gains(*pair, score)]
-    lines += _describe_gain(gains, finished.baseline.summary["algorithm"])
-    if forms_none or not gains:
+    if not gains:
+        return lines
+    lines.append(_describe_gain(gains, finished.baseline.summary["algorithm"]))
+    if forms_none:
         return lines
     mine, others = (part.summary[f"test/weighted_{score.name}"] or 0.0 for part in (finished, finished.baseline))
     over_examples = mine - others if score.higher_is_better else others - mine
@@ -135,11 +137,9 @@ def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[flo
     return [sign * (mine.values[client] - others.values[client]) for client in both]
 
 
-def _describe_gain(gains: list[float], baseline: str) -> list[str]:
-    if not gains:
-        return []
+def _describe_gain(gains: list[float], baseline: str) -> str:
     losing = sum(gain < 0 for gain in gains) / len(gains)
-    return [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
+    return f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."
 
 
 def _advice(gains: list[float], over_examples: float, known: type[Algorithm] | None, score: Score) -> str:

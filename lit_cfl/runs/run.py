@@ -234,9 +234,8 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
     """
     recorded = read_identity(path)
     if recorded["fingerprint"]:
-        here = with_own_partition(experiment, path, None).with_options(
-            plan=None, device="auto"
-        )  # another machine's plan
+        # the plan may be another machine's
+        here = with_own_partition(experiment, path, None).with_options(plan=None, device="auto")
         prepared, _ = here.try_out(experiment.seeds[0])
         require_same_data(path, recorded, prepared)
         prepared.engine.close()

@@ -29,7 +29,7 @@ class Own(LightningModule):
         self.p, self.mode, self.shape, self.make = p, "mean", Shape(), partial(torch.optim.SGD, lr=0.5)
         self.folder, self.place, self.many = "/data/a", "cuda:0", list(range(500))
         self._private, self.mask, self.loop = 3, torch.ones(2), [1]
-        self.loop.append(self.loop)  # type: ignore[arg-type]
+        self.loop.append(self.loop)  # type: ignore[arg-type]  # a list that holds itself is to end, too
         for name, value in more.items():
             setattr(self, name, value)
 

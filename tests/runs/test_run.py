@@ -321,5 +321,5 @@ def test_a_file_in_place_of_an_experiment_is_refused_in_one_line():
 )
 def test_a_mode_or_a_function_in_the_place_of_callbacks_is_refused(callbacks: object, remedy: str, tmp_path: Path):
     with pytest.raises(InputError, match=remedy):
-        run(digits(algorithm=FedAvg(), rounds=1), tmp_path / "run", callbacks)  # type: ignore[arg-type]
+        run(digits(algorithm=FedAvg(), rounds=1), tmp_path / "run", callbacks)  # type: ignore[arg-type]  # the mistake
     assert not (tmp_path / "run").exists()
