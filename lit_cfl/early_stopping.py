@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError, suggest
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
-from lit_cfl.scores import CLASSIFIER, Scores, is_share
+from lit_cfl.scores import CLASSIFIER, Scores
 
 _COMPARABLE = 0.9  # minimum share of the clients scored now that an earlier round must have scored
 
@@ -87,7 +87,7 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
         option: Option that gives the target, for the message.
     """
     means = ("weighted", "mean", "worst10", "global", "tuned", "mean_tuned", "worst10_tuned")
-    of_share = metric in {f"val/{mean}_{score.name}" for mean in means for score in scores if is_share(score)}
+    of_share = metric in {f"val/{mean}_{score.name}" for mean in means for score in scores if score.is_share}
     if target is not None and of_share and not 0 < target <= 1:
         raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0, 1 at most")
 

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,12 +51,14 @@ class Score:
         transform: Transformation of the mean; `exp` makes a perplexity of a cross-entropy.
         worst: Value of an example whose loss is not finite, such as 0 for a share; None = nan, which leaves the score
             blank. A boolean value is always False.
+        is_share: True if the score is always between 0 and 1, so that a target of 90 is refused.
     """
 
     name: str
     higher_is_better: bool = True
     transform: Literal["none", "exp"] = "none"
     worst: float | None = None
+    is_share: bool = field(default=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
@@ -87,7 +88,10 @@ class Score:
     def of_best_column(cls, column: str) -> "Score | None":
         """Finds the score by the name of its `best_column`, with its direction; None for another column."""
         found = _BEST.fullmatch(column)
-        return cls(found[2], found[1] == "max") if found else None
+        if not found:
+            return None
+        score = cls(found[2], found[1] == "max")
+        return ACCURACY if score == ACCURACY else score
 
     def of(self, sums: "Tensor", weights: "Tensor") -> "Tensor":
         """Computes the score of sets of examples.
@@ -117,6 +121,7 @@ class SetScore(Score):
     Args:
         name: See `Score`.
         higher_is_better: See `Score`.
+        is_share: See `Score`.
         function: Takes the module's outputs `[n, ...]` (flattened to `[n, o]`, float64) and the labels `[n]`, both on
             the CPU, and returns a number; nan if it is undefined for these labels.
     """
@@ -152,16 +157,9 @@ def title_of(name: str) -> str:
     return " ".join(word.upper() if _ABBREVIATIONS.fullmatch(word) else word for word in name.split("_"))
 
 
-ACCURACY = Score("accuracy")  # default score: the share of right answers
+ACCURACY = Score("accuracy", is_share=True)  # default score: the share of right answers
 Scores = tuple[Score, ...]  # scores of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
-
-
-def is_share(score: Score) -> bool:
-    """Returns whether a score is between 0 and 1: the accuracy, and all scores of sets that a task knows by name."""
-    function = getattr(score, "function", None)
-    module = getattr(function.func if isinstance(function, partial) else function, "__module__", "")
-    return score == ACCURACY or module.startswith("lit_cfl.tasks.")
 
 
 def per_example(scores: Scores) -> Scores:

@@ -28,7 +28,7 @@ from lit_cfl.engines.choose_device import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, prefix_errors
 from lit_cfl.experiment import Experiment
-from lit_cfl.scores import Score, is_share
+from lit_cfl.scores import Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -199,5 +199,5 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
 
 def require_target(target: float | None, score: Score) -> None:
     """Raises InputError if the target is an impossible accuracy, AUROC or other share."""
-    if target is not None and is_share(score) and not 0 < target <= 1:
+    if target is not None and score.is_share and not 0 < target <= 1:
         raise InputError(f"--target is {target:g}; it is a test {score.title}, so give a number above 0, 1 at most")

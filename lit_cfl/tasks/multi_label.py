@@ -64,13 +64,14 @@ def _mean_of_defined(values: list[float]) -> float:
     return float(torch.tensor(values, dtype=torch.float64).nanmean())
 
 
-_LABEL_ACCURACY, _EXACT_MATCH = Score("label_accuracy", worst=0.0), Score("exact_match", worst=0.0)
+_LABEL_ACCURACY = Score("label_accuracy", worst=0.0, is_share=True)
+_EXACT_MATCH = Score("exact_match", worst=0.0, is_share=True)
 _KNOWN = KnownScores(
     (
         _LABEL_ACCURACY,
         _EXACT_MATCH,
-        SetScore("auroc", function=auroc_of_labels),
-        SetScore("f1", function=f1_of_labels),
+        SetScore("auroc", function=auroc_of_labels, is_share=True),
+        SetScore("f1", function=f1_of_labels, is_share=True),
     ),
     {"auroc": auroc_of_label, "f1": f1_of_label},
     "label",

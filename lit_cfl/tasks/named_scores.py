@@ -104,7 +104,7 @@ class KnownScores:
         """Finds a score by its name; None if there is none."""
         numbered = _OF_ONE.fullmatch(name)
         if numbered is not None and numbered[1] in self.of_one:
-            return SetScore(name, function=partial(self.of_one[numbered[1]], int(numbered[2])))
+            return SetScore(name, function=partial(self.of_one[numbered[1]], int(numbered[2])), is_share=True)
         return next((score for score in self.scores if score.name == name), None)
 
     @property
@@ -115,10 +115,10 @@ class KnownScores:
 OF_CLASSES = KnownScores(
     (
         ACCURACY,
-        SetScore("auroc", function=auroc),
-        SetScore("balanced_accuracy", function=balanced_accuracy),
-        SetScore("calibration_error", higher_is_better=False, function=calibration_error),
-        SetScore("f1", function=f1),
+        SetScore("auroc", function=auroc, is_share=True),
+        SetScore("balanced_accuracy", function=balanced_accuracy, is_share=True),
+        SetScore("calibration_error", higher_is_better=False, function=calibration_error, is_share=True),
+        SetScore("f1", function=f1, is_share=True),
     ),
     {"f1": f1_of_class},
 )

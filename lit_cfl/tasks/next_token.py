@@ -26,7 +26,10 @@ class NextToken(Task):
         padding: Id that pads short sequences and is never predicted; None = none.
     """
 
-    scores = (Score("perplexity", higher_is_better=False, transform="exp"), Score("token_accuracy", worst=0.0))
+    scores = (
+        Score("perplexity", higher_is_better=False, transform="exp"),
+        Score("token_accuracy", worst=0.0, is_share=True),
+    )
     labels = ("classes", "numbers", "none")
     takes_tokens = True  # also with a net that looks them up without an embedding
 

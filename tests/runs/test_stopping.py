@@ -109,8 +109,10 @@ def test_a_target_in_percent_of_a_named_score_is_refused():
             StopRule(metric, target=90.0).metric_of(scores)
     with pytest.raises(InputError, match="--target is 90; it is a test F1, so give"):
         require_target(90.0, scores[0])
-    own = (SetScore("f1", function=lambda outputs, labels: 90.0),)
+    own = (SetScore("f1", function=lambda outputs, labels: 90.0), Score("within", is_share=True))
     assert StopRule(target=90.0).metric_of(own) == "val/weighted_f1"
+    with pytest.raises(InputError, match=r"stop\.target is 90, but val/mean_within is a share"):
+        StopRule("val/mean_within", target=90.0).metric_of(own)
 
 
 def test_a_spread_a_loss_and_an_error_have_other_targets():
