@@ -1,4 +1,4 @@
-"""Your own data: NumPy arrays, torch tensors, a .csv table, an .npz file, or a folder with one .npz file per client."""
+"""Your own data: NumPy arrays, torch tensors, a .csv table, an .npz file, or a folder with an .npz file per client."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -128,14 +128,14 @@ class ArrayData(PooledDataModule):
 
 @dataclass(frozen=True, eq=False)
 class _ClusteredPool(Pool):
-    """A pool with the true cluster of each example, int64 `[N]`, if it is known."""
+    """A pool with the true cluster of each example, int64 `[N]`, or None."""
 
     clusters: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class _WithGivenClusters(Partition):
-    """The chosen partition, natural clients, or equal shares, with the true clusters given by the user."""
+    """A partition (the chosen one, natural clients, or equal shares) with the user's true clusters."""
 
     chosen: Partition | None
     test: float
@@ -167,7 +167,7 @@ def examples_of(
     channels: str | None = None,
     input_names: tuple[str, ...] = (),
 ) -> Examples:
-    """Checks arrays and makes examples of them. Arguments as in `ArrayData`; `input_names` are those of a table."""
+    """Checks arrays and makes examples of them; arguments as in `ArrayData`, `input_names` are a table's columns."""
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
         raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
@@ -194,7 +194,7 @@ def examples_of(
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
-    """Converts labels `[N]` to their stored form; finds the size of their space (0 for numbers) and their names."""
+    """Converts labels `[N]` to their stored form; finds the number of classes (0 for numbers) and their names."""
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")

@@ -55,7 +55,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
 
 
 def _collect_notices(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
-    """Computes arrays; returns them with the notices given meanwhile, which later readers also get."""
+    """Computes arrays, and collects the notices given meanwhile, so that later readers get them, too."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
         arrays = make()

@@ -86,7 +86,7 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Finds the number of classes of labels, int64 `[N]`: the largest label + 1. Warns of labels that never occur.
+    """Finds the number of classes, the largest of the labels int64 `[N]` + 1. Warns of labels that never occur.
 
     Raises:
         InputError: so few numbers below the largest occur that the labels must be ids.
@@ -117,7 +117,7 @@ def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
 
 
 def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
-    """Returns these labels, int64 `[N]`. Raises InputError if one is not in 0 to `num_labels - 1`."""
+    """Returns labels int64 `[N]` unchanged. Raises InputError if one is not in 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
         most = int(labels.max())
@@ -255,7 +255,7 @@ def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
 
 
 def _kind(value: Any) -> str:
-    """Names the kind of a Python object."""
+    """Names the kind of a Python object for messages: words, lists, nothing, ..."""
     if isinstance(value, str | bytes):
         return "words"
     if isinstance(value, list | tuple | dict | set | np.ndarray):

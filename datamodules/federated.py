@@ -113,7 +113,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         return with_concepts(data, self.shift)
 
     def _warn_of_shares(self, data: FederatedData) -> None:
-        """Notifies of requested parts that a partition file does not have."""
+        """Warns of a requested validation part or newcomers that a partition file does not have."""
         has = {"validation": data.validation.sizes.any(), "newcomers": len(data.population) < data.num_clients}
         for name, share in {"validation": self.validation, "newcomers": self.newcomers}.items():
             if share and not has[name]:

@@ -60,7 +60,7 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
 
 
 def _is_number(numbers: str) -> bool:
-    """Returns whether the first field after a line's word is a number."""
+    """Returns whether the first field of this text is a number."""
     try:
         float(numbers.partition(" ")[0])
     except ValueError:

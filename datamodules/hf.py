@@ -170,7 +170,7 @@ class HFDataset(PooledDataModule):
         return pool_of(examples, arrays)
 
     def _input_names(self, inputs: torch.Tensor) -> tuple[str, ...]:
-        """Names the columns of inputs `[N, columns]` that are scalar columns; empty for a column of lists."""
+        """Names the columns of inputs `[N, columns]` read from scalar columns; empty for a column of lists."""
         return tuple(self.inputs) if inputs.ndim == 2 and inputs.shape[1] == len(self.inputs) else ()
 
     def _read(self, source: Source) -> Arrays:

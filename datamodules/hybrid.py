@@ -1,4 +1,4 @@
-"""Several data sets in one label space: clusters of clients differ in their data set."""
+"""Several data sets with a common label space: clusters of clients differ in their data set."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ _ALIKE = ("num_labels", "scale", "offset", "vocabulary", "embeddings")
 
 
 class Hybrid(FederatedDataModule):
-    """Data modules side by side: the clients of the first, then those of the second, and so on.
+    """Several data modules in one: the clients of the first, then those of the second, and so on.
 
     StoCFL's Hybrid MNIST: 100 clients with MNIST and 100 with Fashion-MNIST, whose labels are the same ten numbers
     (Zeng et al. Stochastic Clustered Federated Learning. arXiv:2303.00897, section A.1).
@@ -68,7 +68,7 @@ class Hybrid(FederatedDataModule):
 
 
 def number_clusters(clusters: Sequence[Tensor]) -> Tensor:
-    """Numbers the true clusters of all parts from 0 without gaps, part after part.
+    """Renumbers the true clusters of all parts from 0 without gaps, part by part.
 
     Args:
         clusters: Clusters of each part, int64 `[clients]`; -1 = unknown, which stays -1 unless the part has no others.

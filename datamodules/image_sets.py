@@ -120,7 +120,7 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:
-    """Makes a pool from the array `num_train`, and `owner` int64 `[N]` and `names` if there are natural clients."""
+    """Makes a pool of examples from the arrays `num_train` and, for natural clients, `owner` int64 `[N]`, `names`."""
     num_train = int(arrays["num_train"])
     if "owner" not in arrays:
         return Pool(examples, num_train)

@@ -89,7 +89,7 @@ def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
 
 
 def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
-    """Reads the encoded images of a column: bytes, or names of files."""
+    """Reads the encoded images of a column, given as bytes or as file names."""
     from pyarrow import compute, types
 
     is_struct = types.is_struct(column.type)  # otherwise plain bytes
@@ -104,7 +104,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
 
 
 def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float | Tensor, float | Tensor]:
-    """Finds the offset and the factor for pixels of 0 to 255.
+    """Finds the offset and the factor that scale pixels of 0 to 255.
 
     Args:
         images: Images, uint8 `[N, channels, height, width]`, the training part first.
@@ -157,7 +157,7 @@ def _decode_one(
 
 
 def _open(row: int, data: bytes | None) -> "Image":
-    """Loads an image rotated by its EXIF orientation."""
+    """Loads an image and rotates it according to its EXIF orientation."""
     from PIL import Image, ImageOps
 
     if data is None:

@@ -29,7 +29,7 @@ _SUBSETS = re.compile(r"(?:Config name is missing|BuilderConfig .* not found).*?
 
 
 class ScriptError(Exception):
-    """The data set is a Python script, which `datasets` 4 and later no longer run."""
+    """Raised when a data set is a Python script, which `datasets` 4 and later no longer run."""
 
 
 def load(

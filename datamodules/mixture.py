@@ -95,7 +95,7 @@ class SyntheticMixture(FederatedDataModule):
 
 
 def _streams(seed: int) -> tuple[Any, ...]:
-    """Makes generators for sizes, weights and models, and seeds of the generators for inputs, components and noise."""
+    """Makes generators for sizes, weights and models, and seeds for the generators of inputs, components and noise."""
     root = np.random.SeedSequence(derive(seed, "synthetic mixture"))
     first = [np.random.default_rng(one) for one in root.spawn(3)]
     return (*first, root.spawn(3))

@@ -1,4 +1,4 @@
-"""Data modules that divide a pool by any partition, combined with any skew."""
+"""Data modules that divide a pool by any partition, combined with any skews."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -80,7 +80,7 @@ class PooledDataModule(FederatedDataModule, ABC):
 
 
 def _skews(given: object) -> tuple[Skew, ...]:
-    """Returns one skew or several as a tuple. Raises InputError for anything else."""
+    """Returns a single skew or several skews as a tuple. Raises InputError for anything else."""
     several = given if isinstance(given, list | tuple) else [given]
     for one in several:
         if not isinstance(one, Skew):
@@ -100,7 +100,7 @@ def _warn_if_too_few(clusters: Tensor, num_views: int) -> None:
 
 
 def join_divisions(divisions: Sequence[Division]) -> Division:
-    """Joins the clients of all divisions, division after division."""
+    """Concatenates the clients of all divisions."""
     train, test = (
         ClientIndex(
             torch.cat([index.values for index in lists]),

@@ -1,4 +1,4 @@
-"""Skews: clusters of clients see the examples in different ways, so that true clusters are known."""
+"""Skews: clusters of clients see the examples in different ways, which makes the true clusters known."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class LabelShifts(Skew):
 
 @dataclass(frozen=True)
 class LabelPermutations(Skew):
-    """Each cluster permutes the labels, at random; the first cluster leaves them unchanged.
+    """Each cluster sees the labels in another random permutation; the first cluster sees them unchanged.
 
     Args:
         num_clusters: Number of clusters, 1 or more.
@@ -258,7 +258,7 @@ def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
 
 
 def skew_name(*kinds: str) -> str:
-    """Names the common kind of several skews, if they agree, ignoring skews without an effect."""
+    """Names the common kind of several skews, ignoring skews without an effect; `other` if kinds differ."""
     different = {kind for kind in kinds if kind != "other"}
     return different.pop() if len(different) == 1 else "other"
 
@@ -297,7 +297,7 @@ def apply_views(division: Division, views: Tensor, num_views: int, num_examples:
 
 
 def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
-    """Converts example numbers to indices under a view; clients that share a slice and a view continue to share it.
+    """Converts example numbers to indices under each client's view; clients with a common slice and view share it.
 
     Args:
         index: Example numbers of each client.
@@ -321,7 +321,7 @@ def _require_finite(what: str, values: Sequence[float], least: float = float("-i
 
 
 def _require_list(what: str, values: object, kind: type, example: str, each: str = "cluster") -> None:
-    """Raises InputError unless these are numbers of a kind (Integral or Real) in a non-empty list."""
+    """Raises InputError unless these are numbers of a kind (Integral or Real), in a non-empty list."""
     wanted = "whole numbers" if kind is Integral else "numbers"
     if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
         raise InputError(f"{what} is {values!r}; give a list of {wanted}, one per {each}, such as {example}")

@@ -123,7 +123,7 @@ class Source:
         return names
 
     def kind(self, column: str) -> Kind:
-        """Finds the kind of a column from its feature type, and for strings from its first row.
+        """Finds the kind of a column from its feature type, or for strings from its first row.
 
         Raises:
             InputError: the column contains something that cannot be an input.

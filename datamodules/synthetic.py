@@ -29,7 +29,7 @@ _MOST = 10**9  # maximum number of examples; more would be a mistake in the size
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Clients drawn from one distribution; see `Synthetic`.
+    """Clients drawn from one distribution over clients; see `Synthetic`.
 
     Args:
         sizes: Examples of each client, int64 `[clients]`, 1 or more.
@@ -114,7 +114,7 @@ def label_inputs(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.nda
 
 
 def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws least + int(exp(N(mean, deviation^2))) for each client, int64 `[clients]`."""
+    """Draws the sizes of clients, least + int(exp(N(mean, deviation^2))), int64 `[clients]`."""
     with np.errstate(over="ignore"):
         drawn = np.exp(mean + deviation * rng.standard_normal(clients))
     total = drawn.sum() + least * clients

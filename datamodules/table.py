@@ -1,4 +1,4 @@
-"""Reads a `.csv` table: a column of labels, one of clients, and numbers."""
+"""Reads a `.csv` table: a column of labels, a column of clients, and columns of numbers."""
 
 import warnings
 from collections.abc import Mapping
@@ -116,7 +116,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
 
 
 def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None:
-    """Refuses inputs that are words, by the first word of each column; numbers with a decimal comma are words, too."""
+    """Refuses input columns that contain words, quoting the first; 2,5 with a decimal comma is a word, too."""
     import pandas
 
     words, commas, cells = [], True, True
@@ -142,7 +142,7 @@ def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None
 
 
 def _has_decimal_commas(column: "Series") -> bool:
-    """Returns whether all cells are words such as 2,5."""
+    """Returns whether all cells are numbers with a decimal comma, such as 2,5."""
     return column.dtype.kind not in "iufb" and bool(column.astype(str).str.fullmatch(r"\s*[-+]?\d*,\d+\s*").all())
 
 
@@ -151,7 +151,7 @@ def _decimal_points(path: Path) -> str:
 
 
 def _find_ids(path: Path, inputs: "DataFrame") -> list[str]:
-    """Finds input columns that number the rows, such as pandas' index, and warns: a net learns nothing from them."""
+    """Finds and warns of input columns that number the rows, such as pandas' index: a net learns nothing from them."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(

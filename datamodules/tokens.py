@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"[\w']+|[.,!?;]")
 
 
 def words(text: str) -> list[str]:
-    """Splits a text into tokens: runs of letters, digits, _ and ', and each of . , ! ? ; (LEAF's rule, case kept).
+    """Splits a text into words (of letters, digits, _ and ') and the marks . , ! ? ; by LEAF's rule, keeping the case.
 
     Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097, `language_utils.py`.
     """
@@ -28,7 +28,7 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words and their ids from 2; id 0 is padding, id 1 any other word.
+    """Words and their ids, which start at 2; id 0 is padding, id 1 any other word.
 
     Args:
         words: Distinct words; the first has id 2.

@@ -1,4 +1,4 @@
-"""Describes the current work of a run, for displays."""
+"""Describes what a run is doing at the moment, for displays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activity:
-    """A step of the work of a run.
+    """A step of a run's work, such as the training of a cohort, for displays.
 
     Args:
         what: Name of the step, such as `pre-training`.
@@ -30,7 +30,7 @@ Report = Callable[[Activity], None]  # called often, so it should return fast
 
 
 def ignore_activity(activity: Activity) -> None:
-    """Ignores the activity."""
+    """Does nothing: the default where no display is attached."""
 
 
 _OF_PURPOSE = {
@@ -45,5 +45,5 @@ _OF_PURPOSE = {
 
 
 def fit_activity(purpose: str, round: int, done: int, total: int) -> Activity:
-    """Describes the current work of a fit; see `LocalWork.fit` for its purpose."""
+    """Makes the activity of a fit, named after its purpose; see `LocalWork.fit`."""
     return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total)

@@ -53,7 +53,7 @@ def client_weights(
 
 
 def draw_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
-    """Draws a random order of clients: one number per client, float64 `[n]`, the same in any cohort.
+    """Draws a random sort key for each client, float64 `[n]`, that does not depend on the cohort.
 
     Args:
         clients: Ids of the clients, int64 `[n]`.

@@ -75,7 +75,7 @@ class StopRule:
 
 
 def _is_comparable(row: dict[str, Any], last: dict[str, Any]) -> bool:
-    """Returns whether a round scored nearly as many clients as the last: in the first rounds few may have a model."""
+    """Returns whether a round scored nearly as many clients as the latest round: early on, few have a model."""
     column = "clients/evaluated"
     return bool(row.get(column, 0) >= _COMPARABLE * last.get(column, 0))
 

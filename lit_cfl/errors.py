@@ -28,7 +28,7 @@ class InputError(ValueError):
 
 
 class DivergedError(InputError):
-    """A client's training loss or model became NaN or infinite."""
+    """Raised when a client's training loss or model has become NaN or infinite."""
 
 
 @contextmanager
@@ -113,18 +113,18 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def write_point(number: str) -> str:
-    """Returns `; write 0.5` for a number with a decimal comma, 0,5; nothing for other words."""
+    """Suggests a decimal point: `; write 0.5` for 0,5; empty for anything but a decimal comma."""
     return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
 
 
 def write_space(glued: str) -> str:
-    """Returns `; write a space after the colon: rounds: 5` for rounds:5; nothing for other words."""
+    """Suggests a space after the colon: `; write a space after the colon: rounds: 5` for rounds:5; else empty."""
     parts = re.fullmatch(r"\s*(\w+):([^\s:/]+)\s*", glued)
     return "" if parts is None else f"; write a space after the colon: {parts[1]}: {parts[2]}"
 
 
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Returns ` (did you mean ...?)`, or nothing if no name is similar, and not exactly one begins with the word.
+    """Returns ` (did you mean ...?)` for a similar name, or the only name that starts with the word; empty if none.
 
     Args:
         word: Word that is not known.
@@ -139,11 +139,11 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 class SaveError(InputError):
-    """A file could not be written: the disk is full, or a limit was reached."""
+    """Raised when a file cannot be written: the disk is full, or a limit was reached."""
 
 
 class WorkersLostError(InputError):
-    """Ray workers that train the same clients died repeatedly, probably short of memory."""
+    """Raised when Ray workers that train the same clients died repeatedly, probably short of memory."""
 
 
 class LineParser(argparse.ArgumentParser):
@@ -164,7 +164,7 @@ class LineParser(argparse.ArgumentParser):
 
 
 class Interrupted(BaseException):  # requested by the user or the scheduler
-    """SIGINT or SIGTERM arrived. Not an Exception, so that no handler takes it for a failure.
+    """Raised on SIGINT or SIGTERM. Not an Exception, so that no handler takes it for a failure.
 
     Args:
         signum: Number of the signal.

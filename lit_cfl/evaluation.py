@@ -251,7 +251,7 @@ def _score(
 def _sums_of(
     score: Score, means: list[tuple[Tensor, Tensor]], predictions: SetPredictions | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns sums and weights of a score per client, see `SplitScores`; takes those of a mean from `means`."""
+    """Returns sums and weights of a score per client, see `SplitScores`; for a mean, the next entry of `means`."""
     if not isinstance(score, SetScore) or predictions is None:
         return means.pop(0)
     return predictions.of_clients(score)

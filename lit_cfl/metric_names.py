@@ -111,7 +111,7 @@ def main_score(row: Iterable[str]) -> str:
 
 
 def higher_is_better(column: str, scores: Scores) -> bool:
-    """Returns whether higher is better: as a score says; False for losses, discrepancy and deviations; otherwise True.
+    """Returns whether higher is better: as the score declares; False for losses, discrepancy, deviations; else True.
 
     Args:
         column: Column of any file of a run, with or without its split.

@@ -1,4 +1,4 @@
-"""Asks MKL, in which PyTorch multiplies matrices on a CPU, for sums that depend on the numbers alone.
+"""Makes MKL, PyTorch's matrix library on CPUs, compute sums that do not depend on memory alignment.
 
 By default MKL may add in an order that depends on a matrix's place in memory, modulo 16 bytes: seen on an AMD Zen 5,
 not on an Intel Xeon with AVX-512. A client's model would then depend, in its last bits, on the clients that train in
@@ -13,7 +13,7 @@ SETTING, STRICT = "MKL_CBWR", "AUTO,STRICT"
 
 
 def ask_for_reproducible_products(processors: Path = Path("/proc/cpuinfo")) -> None:
-    """Sets MKL's variable, unless the user has set it or the processor does not need it.
+    """Sets MKL's environment variable, unless the user has set it or the processor does not need it.
 
     Args:
         processors: Linux's list of processors.

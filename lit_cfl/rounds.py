@@ -18,14 +18,14 @@ from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
 
 
 class Clients(Protocol):
-    """An engine, or anything else that provides `LocalWork` for a round."""
+    """An engine, or any other object that provides `LocalWork` for a round."""
 
     def at(self, round: int, data: FederatedData) -> LocalWork: ...
 
 
 @dataclass(frozen=True)
 class Cohorts:
-    """The rule by which clients are selected for the rounds.
+    """The rule that selects the cohort of each round.
 
     Args:
         size: K, the number of clients in a round.
@@ -190,7 +190,7 @@ def rounds(
 
 
 def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:
-    """Finds the clients in training that have a model; all clients if no shift needs this costly answer."""
+    """Finds the clients in training that have a model; returns all clients if no shift needs to know."""
     if all(shift.participants == "all" for shift in shifts):
         return data.population
     return data.population[algorithm.serve(state, data.population).index >= 0]

@@ -71,22 +71,22 @@ class Score:
 
     @property
     def title(self) -> str:
-        """The name as a sentence writes it; see `title_of`."""
+        """The score's name as it is written within a sentence; see `title_of`."""
         return title_of(self.name)
 
     @property
     def heading(self) -> str:
-        """The title with a capital letter first, for headings: `Balanced accuracy`, `AUROC`."""
+        """The score's name as it is written in a heading: `Balanced accuracy`, `AUROC`."""
         return self.title[0].upper() + self.title[1:]
 
     @property
     def best_column(self) -> str:
-        """The entry of `summary.json` with the best round's test score."""
+        """The key in `summary.json` of the test score in the best round."""
         return f"test/{'max' if self.higher_is_better else 'min'}_weighted_{self.name}"
 
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
-        """Finds the score by the name of its `best_column`, with its direction; None for another column."""
+        """Finds the score to which a `best_column` belongs, with its direction; None for another column."""
         found = _BEST.fullmatch(column)
         if not found:
             return None

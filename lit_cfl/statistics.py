@@ -59,12 +59,12 @@ class Interval:
 
     @property
     def low(self) -> float | None:
-        """The lower end."""
+        """The lower end of the interval."""
         return None if self.mean is None or self.margin is None else self.mean - self.margin
 
     @property
     def high(self) -> float | None:
-        """The upper end."""
+        """The upper end of the interval."""
         return None if self.mean is None or self.margin is None else self.mean + self.margin
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, float | None]) -> Interval:
-    """Computes the mean of `mine` minus `first` over the seeds that both have, and its 95 % interval.
+    """Computes the mean of `mine` minus `first` over their common seeds, with its 95 % interval.
 
     Args:
         mine, first: Values by seed; None = unknown.

@@ -1,4 +1,4 @@
-"""Searches hyper-parameters with Ray Tune: `lit-cfl tune`, in Python `lit_cfl.tune(...)`, and `lit-cfl launch`."""
+"""Hyper-parameter search with Ray Tune: `lit-cfl tune`, in Python `lit_cfl.tune(...)`, and `lit-cfl launch`."""
 
 import sys
 from types import ModuleType

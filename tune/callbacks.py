@@ -22,7 +22,7 @@ _LEAST_MIB = 20
 
 
 class _FullDisk(BaseException):
-    """Ends a study whose disk is full. BaseException, so that Ray does not attribute it to a trial.
+    """Raised to end a study whose disk is full. BaseException, so that Ray does not attribute it to a trial.
 
     Args:
         reason: Reason why something could not be written.
@@ -73,7 +73,7 @@ def _how_to_go_on(reason: str, path: Path) -> str:
 
 @contextmanager
 def full_disk_ends_study() -> Iterator[None]:
-    """Ends the study if the disk becomes full within the block, which is code that Ray calls."""
+    """Ends the study if the disk becomes full within the block, which is code called by Ray."""
     try:
         yield
     except (OSError, SaveError) as error:

@@ -74,7 +74,7 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
 
 
 def notices(study: Study, base: Experiment) -> list[str]:
-    """Lists notices for the user before a study starts."""
+    """Lists warnings for the user before a study starts, such as of trials that are scored on different clients."""
     space, lines = study.search_space, []
     if space.changes_data:
         lines.append(
@@ -156,7 +156,7 @@ class PreparedStudy:
 
     @property
     def size(self) -> str:
-        """Describes the number and length of trials."""
+        """The number and the length of the trials, in words."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
         return f"{count_noun(self.limit, 'trial')} of {count_noun(self.default.rounds, 'round')} under {under}"
@@ -216,14 +216,14 @@ def default_setting(study: Study, default: Experiment) -> GivenSetting:
 
 
 def _name(space: Space, options: Mapping[str, Any]) -> str:
-    """Names the base's algorithm as in the space, else by its class."""
+    """Returns the name of the base's algorithm as the space writes it, else its class name."""
     path = str(options["algorithm"]["class_path"])
     short = path.rpartition(".")[2]
     return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)
 
 
 def _value(options: Mapping[str, Any], option: str) -> Any:
-    """Reads an option's value in a configuration. Raises LookupError if it has none."""
+    """Reads an option's value from a configuration. Raises LookupError if it has none."""
     node: Any = options
     for word in option.split("."):
         if not isinstance(node, Mapping):

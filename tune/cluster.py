@@ -1,4 +1,4 @@
-"""The Ray cluster of a study: a running one, or one on this machine for the duration of the study."""
+"""The Ray cluster of a study: an existing one, or one on this machine for the duration of the study."""
 
 import os
 import shutil
@@ -98,7 +98,7 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
 
 
 def require_shared_folder(path: str) -> None:
-    """Checks that all nodes of the cluster share a folder: otherwise results of some trials would be missing here.
+    """Checks that all nodes of the cluster share a folder, without which some trials' results would be missing.
 
     Raises:
         InputError: a node does not see it.
@@ -118,7 +118,7 @@ def require_shared_folder(path: str) -> None:
 
 
 def require_room(path: str) -> None:
-    """Checks that a disk has enough room, as Ray would stop in the middle. Raises InputError if it is nearly full."""
+    """Checks that a disk has enough room, as Ray would stop in mid-study. Raises InputError if it is nearly full."""
     free = shutil.disk_usage(path).free // 2**20
     if free < _FREE_MIB:
         raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")

@@ -1,4 +1,4 @@
-"""Jobs of a Ray cluster through Ray's Jobs API: submits and follows them, and fetches their results."""
+"""Jobs on a Ray cluster through Ray's Jobs API: submits and follows them, and fetches their results."""
 
 import asyncio
 import logging
@@ -72,12 +72,12 @@ class Jobs:
             )
 
     def details(self, job: str) -> JobDetails:
-        """Returns the cluster's information on a job."""
+        """Returns the status and other details of a job from the cluster."""
         with _explain_errors(self.address):
             return self._client.get_job_info(job)
 
     def follow(self, job: str, say: Callable[[str], None]) -> JobDetails:
-        """Passes on a job's log as it grows; returns when the job has finished.
+        """Prints a job's log as it grows; returns when the job has finished.
 
         Raises:
             InputError: there is no such job, or the cluster has not answered for minutes.
@@ -100,7 +100,7 @@ class Jobs:
             time.sleep(_POLL_SECONDS)
 
     async def _tail(self, job: str, shown: int, say: Callable[[str], None]) -> int:
-        """Passes on the log after its first characters; returns its new length."""
+        """Prints a job's log beyond the part already shown; returns the length shown so far."""
         length = 0
         try:
             async for text in self._client.tail_job_logs(job):

@@ -1,4 +1,4 @@
-"""The command `lit-cfl tune`, and its final table."""
+"""Implements `lit-cfl tune`, and prints its final table."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -62,7 +62,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
 
 
 def _better_when_stopped(trained: Sequence[Row], best: Row, objective: Objective) -> Iterator[str]:
-    """Yields a line if a trial had a better score than the best one when it was stopped, after fewer rounds."""
+    """Yields a line about stopped trials whose score was better than the best finished trial's."""
     metric = objective.metric
     scored = [row for row in trained if row["status"] == STOPPED_STATUS and row.get(metric) is not None]
     better = [row for row in scored if row[metric] != best[metric] and objective.is_reached(row[metric], best[metric])]

@@ -1,4 +1,4 @@
-"""What `lit-cfl launch` sends: our packages, a complete configuration, the user's own code, and nothing else."""
+"""Collects what `lit-cfl launch` sends: our packages, a complete configuration, the user's own code, nothing else."""
 
 import shlex
 import shutil
@@ -32,7 +32,7 @@ SentFiles = dict[str, Path]  # files by their place in the job's folder
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """A run or a study to be executed by a job of the cluster.
+    """A run or a study to be executed as a job on a cluster.
 
     Args:
         command: Command of `lit-cfl`.
@@ -51,7 +51,7 @@ class LaunchRequest:
     notices: list[str]
 
     def entrypoint(self, folder: str) -> str:
-        """Returns the shell command of the job, which writes into this folder of the cluster."""
+        """Returns the shell command of the job, which writes into this folder on the cluster."""
         where = "--run_dir" if self.command == "run" else "--study_dir"
         return shlex.join(["python", "-m", "lit_cfl", self.command, "--config", CONFIG, *self.words, where, folder])
 
@@ -104,7 +104,7 @@ def _refuse(option: str, value: object) -> None:
 
 
 def find_own_code(folders: Sequence[str]) -> SentFiles:
-    """Finds the user's loaded modules in these folders, and no other files."""
+    """Finds those of the user's loaded modules that lie in these folders, and no other files."""
     found: SentFiles = {}
     for name in sorted({name.partition(".")[0] for name in sys.modules} - {*_OURS, "__main__"}):
         loaded = _places(name)
@@ -148,7 +148,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def as_in_the_job(value: Any, files: SentFiles) -> Any:
-    """Replaces paths of sent files and folders in a configuration by their paths in the job's folder."""
+    """Rewrites the paths of sent files and folders in a configuration to their paths in the job's folder."""
     return _replace_paths(value, _map_places(files))
 
 
@@ -171,7 +171,7 @@ def _replace_paths(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def list_local_files(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each file of this machine that a configuration names."""
+    """Yields a line for each file on this machine that a configuration names."""
     for name, value in leaves(config):
         if isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
             yield f"{name} is {value}: it must be there on the cluster, too; or send it with --include {value}"
@@ -214,7 +214,7 @@ def _require_small(files: SentFiles) -> None:
 
 
 def _write_version(folder: Path) -> None:
-    """Writes the version as if it were installed, since the command line reads it."""
+    """Writes the metadata of an installed package, from which the command line reads its version."""
     number = version("lit-cfl")
     metadata = folder / f"lit_cfl-{number}.dist-info"
     metadata.mkdir()

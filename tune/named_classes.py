@@ -10,7 +10,7 @@ from lit_cfl.errors import InputError, suggest
 def find_class(
     written: str | dict[str, Any] | None, what: str, default: type, known: Mapping[str, type]
 ) -> tuple[type, dict[str, Any]]:
-    """Finds a class, and the arguments given in a study.
+    """Finds the class that an option of a study names, and its arguments.
 
     Args:
         written: Name of a class, or its class_path and init_args.

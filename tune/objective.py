@@ -17,7 +17,7 @@ _FAR = 1e9  # larger than any value
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric and its direction.
+    """The metric that a study optimises, with its direction, and a second one if there are two.
 
     Args:
         metric: Column `val/...` of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
@@ -69,7 +69,7 @@ class Objective:
 
     @property
     def is_global(self) -> bool:
-        """Whether the metric is of a global model, which only some algorithms have."""
+        """Whether the metric belongs to a global model, which only some algorithms have."""
         return self.metric in {f"val/global_{score.name}" for score in self.scores}
 
     @property
@@ -79,7 +79,7 @@ class Objective:
 
     @property
     def test(self) -> str:
-        """The test metric of the best and the default setting."""
+        """The test metric on which the best and the default setting are compared."""
         return main_column(self.scores, "test")
 
     def is_reached(self, value: float, target: float) -> bool:
@@ -87,7 +87,7 @@ class Objective:
         return value <= target if self.mode == "min" else value >= target
 
     def gain(self, best: Mapping[int, float | None], default: Mapping[int, float | None]) -> Interval:
-        """Computes the gain of the best over the default setting on test data, seed by seed; positive = better.
+        """Computes the gain of the best over the default setting on test data, paired by seed; positive = better.
 
         Args:
             best, default: Values of `test` by seed; None = unknown.

@@ -26,7 +26,7 @@ from lit_cfl.tune.study import Limits, Resources, Study
 
 
 def require_intact(path: Path) -> None:
-    """Checks that a study's file is unchanged, and warns of the user's code that opening it loads.
+    """Checks that a study's file is unchanged, and warns of the user's code that will be loaded from it.
 
     Raises:
         InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
@@ -44,7 +44,7 @@ def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """The request of a command line.
+    """The parsed command line of `lit-cfl tune`.
 
     Args:
         study: Study with its whole base.
@@ -62,7 +62,7 @@ class StudyRequest:
 
 
 class AsWritten:
-    """An option's content, which the parser leaves unchanged.
+    """Content of an option that the parser leaves unchanged.
 
     As `dict[str, Any]` it would fill in all defaults of each class that is named by its full path, `params: None` of
     an optimizer, too.
@@ -110,7 +110,7 @@ def _help(option: str) -> str:
 
 
 def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = None) -> StudyRequest:
-    """Reads a command line. Raises InputError for invalid options.
+    """Parses the command line of `lit-cfl tune`. Raises InputError for invalid options.
 
     Args:
         arguments: Words of the command line.
@@ -147,7 +147,7 @@ def _refuse_parts(words: Sequence[str]) -> None:
 
 
 def _refuse_experiments(contents: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses a file of `lit-cfl run`, an easy mistake, which the parser would describe by many unrelated errors."""
+    """Refuses a file of `lit-cfl run`, since the parser would report many unrelated errors."""
     for file, content in contents.items():
         if "task" in content and "space" not in content:
             raise InputError(

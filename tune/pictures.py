@@ -88,7 +88,7 @@ def _empty_folder(path: Path) -> Path:
 
 
 def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[str, float]:
-    """Computes each parameter's share in separating the best quarter of the trials, highest first; sum 1.
+    """Computes how much each parameter separates the best quarter of the trials, highest first; shares with sum 1.
 
     Args:
         rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.
@@ -109,7 +109,7 @@ def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[
 
 
 def build_study(rows: Sequence[Row], space: Space, objective: Objective) -> optuna.Study:
-    """Builds an Optuna study from the finished trials inside the space, under their own numbers.
+    """Builds an Optuna study from the finished trials inside the space, under their trial numbers.
 
     All other numbers are failed trials of this study.
     """

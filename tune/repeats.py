@@ -33,7 +33,7 @@ _WORKER_DEATHS = 3  # worker deaths that one run survives
 
 @dataclass(frozen=True)
 class Repeated:
-    """Results on new seeds.
+    """Results of the best and the default setting on new seeds.
 
     Args:
         seeds: New seeds.
@@ -55,7 +55,7 @@ def new_seeds(used: Sequence[int], count: int) -> list[int]:
 
 
 def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
-    """Trains both settings on new seeds, in parallel in Ray, except for finished runs.
+    """Trains the best and the default setting on new seeds, in parallel in Ray, except for finished runs.
 
     Args:
         prepared: Checked study.
@@ -101,7 +101,7 @@ def _read(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Mapp
 
 
 def _settings(job: TrialJob, best: Row, path: Path) -> dict[str, Config]:
-    """Returns the configurations to repeat by setting: the default, and the best trial's unless it is the default."""
+    """Returns the configurations to repeat, by setting: the default's, and the best trial's if that is another one."""
     configs: dict[str, Config] = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).to_dict()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
@@ -111,7 +111,7 @@ def _settings(job: TrialJob, best: Row, path: Path) -> dict[str, Config]:
 def _summarise(
     job: TrialJob, best: Row, path: Path, done: Mapping[str, Mapping[int, Mapping[str, Any]]], failed: list[str]
 ) -> Repeated:
-    """Computes the figures from summaries by setting and seed, and writes `repeats.json`."""
+    """Computes the results from the summaries by setting and seed, and writes `repeats.json`."""
     seeds = new_seeds(job.seeds, job.study.num_repeats)
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}
@@ -122,7 +122,7 @@ def _summarise(
 def _train_settings(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
-    """Trains all settings, as many in parallel as trials were; returns their summaries by seed, and the failures."""
+    """Trains all settings on all seeds, as many in parallel as trials were; returns summaries by seed, and failures."""
     resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
     arguments = {
         (setting, seed): (config, setting, seed, path, prepared.job)

@@ -27,7 +27,7 @@ def stops_early(study: Study) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class EarlierTrial:
-    """A trial from before the study was resumed, with the attributes of one of Ray's trials.
+    """A trial from before the study was resumed, with the attributes that Ray's schedulers read.
 
     Args:
         trial_id: Name of the trial.
@@ -83,7 +83,7 @@ def _class(study: Study) -> tuple[type[TrialScheduler], dict[str, Any]]:
 
 
 class SchedulerPerAlgorithm(FIFOScheduler):
-    """A scheduler per algorithm, for the trials of that algorithm only; none judges the default setting.
+    """Judges the trials of each algorithm by a separate scheduler, and never stops the default setting.
 
     Args:
         of_algorithm: The schedulers by the algorithm's name in a trial's setting; empty with only one algorithm.
@@ -114,7 +114,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
         return taken and all(done)
 
     def _repeat(self, trial: Any, results: Sequence[dict[str, Any]]) -> None:
-        """Replays a trial's earlier results to the scheduler of a resumed study, without a new decision."""
+        """Replays a trial's earlier results to the scheduler of a resumed study, ignoring its decisions."""
         one = self.of(trial)
         # median stopping takes no result after a decision to stop; `on_trial_complete` only adds one
         repeat = one.on_trial_complete if isinstance(one, MedianStoppingRule) else one.on_trial_result
@@ -147,7 +147,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
 
 
 class _NoTrials:
-    """Ray's controller for one algorithm's scheduler: it shows no waiting trials, so none is paused for another."""
+    """Stands in for Ray's controller: it shows a scheduler no waiting trials, so that none is paused for another."""
 
     def get_live_trials(self) -> set[Trial]:
         return set()

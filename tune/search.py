@@ -88,7 +88,7 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
 
 
 def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) -> StudyResult | None:
-    """Reads the results of a study in which nothing remains to be trained, without data and Ray; None for others."""
+    """Reads the results of a study with nothing left to train, without data and Ray; None for other studies."""
     scores = read_recorded_scores(path)
     if scores is None:
         return None
@@ -110,7 +110,7 @@ def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) 
 
 
 def _require_same_data(prepared: PreparedStudy, trials: Trials) -> None:
-    """Checks that a finished trial of a resumed study had the data and the initial model that further ones will have.
+    """Checks that finished trials of a resumed study had the data and the initial model that new trials will have.
 
     Raises:
         InputError: the parts that differ.
@@ -128,7 +128,7 @@ def _require_same_data(prepared: PreparedStudy, trials: Trials) -> None:
 
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
-    """Runs the rest of a study once Ray is available."""
+    """Runs what remains of a study once Ray is available."""
     say.describe_progress = partial(describe_progress, trials, prepared.default.rounds)
     require_shared_folder(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))
@@ -148,7 +148,7 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
 
 
 def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], None]) -> None:
-    """Says if finished trials were scored on different numbers of clients; `notices` does if the data are searched."""
+    """Prints whether finished trials were scored on different numbers of clients, unless the data are searched."""
     finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
     found = describe_uneven({one.trial_id: one.last_result.get(CLIENTS) for one in finished})
     if found is not None and not prepared.study.search_space.changes_data:
@@ -229,7 +229,7 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
 
 
 def _why_over(prepared: PreparedStudy, trials: Trials) -> str | None:
-    """Says why a study ended before `limits.trials`; None if it did not."""
+    """Explains why a study ended before `limits.trials`; None if it did not."""
     limits = prepared.study.limits
     reached = _find_target(prepared, trials)
     if reached is not None:

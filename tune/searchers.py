@@ -81,7 +81,7 @@ class Searcher:
         return self._space.suggest_setting(self._asked[number])
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
-        """Receives the result of a setting.
+        """Tells Optuna the result of a setting.
 
         Args:
             number: The number it was asked for with; None if the searcher was not asked for it.

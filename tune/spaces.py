@@ -27,7 +27,7 @@ def corners(distribution: Distribution) -> list[Any]:
 
 
 def suggest(trial: Trial, key: str, distribution: Distribution) -> Any:
-    """Asks Optuna for one value."""
+    """Asks Optuna for a value of one parameter."""
     if isinstance(distribution, CategoricalDistribution):
         return trial.suggest_categorical(key, distribution.choices)
     if isinstance(distribution, IntDistribution):
@@ -37,12 +37,12 @@ def suggest(trial: Trial, key: str, distribution: Distribution) -> Any:
 
 
 def decimal(value: float, distribution: FloatDistribution) -> float:
-    """Rounds a multiple of a step to its decimal form: 0.3 instead of 0.30000000000000004, a different setting."""
+    """Rounds a multiple of a step to its decimal form, such as 0.3 instead of 0.30000000000000004."""
     return float(f"{value:.12g}") if distribution.step else value
 
 
 def contains(distribution: Distribution, value: Any) -> bool:
-    """Returns whether a value can be drawn."""
+    """Returns whether a distribution contains a value."""
     try:
         create_trial(value=0.0, params={"value": value}, distributions={"value": distribution})
     except ValueError:
@@ -70,11 +70,11 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """Its name in tables; distinct if two algorithms have an option of the same name."""
+        """The parameter's name in tables; distinct even if two algorithms have an option of that name."""
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
 
     def matters(self, values: Mapping[str, Any]) -> bool:
-        """Returns whether its conditions hold for these values, by `key`; without conditions it always matters."""
+        """Returns whether the parameter's conditions hold for these values, by `key`; true without conditions."""
         return all(
             key in values and as_word(values[key]) in [as_word(one) for one in allowed]
             for key, allowed in self.when.items()
@@ -95,7 +95,7 @@ class Space:
 
     @property
     def grid(self) -> bool:
-        """Whether every combination is tried."""
+        """Whether the space is a grid, of which every combination is tried."""
         return any(p.grid for p in self.parameters)
 
     @property
@@ -118,7 +118,7 @@ class Space:
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the relevant values of a configuration: those of its algorithm with satisfied conditions.
+        """Returns the relevant values of a configuration: of its algorithm, and with conditions that hold.
 
         Args:
             config: Values by `Parameter.key`, and `algorithm` if there are several.
@@ -148,7 +148,7 @@ class Space:
         return drawn
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
-        """Writes one point of the space as options of `lit-cfl run`.
+        """Formats a point of the space as options of `lit-cfl run`.
 
         Args:
             values: Values by `Parameter.key`, and `algorithm` if there are several; irrelevant ones are left out.
@@ -177,7 +177,7 @@ class Space:
         return list({as_word(point): point for point in reduced}.values())  # without duplicates
 
     def _conditions_for(self, parameter: Parameter) -> dict[str, Any]:
-        """Returns values of other parameters at which this one matters."""
+        """Returns values of other parameters for which the conditions of this one hold."""
         others = [p for p in self.parameters if p.key in parameter.when]
         own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
         return {key: value for p in others for key, value in self._conditions_for(p).items()} | own
@@ -189,7 +189,7 @@ def as_word(value: Any) -> str:
 
 
 def as_plain(value: Any) -> Any:
-    """Converts a value to the searcher's form: numbers stay, all else becomes YAML."""
+    """Converts a value to the searcher's form: numbers stay, everything else becomes YAML text."""
     return value if isinstance(value, (int, float)) else as_word(value)
 
 

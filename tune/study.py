@@ -1,4 +1,4 @@
-"""A study as its file describes it."""
+"""A study as described by its file."""
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -133,7 +133,7 @@ class Study:
 
     @property
     def num_trials(self) -> int:
-        """The number of trials, unless the space is a grid."""
+        """The number of trials to train, unless the space is a grid."""
         return self.limits.trials or _DEFAULT_TRIALS
 
     @cached_property
@@ -143,7 +143,7 @@ class Study:
 
     @cached_property
     def own_settings(self) -> list[dict[str, Any]]:
-        """The parsed points."""
+        """The parsed `points`: settings that the user wants to be tried."""
         return parse_points(self.points or [], self.search_space)
 
     def write(self, path: Path, study_id: str) -> None:

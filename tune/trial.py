@@ -49,7 +49,7 @@ from lit_cfl.tune.study import Study
 
 @dataclass(frozen=True)
 class SharedData:
-    """The base's data module with its loaded data.
+    """The base's data module with its data loaded, in Ray's object store.
 
     Args:
         config: Configuration of the data.
@@ -115,7 +115,7 @@ class TrialJob:
             torch.cuda.set_per_process_memory_fraction(share)
 
     def _device(self, experiment: Experiment, plan: PlanOptions) -> str | None:
-        """Returns the CPU for a trial without a share of a GPU; None = the experiment's choice.
+        """Returns the CPU for a trial without a share of a GPU; None leaves the choice to the experiment.
 
         Ray hides no GPU from a worker that asked for none: all trials of a node would train on its first one.
         """
@@ -135,7 +135,7 @@ class TrialJob:
         return self.experiment(self.study.search_space.values_of(values), trial_id(number))
 
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
-        """Gives an experiment the seeds and threads of a trial, and the study's data."""
+        """Gives an experiment the name, seeds, threads and device of a trial, and the study's data."""
         if self.data is not None:
             self.data.give_to(experiment)
         plan = experiment.plan or PlanOptions()
@@ -256,7 +256,7 @@ class TrialReport:
 
 
 def explain_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
-    """Explains why a round lacks the metric.
+    """Makes the error for a round that lacks the metric.
 
     Args:
         row: Row of `metrics.csv`, or a summary.

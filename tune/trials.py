@@ -32,7 +32,7 @@ _GRACE_SECONDS = 2.0  # time for a trial's process to end after Ray has ended
 
 @dataclass(frozen=True)
 class GivenSetting:
-    """A setting that is tried whatever the searcher.
+    """A setting that is tried regardless of the searcher: the default, a point, or one of a grid.
 
     Args:
         origin: `default`, `point`, or `search` for one of a grid.
@@ -101,7 +101,7 @@ class Trials:
         return original is not None and self._is_answer(original, record.values)
 
     def _is_answer(self, record: TrialRecord, values: Mapping[str, Any]) -> bool:
-        """Returns whether a trial was trained with these values; one outside the space has further options."""
+        """Returns whether a trial was trained with these values, so that its result answers them."""
         trained = record.repeats is None and self._inside(record.number)
         return trained and self._key(record.values) == self._key(values)
 
@@ -110,7 +110,7 @@ class Trials:
 
     @property
     def trained(self) -> int:
-        """The number of started trials, without those answered by an earlier result."""
+        """The number of trials started, without repeated settings."""
         return sum(record.repeats is None for record in self.records.values())
 
     @property
@@ -142,7 +142,7 @@ class Trials:
         return record
 
     def _start_new(self) -> TrialRecord | None:
-        """Starts a new trial. None if its setting was tried before, or if there are no more."""
+        """Starts a new trial; None if its setting was tried before, or if no settings are left."""
         number = next(n for n in range(len(self.records) + 1) if n not in self.records)
         values = self._values(number)
         if values is None:
@@ -204,7 +204,7 @@ class Trials:
                 self._report_to_searcher(record)
 
     def close(self) -> list[TrialRecord]:
-        """Records the final state of trials ended by a limit. Returns those that had just reported their result."""
+        """Records the final state of trials ended by a limit; returns those that had just reported their result."""
         ended = []
         for number, last_result in list(self.live.items()):
             if last_result.get(FINISHED) or last_result.get(ERROR):
@@ -241,7 +241,7 @@ class Trials:
         return record if record.repeats is None else self.records[record.repeats]
 
     def last_figures(self, record: TrialRecord) -> Mapping[str, Any]:
-        """Returns the last metrics of a trial, which may be running."""
+        """Returns the latest metrics of a trial, finished or running."""
         last_result: Mapping[str, Any] = self.live.get(record.number, record.last_result)
         return last_result
 

@@ -1,4 +1,4 @@
-"""A study in Ray Tune's terms: the tuner, and the source of its trials."""
+"""Runs a study in Ray Tune: the tuner, and the source of its trials."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ _KEPT_GROUPS = ("val/", "seed ")
 
 
 class TrialSource(Searcher):
-    """Gives Ray Tune the trials of a study, each with its number and values, and prints a line for each that ends.
+    """Gives Ray Tune the trials of a study, each with number and values, and prints a line when a trial ends.
 
     Args:
         trials: The study's trials.
@@ -97,7 +97,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def earlier_trials(prepared: PreparedStudy, trials: Trials) -> list[EarlierTrial]:
-    """Reads what the trials of a resumed study reported to its scheduler, from their records and `metrics.csv`."""
+    """Reads from records and `metrics.csv` what a resumed study's trials had reported to its scheduler."""
     if not stops_early(prepared.study):
         return []
     trained = [record for record in trials.records.values() if record.repeats is None]

@@ -27,7 +27,7 @@ _FILES = ("trials.csv", "pictures/*.png")
 
 
 def complete(trials: Sequence[Path]) -> None:
-    """Logs the rounds of stopped trials that their processes, which end soon, did not log."""
+    """Logs the last rounds of stopped trials, once their processes have ended without logging them."""
     for trial in trials:
         wait_until_free(trial)
         for metrics in files_of_runs(trial, "metrics.csv"):
@@ -108,6 +108,6 @@ def _summary(outcome: StudyResult) -> dict[str, Any]:
 
 
 def _run_id(path: Path) -> str:
-    """Returns the id of the study's run; the same after a resume if the first folder exists."""
+    """Returns the id of the study's W&B run, found in its folder, else a new one."""
     before = sorted((path / "wandb").glob("*run-*-*"))
     return before[0].name.rpartition("-")[2] if before else secrets.token_hex(4)

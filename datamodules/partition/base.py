@@ -55,7 +55,7 @@ class Partition(ABC):
 
 @dataclass(frozen=True)
 class SharedOut(Partition):
-    """A partition that divides examples by their labels, and finds test data by a rule.
+    """A partition that divides examples by their labels, and finds test data by one of several rules.
 
     Args:
         num_clients: Number of clients, 1 or more.
@@ -88,7 +88,7 @@ class SharedOut(Partition):
         """Divides examples among clients: returns each client's positions in `labels` `[N]`."""
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
-        """Finds the true cluster of each client, int64 `[clients]`; -1 if the rule makes none."""
+        """Finds the true cluster of each client, int64 `[clients]`; -1 if the partition makes none."""
         return torch.full((len(shares),), -1)
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
@@ -157,7 +157,7 @@ def split_each(
 
 
 def explain_empty_share(sizes: Tensor) -> str:
-    """Explains why a share of examples rounds to 0 for all clients, and which would not; sizes int64 `[clients]`."""
+    """Explains why a share of examples rounds to 0 for clients of these sizes, and which share would not."""
     most = int(sizes.max()) if len(sizes) else 0
     remedy = f"give more than {0.5 / most:.3g}" if most > 1 else "a client keeps at least one to train on"
     return f"which rounds to no example of any client, as the largest has {most}; {remedy}"
@@ -208,7 +208,7 @@ def apportion(weights: Tensor, total: int) -> Tensor:
 
 
 def find_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
-    """Finds for every client all examples with a label of its cluster (or of the client, if it has no cluster).
+    """Finds for each client all examples with a label of its cluster (of the client itself, without cluster).
 
     Clients with the same labels share one slice.
 

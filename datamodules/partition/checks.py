@@ -64,7 +64,7 @@ def require_trained(train: Tensor, test: Tensor) -> None:
 
 
 def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Tensor:
-    """Counts the examples of each label, int64 `[num_labels]`; raises InputError if a rule needs more.
+    """Counts the examples of each label, int64 `[num_labels]`. Raises InputError if there are too few of a label.
 
     Args:
         rule: Name of the rule.

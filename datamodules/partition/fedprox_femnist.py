@@ -1,4 +1,4 @@
-"""FEMNIST-200: 200 clients with three letters each, many images shared.
+"""FEMNIST-200: 200 clients with three letters each; clients share many images.
 
 arXiv:1812.06127 (FedProx); data/nist/data/my_sample.py of the released code. The paper says five letters.
 

@@ -98,7 +98,7 @@ class DominantClass(SharedOut):
         return parts[0].plus(parts[1]).select(ranks).pack()
 
     def _size(self, there: Tensor, members: Tensor) -> int:
-        """Finds the number of examples of each client; raises InputError if there are too few. See `count_taken`."""
+        """Finds the number of examples per client. Raises InputError if there are too few. See `count_taken`."""
         if not 0 <= self.beta <= 1 or int((there > 0).sum()) < 2:
             raise InputError(
                 f"beta is {self.beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more"
@@ -154,6 +154,6 @@ def find_max_size(there: Tensor, members: Tensor, beta: float) -> int:
 
 
 def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
-    """Returns whether there are enough examples; for the arguments see `count_taken`."""
+    """Returns whether there are enough examples for clients of this size; for the arguments see `count_taken`."""
     own, others = count_taken(there, members, beta, size)
     return bool(((own + others).sum(0) <= there).all())

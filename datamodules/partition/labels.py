@@ -96,7 +96,7 @@ class InnerDirichlet(SharedOut):
 
 @dataclass(frozen=True)
 class ClassesPerClient(SharedOut):
-    """Client u has the labels u, u + 1, ... modulo C: as many types of client as labels ("pathological").
+    """Client u has the labels u, u + 1, ... modulo C: the "pathological" partition, with C types of clients.
 
     Each label is divided equally among the clients that have it; every example goes to one client. The true cluster is
     the type, u mod C; if every client has all labels, there is one cluster.
@@ -198,7 +198,7 @@ def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
 
 
 def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
-    """Joins for each client one piece of the examples of each of its labels.
+    """Joins one piece of each of a client's labels to the client's list of examples.
 
     Args:
         of_label: Examples of each label.
@@ -210,7 +210,7 @@ def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Ten
 
 
 def consecutive_starts(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
-    """Finds where each client's piece of each of its labels starts if clients take turns, int64 `[clients, k]`.
+    """Finds where each client's piece of a label starts if pieces follow each other, int64 `[clients, k]`.
 
     Args:
         which: Labels of each client, all different, int64 `[clients, k]`.

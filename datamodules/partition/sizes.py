@@ -16,7 +16,7 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class Alike(SharedOut, ABC):
-    """Clients whose examples follow one distribution, so all are in one true cluster; a subclass draws their sizes."""
+    """Clients with examples from the same distribution, all in one true cluster; a subclass draws their sizes."""
 
     by_label: ClassVar[bool] = False
 
@@ -26,7 +26,7 @@ class Alike(SharedOut, ABC):
 
 @dataclass(frozen=True)
 class IID(Alike):
-    """Gives every example to exactly one client, at random; sizes differ by one at most."""
+    """Deals every example to exactly one client, at random; sizes differ by at most one."""
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return iid(len(labels), self.num_clients, rng)
@@ -34,7 +34,7 @@ class IID(Alike):
 
 @dataclass(frozen=True)
 class QuantitySkew(Alike):
-    """Gives every example to exactly one client, at random; only the sizes differ, by a distribution.
+    """Deals every example to exactly one client, at random; only the sizes differ, by a given distribution.
 
     Args:
         min_size: Minimum number of examples of each client, 1 or more; the law divides the rest.
@@ -44,7 +44,7 @@ class QuantitySkew(Alike):
 
     @abstractmethod
     def weights(self, rng: np.random.Generator) -> Tensor:
-        """Draws the proportions in which clients share the rest, float64 `[clients]`."""
+        """Draws the clients' proportions of the examples beyond the minimum size, float64 `[clients]`."""
 
     def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
         """Draws the number of examples of each client, int64 `[clients]`, with sum `num_examples`."""
@@ -74,7 +74,7 @@ class LogNormalSizes(QuantitySkew):
 
 @dataclass(frozen=True)
 class PowerLawSizes(QuantitySkew):
-    """The client of rank k has a size in proportion to k to the power of -exponent; ranks are dealt at random.
+    """The client of rank k has a size in proportion to k to the power of -exponent; ranks are random.
 
     Args:
         exponent: Exponent of the power law, 0 (equal sizes) or more.
@@ -104,7 +104,7 @@ class DirichletSizes(QuantitySkew):
 
 
 def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> ClientIndex:
-    """Gives every example to exactly one client, at random; sizes differ by one at most.
+    """Deals every example to exactly one client, at random; sizes differ by at most one.
 
     Args:
         num_examples: N, the number of examples.
@@ -115,7 +115,7 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
 
 
 def equal_sizes(num_examples: int, num_clients: int) -> Tensor:
-    """Divides examples into sizes that differ by one at most, int64 `[clients]`."""
+    """Divides a number of examples into sizes that differ by at most one, int64 `[clients]`."""
     return apportion(torch.ones(num_clients, dtype=torch.float64), num_examples)
 
 

@@ -18,7 +18,7 @@ from lit_cfl.keyed_random import draw_keyed_uniform
 
 @dataclass(frozen=True)
 class LabelDrift(Shift):
-    """Some clients see label y as (y + labels) mod C from some round on: at once, gradually, or in alternation.
+    """From some round on, some clients see label y as (y + labels) mod C: at once, gradually, or in alternation.
 
     The drifting clients are drawn once from the seed, and drift with all the data that they have; data that they have
     swapped away do not change. A client's true cluster becomes its previous one under the new labels, in a gradual
@@ -56,7 +56,7 @@ class LabelDrift(Shift):
             )
 
     def widen(self, examples: Examples) -> Examples:
-        """Adds a copy of each view with the new labels, after the existing views."""
+        """Adds, after the existing views, a copy of each one with the new labels."""
         examples.require_classes(type(self).__name__)
         if self.labels % examples.num_labels == 0:
             raise InputError(
@@ -129,7 +129,7 @@ def draw_drifting(num_clients: int, share: float, rng: np.random.Generator) -> T
 def drift_labels(
     index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
-    """Gives a share of the clients' examples the new labels, and the others the old ones.
+    """Gives a share of the clients' examples the new labels, and the other examples the old ones.
 
     Args:
         index: Index of all clients.
@@ -153,7 +153,7 @@ def drift_labels(
 
 
 def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
-    """Numbers the true clusters under the new labels or the old ones, int64 `[n]`; -1 stays.
+    """Converts true clusters to their numbers under the new or the old labels, int64 `[n]`; -1 stays.
 
     Args:
         clusters: True clusters, int64 `[n]`.
@@ -163,7 +163,7 @@ def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
 
 
 def _mark_drifting(examples: Tensor, degree: float, seed: int) -> Tensor:
-    """Marks the examples that drift with 1, the others with 0, int64 `[n]`."""
+    """Marks the examples that have drifted with 1, and the others with 0, int64 `[n]`."""
     if degree in (0, 1):  # no draws are needed
         return torch.full_like(examples, int(degree))
     return (draw_keyed_uniform(examples ^ seed, 1).flatten() < degree).long()

@@ -100,7 +100,7 @@ def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLo
 
 
 def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draws for each client of a pair a label in its training and test data that the other client does not have.
+    """Draws for each client of a pair one of its labels, in training and test data, that the other client lacks.
 
     Returns:
         labels int64 `[pairs, 2]`, uniform among the possible ones; -1 if there is none.
@@ -143,7 +143,7 @@ def swap_part(
 
 
 def _mark_given(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
-    """Marks the entries with the label that their owner gives away, bool `[entries]`."""
+    """Marks the examples with the label that their owner gives away, bool `[entries]`."""
     return examples.targets(lists.entries).cpu() == given[lists.owners]
 
 

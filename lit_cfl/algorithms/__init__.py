@@ -1,4 +1,4 @@
-"""The algorithms, one file each. `base.py` defines the interface of an algorithm."""
+"""The federated learning algorithms, one file each; `base.py` defines their interface."""
 
 from lit_cfl.algorithms.adacfl import AdaCFL
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity

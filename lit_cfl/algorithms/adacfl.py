@@ -1,4 +1,4 @@
-"""AdaCFL as far as it is known: CFL by distances of fully connected weights; the largest gap gives the number of parts.
+"""AdaCFL, as far as published: CFL on distances of the fully connected weights, cut at the largest merge gap.
 
 We know it only from its description in the paper on LayerCFL. Neither has an arXiv number that we know of; the parts
 that are CFL's are from arXiv:1910.01991.
@@ -34,7 +34,7 @@ _ROUNDING = 1e-5  # tolerance for distances scaled to 2
 
 @dataclass(frozen=True)
 class AdaCFL(SplittingAlgorithm):
-    """CFL with l2 distances of fully connected weights, cut at the largest gap (our rule: AdaCFL's is not known).
+    """CFL on l2 distances of the fully connected weights, cut at the largest gap (our rule: the paper's is unknown).
 
     Args:
         eps1: Threshold above 0: a cluster is split when the norm of its mean update is below it, and the condition of

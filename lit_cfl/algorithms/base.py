@@ -83,7 +83,7 @@ class Info:
 
 @dataclass(frozen=True, eq=False)
 class OwnLayers:
-    """Layers in which clients that share a model differ.
+    """Personal layers: layers whose weights differ between clients that share a model.
 
     Args:
         columns: Columns of these layers in a model, ascending int64 `[p]`.
@@ -130,11 +130,11 @@ class Assignment:
 
     @classmethod
     def of_mixtures(cls, models: Tensor, weights: Tensor) -> "Assignment":
-        """Builds the assignment of clients that use mixtures of models, with these `weights`."""
+        """Builds the assignment of clients that use mixtures of the models, with these `weights`."""
         return cls(models, weights.argmax(1).where(weights.sum(1) > 0, -1), weights=weights)
 
     def select(self, which: Tensor) -> "Assignment":
-        """Selects some of the clients, by their positions or a mask."""
+        """Restricts the assignment to some clients, given by their positions or a mask."""
         return replace(self, index=self.index[which], weights=None if self.weights is None else self.weights[which])
 
 
@@ -173,7 +173,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Runs one round with these clients, int64 `[n]`; there may be none."""
+        """Runs one round with this cohort, int64 `[n]`, which may be empty."""
 
     @abstractmethod
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
@@ -200,7 +200,7 @@ class Algorithm(ABC):
 
     @property
     def reason_without_means(self) -> str | None:
-        """Explains in one line why no server optimizer can be used (no mean of models per cluster); None if one can."""
+        """Explains in one line why a server optimizer cannot be used (no means per cluster); None if it can."""
         return None
 
     @property
@@ -218,7 +218,7 @@ class Algorithm(ABC):
         return layout.num_columns
 
     def needs_all(self, round: int) -> bool:
-        """Returns whether every client takes part in this round, whatever the cohort size."""
+        """Returns whether every client takes part in this round, regardless of the cohort size."""
         return False
 
     def first_clustering_round(self) -> int:

@@ -18,7 +18,7 @@ _CLUSTER_COLUMNS = ("parent", "u", "v")
 
 
 def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callable[[State], int]) -> tuple[State, Info]:
-    """Checks the state and Info that `init`, `round` or `place` returned, and returns them.
+    """Checks the state and the Info that `init`, `round` or `place` returned, and passes them on.
 
     Args:
         call: Name of the method.
@@ -97,7 +97,7 @@ def _is_savable(value: Any) -> bool:
 
 
 def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, columns: int) -> Assignment:
-    """Checks the assignment that `serve` returned for these clients, and returns it.
+    """Checks the assignment that `serve` returned for these clients, and passes it on.
 
     Args:
         served: Value that it returned.

@@ -49,7 +49,7 @@ _APART = 1e30  # distance of clusters with a loss that is not finite
 
 @dataclass(frozen=True, eq=False)
 class FedDriftState:
-    """Cluster models, the clients' clusters, and what the next time step compares."""
+    """Cluster models, the clients' clusters, and the losses with which the next time step compares."""
 
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
@@ -196,7 +196,7 @@ class FedDrift(Algorithm):
         return state, best.index_copy(0, who[: len(numbers)], numbers)
 
     def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: first free ones, then further ones, then those unused for the longest time."""
+        """Finds numbers for new models: free ones, then new ones, then those unused for the longest time."""
         free = (state.sizes == 0).nonzero().flatten()
         further = len(state.sizes) + torch.arange(wanted)
         alive = len(state.sizes) - len(free)

@@ -61,7 +61,7 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FedGroupState:
-    """Group models, and what places cold clients in groups."""
+    """Group models, and the update directions by which cold clients are placed in groups."""
 
     models: Tensor  # [m, d]
     initial: Tensor  # w_0 [d]
@@ -126,7 +126,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
 
     @property
     def prox(self) -> float:
-        """Pull of the local model towards the one it started from."""
+        """Factor of the proximal term that pulls local models towards their start; 0 = no such term."""
         return 0.0
 
     def check(self, work: LocalWork) -> None:
@@ -151,7 +151,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         return state, info
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        """Runs Algorithm 3."""
+        """Runs the group cold start (Algorithm 3): clusters the founders' pre-training updates."""
         w0 = work.initial(0)
         founders = self._founders(work, rng)  # line 2
         fitted = work.fit(
@@ -199,7 +199,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     def round(
         self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Runs Algorithm 2, with client cold start first."""
+        """Runs a round (Algorithm 2), after the cold start of clients without a group."""
         joining = clusters_of(state.index, cohort) < 0
         if self.cold_start == "random_each_round":
             joining = ~torch.isin(cohort, state.founders)

@@ -70,14 +70,14 @@ class FlexCFL(FedGroup, MigrationOptions):
         MigrationOptions.__post_init__(self)
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
-        """Runs Algorithm 3. The founders receive all cluster directions, needed for migration (line 19)."""
+        """Runs the group cold start (Algorithm 3); founders receive all directions, for migration (line 19)."""
         groups, info = super()._group_cold_start(work, rng)
         reference, sizes = self.first_reference(work)
         state = FlexCFLState(**vars(groups), reference=reference, sizes=sizes)
         return state, replace(info, down=info.down + len(state.models) * len(state.founders))
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Runs Algorithm 2: migration, then a round of FedGroup."""
+        """Runs a round (Algorithm 2): migration, then a round of FedGroup."""
         found, migrated = self._migrate(state, cohort, work, lambda some: self._nearest(state, some, work))  # lines 4-7
         after, info = super().round(found, cohort, work, rng)  # lines 8-14
         return after, info.plus(replace(migrated, up=0))  # a client that migrates compares its update itself

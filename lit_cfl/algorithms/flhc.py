@@ -47,7 +47,7 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FLHCState:
-    """Cluster models, and what places newcomers in clusters."""
+    """Cluster models, and the mean updates by which newcomers are placed in clusters."""
 
     models: Tensor  # [K, d], one before the clustering
     index: Tensor  # [clients]; all 0 before the clustering

@@ -127,7 +127,7 @@ class FLUX(Algorithm):
         return replace(state, models=models), info
 
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
-        """Asks all clients for descriptors of their data, and clusters them."""
+        """Clusters all clients by the descriptors that they compute of their data."""
         joint, clients = state.models[0], clients_with_data(work)
         require_clients(self._least_clusters, len(clients))
         ranges = torch.stack([row for row in work.map(feature_range, clients, joint) if isinstance(row, Tensor)])
@@ -186,7 +186,7 @@ class FLUX(Algorithm):
     def _join_nearest(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[FLUXState, Info]:
-        """Gives clients the clusters with the nearest mean descriptors, using the blocks that they can send."""
+        """Assigns clients to the clusters with the nearest mean descriptors, over the blocks that they can send."""
         if not len(state.centroids):  # before the clustering, only the joint model exists
             return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
         rows, able = self._descriptors(state, clients, work, num_labels)

@@ -1,4 +1,4 @@
-"""LayerCFL: CFL that compares clients only by the layers in which their kind of skew shows.
+"""LayerCFL: CFL that compares clients only by the layers that reveal their kind of skew.
 
 Cybersecurity 6, 2023, Algorithms 1 and 2, Equations 23 to 28. It has no arXiv number that we know of; it builds on CFL,
 arXiv:1910.01991.
@@ -124,7 +124,7 @@ class LayerCFL(CFL):
         return found
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """Turns updates into weights, in place, if weights are compared: rows may be in a file."""
+        """Converts updates to weights in place if the distance compares weights; else returns them unchanged."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:

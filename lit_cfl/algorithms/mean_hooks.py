@@ -1,4 +1,4 @@
-"""Derives an algorithm that replaces the plain mean over the fits of a round by another rule."""
+"""Derives an algorithm that replaces the plain mean over a round's fits with another rule."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,13 +12,13 @@ from lit_cfl.local_work import Fitted, LocalWork, MeanHook
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """Returns the algorithm from which one was derived, through any number of steps; itself if it was not derived."""
+    """Returns the original of a derived algorithm; an algorithm that was not derived is its own original."""
     kind = plain_kind(algorithm)
     return algorithm if kind is type(algorithm) else kind(**field_values(algorithm))
 
 
 def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
-    """Returns the class from which the algorithm's class was derived; its own class if it was not derived."""
+    """Returns the class of the original of a derived algorithm; see `plain`."""
     kind = type(algorithm)
     while "plain_kind" in vars(kind):
         kind = vars(kind)["plain_kind"]
@@ -26,7 +26,7 @@ def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
 
 
 def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
-    """Derives an algorithm whose class has another first base; name and options are unchanged.
+    """Derives an algorithm whose class extends `base`, in front of its own class, with the same name and options.
 
     Args:
         base: Class whose methods call the algorithm's methods through `super()`.
@@ -80,5 +80,5 @@ class HookedWork:
 
 
 def field_values(value: Any, kind: Any = None) -> dict[str, Any]:
-    """Returns the fields of a dataclass by name; only those of another class `kind` if it is given."""
+    """Returns a dataclass's fields by name; if `kind` is given, only those that `kind` also has."""
     return {f.name: getattr(value, f.name) for f in fields(value if kind is None else kind)}

@@ -144,7 +144,7 @@ def migrate(
 def _measure_drift(
     state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Computes the values that a metric compares.
+    """Measures how far each tested client's data have moved from its reference, in this metric.
 
     Returns:
         The tested clients, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients

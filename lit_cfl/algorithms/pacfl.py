@@ -111,7 +111,7 @@ class PACFL(Algorithm):
         return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
-        """Computes the cosine of the angle (or of the mean angle of a sum), for figures."""
+        """Converts angles to cosines for figures; a sum of angles counts by its mean angle."""
         most = bases.shape[1] if self.angles == "sum" else 1
         return (angles / most).deg2rad().cos()
 

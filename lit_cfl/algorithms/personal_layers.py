@@ -31,7 +31,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
-    """Returns the algorithm with these layers personal. Its state has further fields, whose names start with `own_`.
+    """Returns the algorithm with these layers kept personal; its state gets fields that start with `own_`.
 
     Args:
         algorithm: Algorithm, which may have a server optimizer or shared layers.
@@ -324,7 +324,7 @@ class _PersonalWork:
         return [*together, *(~new).nonzero()]
 
     def _of(self, models: Tensor, clients: Tensor) -> Tensor:
-        """Adds to models `[K, d - p]` the personal layers of one group that `_group_clients` returned."""
+        """Adds the personal layers of a group from `_group_clients` to models `[K, d - p]`."""
         numbers = torch.arange(len(models))
         return self._complete_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
 

@@ -147,7 +147,7 @@ class _ServerStep:
             self.state = self.state | {name: kept.index_copy(0, clusters, values)}
 
     def align(self, now: Tensor, before: Tensor) -> None:
-        """Gives each model `[K, d]` the optimizer state of the equal previous model, preferring the same number."""
+        """Gives each model in `now` `[K, d]` the optimizer state of the equal model in `before`, if any."""
         if now is before or (now.shape == before.shape and torch.equal(now, before)):
             return
         numbers = {row.numpy().tobytes(): k for k, row in reversed(list(enumerate(before)))}
@@ -159,7 +159,7 @@ class _ServerStep:
 
 
 def _append_zeros(rows: Tensor) -> Tensor:
-    """Appends a row of zeros, which the number -1 selects."""
+    """Appends a row of zeros, so that index -1 selects zeros."""
     return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
 
 

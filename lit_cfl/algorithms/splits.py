@@ -24,7 +24,7 @@ from lit_cfl.local_work import Fitted, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class SplitState:
-    """Cluster models, and the history of splits, by which newcomers are placed."""
+    """Cluster models, and the history of splits by which newcomers are placed."""
 
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = none
@@ -118,7 +118,7 @@ class SplittingAlgorithm(Algorithm, ABC):
 
     @abstractmethod
     def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
-        """Compares the clients of a cluster whose mean update has a norm below eps1; None if they agree."""
+        """Compares the clients of a cluster whose mean update is below eps1; None if the clients agree."""
 
     @abstractmethod
     def divide(self, similarity: Tensor) -> Tensor | None:
@@ -183,7 +183,7 @@ def _info(
 
 
 def _score_rows(compared: Compared) -> list[dict[str, Any]]:
-    """Lists the scores of the layers that were compared, for a table of LayerCFL."""
+    """Lists the scores of the compared layers as rows of a table, for LayerCFL."""
     return [
         {"cluster": candidate.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
         for candidate, found in compared

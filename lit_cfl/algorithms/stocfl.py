@@ -123,7 +123,7 @@ class StoCFL(Algorithm):
     def round(
         self, state: StoCFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
-        """Runs Algorithm 1, lines 4 to 25."""
+        """Runs one round (Algorithm 1, lines 4 to 25)."""
         cohort = cohort.sort().values  # clusters are numbered in the order of ids
         asked = cohort[clusters_of(state.index, cohort) < 0]
         fresh, psi = self._ask_for_psi(state, asked, work)  # lines 5-8

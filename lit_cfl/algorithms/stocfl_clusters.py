@@ -39,7 +39,7 @@ class StoCFLState:
 
 
 def create_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
-    """Creates clusters with these thetas `[n, d]`, without clients; returns their numbers `[n]`, ascending."""
+    """Creates clusters with these thetas `[n, d]` and no clients; returns their numbers `[n]`, ascending."""
     size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
     numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
     missing = int((numbers >= size).sum())
@@ -100,7 +100,7 @@ def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
 
 
 def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compares Psi `[n, s]` with clusters, some clients at a time, as there may be as many clusters as clients.
+    """Finds the cluster nearest to each Psi `[n, s]`, in blocks of clients, to bound the memory.
 
     Args:
         keep: Return the cosines, too, unless there are more than 16 million.

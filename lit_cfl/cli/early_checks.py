@@ -1,4 +1,4 @@
-"""Checks a command line before PyTorch is loaded: folders, options, our classes, words without an option.
+"""Checks a command line before PyTorch is loaded: folders, options, our classes, and stray words.
 
 Each check refuses only what the command itself would refuse: anything that the source files do not show is accepted.
 """
@@ -31,7 +31,7 @@ _HELP = ("-h", "--help", "--print_config")
 
 
 def check_run(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl run`. Raises InputError."""
+    """Checks the arguments of `lit-cfl run`. Raises InputError."""
     if not _asks_for_help(words):
         arguments, resumed = with_recorded_config(words)
         contents = {file: read_config(file) for file in config_files(with_paths(arguments))}
@@ -42,7 +42,7 @@ def check_run(words: Sequence[str]) -> None:
 
 
 def check_data(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl data`. Raises InputError."""
+    """Checks the arguments of `lit-cfl data`. Raises InputError."""
     if not _asks_for_help(words):
         _check_experiment(words, _contents(words), "lit-cfl data", (*OF_RUN, *OF_DATA))
     else:
@@ -50,7 +50,7 @@ def check_data(words: Sequence[str]) -> None:
 
 
 def check_tune(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl tune`, and the options of a base inside the study's file."""
+    """Checks the arguments of `lit-cfl tune`, and the experiment options under `base` in the study's file."""
     from lit_cfl.tune.record import find_resumed_directory, require_study_file
 
     if _asks_for_help(words):
@@ -72,7 +72,7 @@ def check_tune(words: Sequence[str]) -> None:
 
 
 def check_compare(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl compare`. Raises InputError."""
+    """Checks the arguments of `lit-cfl compare`. Raises InputError."""
     from lit_cfl.compare.arguments import compared_algorithms, read_arguments, require_comparison
 
     if _asks_for_help(words):
@@ -100,7 +100,7 @@ def check_compare(words: Sequence[str]) -> None:
 
 
 def check_report(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl report`. Raises InputError."""
+    """Checks the arguments of `lit-cfl report`. Raises InputError."""
     from lit_cfl.report.options import read_arguments
 
     if not _asks_for_help(words):
@@ -108,13 +108,13 @@ def check_report(words: Sequence[str]) -> None:
 
 
 def check_saved_run(words: Sequence[str]) -> None:
-    """Checks the words of `lit-cfl evaluate` and `lit-cfl assign`, and that the run exists. Raises InputError."""
+    """Checks the arguments of `lit-cfl evaluate` and `lit-cfl assign`, and that the run exists. Raises InputError."""
     if words and not words[0].startswith("-"):
         require_config(Path(words[0]))
 
 
 def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: str, own: Sequence[str]) -> None:
-    """Checks options, classes and lone words, with the options of a file under the classes that the file chooses."""
+    """Checks options, class names and stray words, in each file and on the command line."""
     for number, content in enumerate(contents):
         if "space" not in content:  # a study in its place gets another message
             by_file = experiment_tree(contents[: number + 1], [], own)
@@ -126,7 +126,7 @@ def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: st
 
 
 def _check_help(words: Sequence[str]) -> None:
-    """Refuses help for an unknown class of ours, or for an option of a class that nothing selects."""
+    """Refuses help for an unknown class of ours, and for options of a class that is not selected."""
     asked = [
         (option.removesuffix(".help"), value) for option, value in given_options(words) if option.endswith(".help")
     ]
@@ -158,7 +158,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 
 
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
-    """Describes an unknown option, with the probably intended one, perhaps of one of the algorithms."""
+    """Describes an unknown option of `lit-cfl compare`, and suggests a similar one, perhaps an algorithm's."""
     name = next((name for name, tree in trees.items() if tree.guess_option(unknown.option)), list(trees)[-1])
     rule = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
     message = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")

@@ -1,4 +1,4 @@
-"""Caches help texts, which need PyTorch and Lightning to be made, so that the next call needs neither."""
+"""Caches help texts: making one needs PyTorch and Lightning, printing a cached one needs neither."""
 
 import json
 import os
@@ -57,12 +57,12 @@ def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> in
 
 
 def is_help(words: Sequence[str]) -> bool:
-    """Returns whether words ask for a help text."""
+    """Returns whether a command's arguments ask for help."""
     return any(_ASKS.fullmatch(word.partition("=")[0]) for word in words)
 
 
 def _place(command: str, words: Sequence[str]) -> Path | None:
-    """Returns the file of a help text; None if it shows the user's files, or if there is no cache folder."""
+    """Returns the cache file of a help text; None if user classes appear in it, or without a cache folder."""
     options = [word.partition("=") for word in words]
     named = [value if joined else head for head, joined, value in options if joined or not head.startswith("-")]
     only_help = all(_ASKS.fullmatch(head) for head, _, _ in options if head.startswith("-"))

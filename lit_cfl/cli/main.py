@@ -74,7 +74,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class Command(NamedTuple):
-    """A command with its module, which is imported when the command is run.
+    """A command with the module that implements it, which is imported when the command runs.
 
     Args:
         module: Module that implements the command.
@@ -271,7 +271,7 @@ def list_catalogue(arguments: Sequence[str]) -> int:
 
 
 def _require_kinds(words: Sequence[str]) -> None:
-    """Raises InputError for a word that is not one of `catalogue.KINDS`. Names the help of a class, if it is one."""
+    """Raises InputError for a word that is not one of `catalogue.KINDS`; for a class name, refers to its help."""
     for word in words:
         if word in catalogue.KINDS or word.startswith("-"):
             continue

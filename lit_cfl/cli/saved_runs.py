@@ -39,7 +39,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
 
 
 def assign_newcomers(arguments: Sequence[str]) -> int:
-    """Shows each client's cluster in other data, and the confidence of that assignment: `lit-cfl assign`."""
+    """Shows the cluster assigned to each client of other data, with the confidence: `lit-cfl assign`."""
     given, rest = _run_and_data("assign", "Finds a cluster for new clients.", arguments)
     if not rest:
         raise InputError(
@@ -52,7 +52,7 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
 
 
 def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Splits off the run's directory, and leaves the options of the data."""
+    """Splits a command line into the run's directory and the options of the data."""
     if arguments and arguments[0].startswith("--data"):
         raise InputError(f"give the run first: lit-cfl {command} RUN_DIR {arguments[0]} ...")
     parser = LineParser(
@@ -78,7 +78,7 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
 
 
 def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]) -> None:
-    """Raises InputError for the first option that is not one of the data, with the probably intended one."""
+    """Refuses options other than `--data` and `--data.<option>`, and suggests a similar one."""
     wrong = [word.partition("=")[0] for word in words if word.startswith("--") and not word.startswith("--data")]
     if not wrong:
         return
@@ -89,7 +89,7 @@ def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]
 
 
 def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
-    """Builds the data given by these options on top of the run's own; all their clients count as newcomers."""
+    """Builds data from these options and the run's own configuration; all its clients count as newcomers."""
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     return request.experiment.data.federated(saved.experiment.seeds[0])

@@ -33,7 +33,7 @@ def madc(similarity: Tensor) -> Tensor:
 
 
 def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
-    """Computes cosines of the updates with the main directions of all of them (FedGroup, Eq. 8 and Algorithm 3).
+    """Computes cosines of the updates with their main singular directions (FedGroup, Eq. 8 and Algorithm 3).
 
     The directions are the left singular vectors of the updates' transpose, not centred, found from the
     n x n Gram matrix: the same subspace as the papers' truncated SVD, at O(n^2 d).
@@ -62,7 +62,7 @@ def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
 
 
 def edc(updates: Rows, num_directions: int) -> Tensor:
-    """Euclidean distance of decomposed cosines (FedGroup, Eq. 8).
+    """Computes the Euclidean distances between decomposed cosines (FedGroup, Eq. 8).
 
     Args:
         updates: Updates `[n, d]`, or their chunks.

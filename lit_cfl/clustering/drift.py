@@ -35,7 +35,7 @@ def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: Shif
 def find_drifted(
     counts_now: Tensor, counts_before: Tensor, num_examples: Tensor, threshold: float, metric: ShiftMetric
 ) -> Tensor:
-    """Finds the clients whose labels have moved by more than the threshold (FlexCFL, Algorithm 2, line 5; strict).
+    """Finds the clients whose labels moved by strictly more than the threshold (FlexCFL, Algorithm 2, line 5).
 
     Args:
         counts_now: Examples of each label `[n, C]`.

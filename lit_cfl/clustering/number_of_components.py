@@ -1,4 +1,4 @@
-"""Estimates from how many distributions the data of clients are mixed, for FedEM.
+"""Estimates the number of distributions of which the clients' data are mixtures, for FedEM.
 
 If the examples of client i come from M distributions with weights pi_i, its mean gradient is the mixture of M gradients
 with these weights. The means of all clients then lie in M - 1 dimensions around their common mean.
@@ -13,7 +13,7 @@ _ROUNDING = 1e-6
 
 
 def number_of_components(halves: Tensor, labels: Tensor, most: int) -> int:
-    """Finds the number of mixture components: one more than the directions in which clients differ beyond noise.
+    """Counts the directions in which clients differ beyond noise, plus one: the number of mixture components.
 
     A direction is one in which both halves of a client's data move a model alike. What the clients' shares of labels
     explain linearly is left out: if all clients have the same inputs for a label, more models help nobody. Updates are

@@ -22,13 +22,13 @@ def chunks_of(rows: Rows) -> list[Tensor]:
 
 
 def row_tiles(rows: Rows) -> Iterator[Tensor]:
-    """Yields complete rows, some at a time `[t, d]`, so that a file is read from beginning to end."""
+    """Yields blocks of complete rows `[t, d]`, so that a file is read from beginning to end."""
     for part in chunks_of(rows):
         yield from part.split(ROWS_AT_ONCE)
 
 
 def column_blocks(rows: Rows) -> Iterator[Tensor]:
-    """Yields all rows, some columns at a time: float64 `[n, b]` of at most `BLOCK_BYTES` (at least one column)."""
+    """Yields blocks of columns of all rows: float64 `[n, b]` of at most `BLOCK_BYTES` (at least one column)."""
     parts = chunks_of(rows)
     width = max(1, BLOCK_BYTES // (8 * max(1, sum(map(len, parts)))))
     for start in range(0, parts[0].shape[1], width):
@@ -55,7 +55,7 @@ def gram(rows: Rows) -> Tensor:
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """Computes the squared norm of each row: float64 `[n]`, some rows at a time."""
+    """Computes the squared norm of each row: float64 `[n]`, in blocks of rows."""
     return torch.cat([tile.double().square().sum(1) for tile in row_tiles(rows)])
 
 

@@ -106,7 +106,7 @@ def distances(rows: Rows, metric: Metric) -> Tensor:
 
 
 def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
-    """Computes the distance of each row from a few others, such as the clusters' centres.
+    """Computes the distance of each row from a few other rows, such as cluster centres.
 
     Args:
         rows: Rows `[n, d]`, or their chunks.

@@ -1,4 +1,4 @@
-"""CFL's split of a cluster in two, and how well clusters are separated (Sattler; LayerCFL)."""
+"""CFL's split of a cluster in two, and measures of how well clusters are separated (Sattler; LayerCFL)."""
 
 import math
 from typing import Literal

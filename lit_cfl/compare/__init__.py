@@ -1,4 +1,4 @@
-"""Several algorithms on the same clients over several seeds: `lit-cfl compare`, in Python `lit_cfl.compare(...)`."""
+"""Compares algorithms on the same clients over several seeds: `lit-cfl compare`, in Python `lit_cfl.compare(...)`."""
 
 import sys
 from types import ModuleType

@@ -47,7 +47,7 @@ _FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # option
 
 @dataclass(frozen=True)
 class CompareArguments:
-    """The options of a command line.
+    """The parsed command line of `lit-cfl compare`.
 
     Args:
         config: Experiment's file, or its content; empty with `resume`.
@@ -74,7 +74,7 @@ class CompareArguments:
 
     @property
     def config_name(self) -> str:
-        """The experiment's file, for messages."""
+        """The name of the experiment's file, for messages."""
         return self.config if isinstance(self.config, str) else "the configuration"
 
 
@@ -233,7 +233,7 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
 def with_options(
     entries: Sequence[ComparedAlgorithm], words: Sequence[str]
 ) -> tuple[list[ComparedAlgorithm], list[str]]:
-    """Gives each entry its options `--NAME.option VALUE`: those of its algorithm, or of `_OF_AN_ENTRY`.
+    """Adds the options `--NAME.option VALUE` on the command line to the compared algorithm NAME.
 
     Returns:
         The entries with their options, and the remaining words.
@@ -252,7 +252,7 @@ def with_options(
 
 
 def _flag(entry: ComparedAlgorithm, option: str) -> str:
-    """Returns the flag of an entry's option as `lit-cfl run` knows it."""
+    """Converts an option of a compared algorithm to its flag in `lit-cfl run`."""
     head = re.split(r"[.=]", option)[0]
     known = class_of(entry.section["class_path"], "algorithms") if head in _OF_AN_ENTRY else None
     of_algorithm = head not in _OF_AN_ENTRY or (known is not None and head in known.options)
@@ -274,7 +274,7 @@ def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[s
 
 
 def section(written: Any, where: str) -> Section:
-    """Reads an algorithm of a configuration: its class alone, or with arguments."""
+    """Reads the algorithm of a configuration, written as a class name or with its arguments."""
     if isinstance(written, str):
         return {"class_path": written}
     if not isinstance(written, dict) or not isinstance(written.get("class_path"), str):

@@ -85,7 +85,7 @@ def run_comparison(
 
 
 def _read_resumed(path: Path, target: float | None) -> Comparison:
-    """Reads the comparison; a target must suit the scores of the finished runs, if any."""
+    """Reads a comparison to resume. Raises InputError if the target does not suit the finished runs' score."""
     comparison = read_comparison(path)
     for score, *_ in map(read_scores, filter(None, (job.summary for job in comparison.jobs(path)))):
         require_target(target, score)

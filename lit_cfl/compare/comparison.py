@@ -1,4 +1,4 @@
-"""Comparisons: made from a command line and checked before any training, or read from a directory."""
+"""Comparisons: planned from a command line and checked before any training, or read from a directory."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def first(self) -> Experiment:
-        """The experiment that the others are compared with."""
+        """The experiment with which all others are compared."""
         return self.experiments[self.names[0]]
 
     def rounds_with_all(self, name: str) -> int:
@@ -152,7 +152,7 @@ def _experiment(
 
 
 def _about(name: str, message: str) -> str:
-    """Rewrites a message of the parser for the options of `compare`."""
+    """Rewrites an error message of the parser in terms of the options of `lit-cfl compare`."""
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
     return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
 

@@ -22,7 +22,7 @@ _READ = ("summary.json", "metrics.csv", "clients.csv")  # files of each run that
 
 @dataclass(frozen=True)
 class Job:
-    """One run of several: `<path>/<name>/seed-<seed>` is its run directory, `<path>/<name>/config.yaml` its experiment.
+    """One of several runs, in `<path>/<name>/seed-<seed>`; `<path>/<name>/config.yaml` describes its experiment.
 
     Args:
         path: Directory of all experiments.
@@ -63,7 +63,7 @@ def write_experiment(folder: Path, experiment: Experiment) -> None:
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """Reads what `write_experiment` wrote. Raises InputError if it is missing, damaged, or of another format."""
+    """Reads an experiment that `write_experiment` wrote. Raises InputError if missing, damaged or of another format."""
     file = folder / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")

@@ -70,7 +70,7 @@ def run_columns(score: Score) -> tuple[str, ...]:
 
 
 def _figures(score: Score) -> dict[str, str]:
-    """Lists the values of a row of `runs.csv` from a run's summary."""
+    """Maps the columns of `runs.csv` to the entries of a run's summary."""
     found = {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")}
     return found | {f"tuned_{score.name}": f"test/tuned_{score.name}"} | _RUNS
 

@@ -20,7 +20,7 @@ def run_many(
     num_cpus: int | None = None,
     ended: Callable[[Path], str] = lambda run: "",
 ) -> dict[Path, str]:
-    """Runs experiments under each of their seeds, each run in a process, with one thread unless its plan has more.
+    """Runs experiments under each of their seeds, one process per run, with one thread unless the plan sets more.
 
     `<folder>/seed-<seed>/` is the directory of a run. Existing runs are resumed, and nothing is run twice. A failed run
     does not end the others. The experiments must be of one kind: the first one's plan says whether each run gets a core
@@ -70,7 +70,7 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """Counts the runs that train at the same time: as many as Ray has cores for their threads, or GPUs."""
+    """Counts the runs that can train at the same time: limited by Ray's cores for their threads, or by its GPUs."""
     if plan.workers or num_cpus == 1 or jobs < 2:
         return 1
     from lit_cfl.engines.ray import cluster  # imports Ray

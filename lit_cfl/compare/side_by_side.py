@@ -86,7 +86,7 @@ class ActivityFile:
         self.path, self.written, self.last = path, float("-inf"), ""
 
     def write(self, activity: Activity) -> None:
-        """Writes an activity; its number of clients no more often than the file is read."""
+        """Writes an activity; if only its client count changed, at most once per interval of the reader."""
         if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()
@@ -114,7 +114,7 @@ def _outcome(result: JobResult | RayError) -> JobResult:
 
 
 def _show(job: Job, note: Path, display: Display) -> None:
-    """Shows the progress of a run in a worker."""
+    """Shows in a display the progress of a run that a worker trains."""
     rows: list[Row] = []
     with suppress(OSError, ValueError, TypeError):  # the last row may be incomplete
         rows = read_table(job.folder / "metrics.csv")

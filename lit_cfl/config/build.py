@@ -81,7 +81,7 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
 
 
 def _instantiate(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, Any]) -> ConfiguredExperiment:
-    """Instantiates the options that were read. The others are kept from another experiment."""
+    """Instantiates the options that were read; the others are reused from another experiment."""
     parser = option_parser(frozenset(kept))
     task = read.pop("task", None)
     made = {**kept, **vars(instantiate(parser, read))}
@@ -134,7 +134,7 @@ def _default_of(class_path: str, name: str) -> Any:
 
 
 def _shape(examples: Examples) -> dict[str, object]:
-    """Returns the shape of the data, as our nets may need it."""
+    """Returns the arguments of our nets that follow from the data: input shape, labels, vocabulary."""
     vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see token ids
     shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}

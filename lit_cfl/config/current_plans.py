@@ -1,4 +1,4 @@
-"""Refuses plans of earlier versions in files and options, or ignores recorded ones that no longer apply."""
+"""Handles plans of earlier versions in configurations: refuses requested ones, ignores recorded ones."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ Content = Mapping[str, Any]
 def current_plans(
     contents: Mapping[str, Content], words: Sequence[str], recorded: Path | None = None, own_plan: bool = True
 ) -> tuple[dict[str, Content], dict[str, str]]:
-    """Removes the plans of earlier versions from contents of files.
+    """Removes the recorded plans of earlier versions from the contents of configuration files.
 
     Args:
         contents: Contents by file.

@@ -96,7 +96,7 @@ def _read_code_folders(file: str) -> list[str]:
 
 
 def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
-    """Returns the folders of the user's own classes that a configuration lists.
+    """Returns the folders of the user's own classes that are listed in a configuration.
 
     Raises:
         InputError: one of them is relative, or the run was made in Python; the message names the file.
@@ -149,7 +149,7 @@ def _absolute(name: str, value: str) -> str:
 
 
 def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
-    """Says where a text is not YAML; names the remedy for tabs, a leading star and a colon without a space after it."""
+    """Describes where a text is not valid YAML, with the remedy for common mistakes such as tabs."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
     lines, number, column = text.split("\n"), error.problem_mark.line, error.problem_mark.column

@@ -1,4 +1,4 @@
-"""Reads options from files and from a command line, without knowing which exist."""
+"""Reads options from files and from a command line, without checking that they exist."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ class Typed(str):
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each option of a command line, without dashes, with its first value; empty if it has none."""
+    """Yields each option of a command line, without dashes, with its first value; `--` stands for no value."""
     for number, word in enumerate(words):
         if word.startswith("--"):
             option, joined, value = word.removeprefix("--").partition("=")
@@ -84,7 +84,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 def _parse_value(value: Any) -> Any:
-    """Reads mappings and lists that are typed as YAML, or whose YAML file is named."""
+    """Parses a mapping or list typed as YAML, or in a YAML file named by the value."""
     if isinstance(value, Typed):
         with suppress(yaml.YAMLError, OSError, ValueError):
             is_file = Path(value).suffix in (".yaml", ".yml", ".json") and Path(value).is_file()

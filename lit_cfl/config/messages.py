@@ -1,4 +1,4 @@
-"""One-line messages about an option's wrong value: they quote it, and name the remedy."""
+"""One-line messages about an option's wrong value: each quotes the value and names the remedy."""
 
 import inspect
 import re
@@ -23,7 +23,7 @@ _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")
 
 
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
-    """Describes a value that has none of the types of an option."""
+    """Describes a value that does not match any type of an option."""
     if not in_words(path, kinds):  # the option takes only groups of options
         if space := write_space(shown):
             return f"{path}: {shown!r} is not an option{space}"
@@ -44,7 +44,7 @@ def describe_null(path: str, kinds: Sequence[Any]) -> str:
 
 
 def in_words(path: str, kinds: Sequence[Any]) -> str:
-    """Lists the types of an option in words, without classes such as tensors if another type can be typed."""
+    """Lists the types of an option in words; classes such as tensors only if no other type is possible."""
     found = [word for word in (_in_words(path, kind) for kind in kinds) if word]
     plain = [word for word in found if not word.startswith("a class")]
     return " or ".join(dict.fromkeys(plain or found))
@@ -82,7 +82,7 @@ def describe_unknown_class(path: str, name: str) -> str:
 
 
 def describe_other_class(path: str, name: str, base: type) -> str:
-    """Describes a class that is not of the kind that an option takes."""
+    """Describes a class of a kind that an option does not accept."""
     if name.startswith("torch.optim."):
         return describe_unknown_class(path, name)
     place = next((one for one in _PUBLIC if base.__name__ in vars(import_module(one))), base.__module__)

@@ -129,7 +129,7 @@ def _mistake(path: str, value: Any, wanted: Any) -> str | None:
 
 
 def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
-    """Returns None if a value has a type, else a text that says what is wrong in it, possibly empty."""
+    """Explains why a value does not match a type, perhaps with an empty text; None if it does."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return None if value in inner else ""

@@ -1,6 +1,6 @@
-"""The options of a command as a tree of names: which exist, which one was probably meant, and which take lists.
+"""A command's options as a tree of names: finds unknown options, suggests similar ones, knows which take lists.
 
-They are read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
+The options are read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
 """
 
 import re
@@ -82,7 +82,7 @@ _PARTS = re.compile(r"[^.]+")
 
 @dataclass(frozen=True)
 class UnknownOption:
-    """An unknown option.
+    """An option that does not exist, with the class or group that lacks it.
 
     Args:
         option: Dotted name.
@@ -135,7 +135,7 @@ class OptionTree:
         return self._kind(path, option) if isinstance(option, IndexedOption) else None
 
     def names(self) -> Iterator[str]:
-        """Yields the dotted names of all known options, those of the common parts first."""
+        """Yields the dotted names of all known options, starting with the most important parts."""
         first = [name for name in _FIRST if name in self._root]
         for name in [*first, *(name for name in self._root if name not in first)]:
             yield from self._names(name, self._root[name])
@@ -193,7 +193,7 @@ def class_of(name: str, kind: str | None) -> IndexedClass | None:
 
 
 def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence[str] = OF_RUN) -> OptionTree:
-    """Makes the tree of `lit-cfl run`.
+    """Makes the option tree of `lit-cfl run`.
 
     Args:
         contents: Contents of the experiment's files, in order.
@@ -205,7 +205,7 @@ def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence
 
 
 def study_tree() -> OptionTree:
-    """Makes the tree of `lit-cfl tune`."""
+    """Makes the option tree of `lit-cfl tune`."""
     return OptionTree(IndexedClass("lit_cfl.tune.study", "Study"), OF_TUNE, {})
 
 
@@ -221,7 +221,7 @@ def _chosen_classes(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_null(value: str) -> bool:
-    """Returns whether a value on a command line is null, or no name at all."""
+    """Returns whether a value on a command line is null, or cannot be the name of a class."""
     return isinstance(value, Typed) and (value in ("null", "None") or not re.fullmatch(r"[A-Za-z_][\w.]*", value))
 
 
@@ -230,7 +230,7 @@ def _names_class(option: str) -> bool:
 
 
 def require_known_options(tree: OptionTree, options: Sequence[str], command: str, where: str = "") -> None:
-    """Refuses unknown options. Raises InputError that names the probably intended one."""
+    """Raises InputError for unknown options, with the option that was probably meant."""
     for option in options:
         found = tree.look_up(option)
         if isinstance(found, UnknownOption):
@@ -238,7 +238,7 @@ def require_known_options(tree: OptionTree, options: Sequence[str], command: str
 
 
 def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
-    """Describes an unknown option in one line, with the probably intended one."""
+    """Describes an unknown option in one line, with the option that was probably meant."""
     names = set(tree.names())
     if (
         unknown.part == "num_clients"
@@ -282,7 +282,7 @@ def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> 
 
 
 def unknown_class(key: str, name: str, kind: str) -> str:
-    """Describes an unknown class in one line, with the known ones."""
+    """Describes an unknown class in one line, with the available ones."""
     known = catalogue.names(kind)
     own = "name a class of your own by its full path, such as my_file.MyClass"
     mine = next((file.stem for file in sorted(Path().glob("*.py")) if _defines(file, name)), None)

@@ -1,4 +1,4 @@
-"""Finds the user's own classes, and prevents loading any from a directory that is being opened."""
+"""Finds the user's own classes, and prevents imports from a directory while it is opened."""
 
 import ast
 import re
@@ -38,7 +38,7 @@ class _NoCodeFrom:
 
 @contextmanager
 def no_code_from(directory: Path | None) -> Iterator[None]:
-    """Prevents importing code from a directory or below it within the block, even if it is the current folder."""
+    """Prevents imports from a directory or below it within the block, even if it is the current folder."""
     if directory is None:
         yield
         return
@@ -108,7 +108,7 @@ def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[
 
 
 def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
-    """Warns, as `announce_own_code` does, of the classes in configurations that were already read."""
+    """Warns of the user's own classes named in configurations already read; see `announce_own_code`."""
     found: dict[str, str] = {}
     for config in configs:
         for _, name in leaves(config):

@@ -44,7 +44,7 @@ _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # optio
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The request of a `lit-cfl run` command line.
+    """The parsed command line of `lit-cfl run`.
 
     Args:
         experiment: Experiment to run.
@@ -59,7 +59,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """The request of a `lit-cfl data` command line.
+    """The parsed command line of `lit-cfl data`.
 
     Args:
         module: Data module.
@@ -97,12 +97,12 @@ class CommandParser(ArgumentParser):
 
 @cache
 def experiment_parser(prog: str) -> ArgumentParser:
-    """Returns the parser of all experiment options. It is built once: that takes a quarter as long as parsing."""
+    """Returns the parser of all experiment options, built once per process."""
     return _new_parser(prog)
 
 
 def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
-    """Builds a parser of all options of an experiment; help texts come from the docstrings.
+    """Builds a parser of all experiment options, with help texts from the docstrings.
 
     Args:
         prog: Name of the command.
@@ -147,7 +147,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
 
 
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> RunRequest:
-    """Reads a command line.
+    """Parses the command line of `lit-cfl run` and builds the experiment.
 
     Args:
         arguments: Words after the command.
@@ -166,7 +166,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
 
 
 def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Path | None, own_plan: bool) -> RunRequest:
-    """Reads a command line.
+    """Parses a command line and builds the experiment from its options.
 
     Args:
         recorded: Run directory that is opened or resumed.
@@ -188,7 +188,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
-    """Reads the command line of `lit-cfl data`, which needs no task and no algorithm."""
+    """Parses the command line of `lit-cfl data`, which needs no task and no algorithm."""
     ignored = ("task", "algorithm", "baseline")
     parser = _new_parser("lit-cfl data", ignored)
     parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
@@ -213,7 +213,7 @@ def _read(
     own_plan: bool = True,
     ignored: Sequence[str] = (),
 ) -> tuple[Namespace, bool]:
-    """Reads a command line. Returns its options, and whether some were untyped; see `read_untyped`."""
+    """Parses a command line. Returns its options, and whether some are untyped; see `read_untyped`."""
     words = with_paths(arguments)
     files = {file: read_config(file) for file in config_files(words)}
     contents, texts = current_plans(files, words, recorded, own_plan)
@@ -283,7 +283,7 @@ def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> Non
 
 
 def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) -> None:
-    """Refuses null for options that require a value; the parser would read it in a file as `not given`.
+    """Refuses null for options that require a value; in a file, the parser would treat null as not given.
 
     Args:
         options: First parts of the names of options that may hold null; the parser has checked all others.
@@ -298,7 +298,7 @@ def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) 
 
 
 def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> set[str]:
-    """Returns the first parts of the names of options that hold null in a file, or may hold it on the command line."""
+    """Lists the top-level options that are null in a file, or may be null on the command line."""
     options = [option for content in contents for option in content.items()]
     found = {name for name, value in options if any(part is None for _, part in leaves(value))}
     option = ""

@@ -70,7 +70,7 @@ def lone_words(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def describe_lone_word(word: str) -> str:
-    """Describes in one line the option that a lone word may belong to."""
+    """Describes a lone word in one line, with the option to which it may belong."""
     if Path(word).is_file():
         return f"{word!r} has no option before it; write --config {word}"
     options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}

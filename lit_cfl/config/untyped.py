@@ -1,4 +1,4 @@
-"""Reads untyped options on a command line as YAML, as in a file.
+"""Reads command-line options without a declared type as YAML, as in a file.
 
 The parser reads them as texts: `null` would be the word 'None', and `3` the word '3'.
 """
@@ -17,7 +17,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 
 def read_untyped(read: Namespace, words: Sequence[str]) -> bool:
-    """Replaces the parsed values of untyped command-line options by YAML's reading.
+    """Replaces the parsed values of command-line options without a declared type with their values as YAML.
 
     Args:
         read: Values read by the parser, changed in place.

@@ -103,7 +103,7 @@ def _require_labels(examples: Examples, who: str) -> None:
 
 
 def require_several(labels: Tensor, what: str) -> None:
-    """Raises InputError unless labels are several per example: bool, or floats of 0 to 1, `[N, L]`."""
+    """Raises InputError unless multi-label targets `[N, L]` are bool, or floats from 0 to 1."""
     if labels.dtype == torch.bool:
         return
     if not labels.is_floating_point():
@@ -151,7 +151,7 @@ def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
 
 
 def warn_of_large_numbers(examples: Examples, ids: Container[str] = ()) -> None:
-    """Warns as `warn_of_large_inputs`, also of integers that could be token ids but are numbers for the net."""
+    """Warns of large inputs as `warn_of_large_inputs` does, including integers that the net reads as numbers."""
     inputs, scale = examples.inputs, examples.scale
     is_plain = not isinstance(scale, Tensor) and isinstance(examples.offset, float | int) and examples.offset == 0
     if inputs.ndim < 2 or inputs.dtype == torch.uint8 or examples.vocabulary or not is_plain:
@@ -275,7 +275,7 @@ class _Lists:
 
 
 def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor, who: str) -> None:
-    """Checks the data after a shift.
+    """Checks the data after a shift against the data before it.
 
     Args:
         before, data: Data without and with the shift.

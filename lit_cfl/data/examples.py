@@ -180,7 +180,7 @@ class Examples:
 
     @property
     def label_kind(self) -> LabelKind:
-        """The kind of labels."""
+        """The kind of labels: classes, several per example, numbers, or none."""
         if self.labels.ndim > 1:
             return "multi-label"
         if self.num_labels:
@@ -214,7 +214,7 @@ class Examples:
         return int(high) + 1 if plain and low >= 0 else 0
 
     def label_name(self, label: int) -> str:
-        """Returns a label for a message, with its name if that differs."""
+        """Returns a label for a message: its number, and its name if it has one."""
         name = self.label_names[label] if self.label_names else str(label)
         return str(label) if name == str(label) else f"{label} ({name!r})"
 
@@ -230,7 +230,7 @@ class Examples:
             raise InputError(f"{who} needs classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
-        """Raises InputError if other examples give a label name another number; `where` describes these examples."""
+        """Raises InputError if other examples, described by `where`, number a label name differently."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
             if numbers.get(name, number) != number:
@@ -240,12 +240,12 @@ class Examples:
                 )
 
     def require_known_labels(self, run: "Examples") -> None:
-        """Raises InputError if these examples name a label that a run's do not; labels without names are accepted."""
+        """Raises InputError if these examples name a label that is not one of a run's labels."""
         if run.label_names:
             _require_known(self.label_names, run.label_names)
 
     def renumber_labels(self, run: "Examples") -> "Examples":
-        """Numbers labels by their names as a run does, whose labels may be more; unchanged without names of classes.
+        """Renumbers the labels to match a run's numbers, by label name; without label names nothing changes.
 
         Raises:
             InputError: an example has a label whose name the run does not know.
@@ -261,7 +261,7 @@ class Examples:
         return replace(self, labels=labels, num_labels=run.num_labels, label_names=run.label_names)
 
     def require_same_inputs(self, other: "Examples") -> None:
-        """Raises InputError if both come from tables whose input columns differ in names or order."""
+        """Raises InputError if these and other examples are tables with different input columns."""
         for number, (mine, theirs) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):
             if mine != theirs:
                 raise InputError(

@@ -1,4 +1,4 @@
-"""The example lists of all clients, and the true clusters if known; also as plain tensors by name, for files."""
+"""The example lists of all clients with their true clusters, if known, and their form as tensors for files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -116,7 +116,7 @@ class FederatedData:
         return replace(self, withheld=withheld, **lists)
 
     def offset_clients(self, clients: int) -> "FederatedData":
-        """Increases the clients' ids by `clients`; the new lower ids have no data and empty names."""
+        """Increases all client ids by `clients`; the new lower ids have no data and empty names."""
         unknown = torch.full((clients,), -1)
         lists = self.of_lists(lambda index: index.offset_clients(clients))
         names = ("",) * clients + self.names if self.names else ()
@@ -132,14 +132,14 @@ class FederatedData:
 
 
 def lists_of(data: FederatedData) -> dict[str, Tensor]:
-    """Returns the lists of all clients and the true clusters; equal lists always give equal tensors."""
+    """Returns the lists of all clients and the true clusters as tensors by name; equal lists give equal tensors."""
     lists = {name: index.compact() for name in _LISTS if (index := getattr(data, name)) is not None}
     tensors = {f"{name}_{part}": getattr(index, part) for name, index in lists.items() for part in _PARTS}
     return tensors | {"true_clusters": data.true_clusters}
 
 
 def with_lists(data: FederatedData, tensors: Mapping[str, Tensor]) -> FederatedData:
-    """Replaces the lists for the same examples and clients. Raises KeyError if one is missing."""
+    """Returns the data with other lists, given as tensors by name. Raises KeyError if one is missing."""
     present = [name for name in _LISTS if name != "withheld" or f"{name}_values" in tensors]
     lists: dict[str, Any] = {name: ClientIndex(*(tensors[f"{name}_{part}"] for part in _PARTS)) for name in present}
     return replace(data, true_clusters=tensors["true_clusters"], **lists)

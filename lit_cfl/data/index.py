@@ -76,7 +76,7 @@ class ClientIndex:
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
     def offset_clients(self, clients: int) -> "ClientIndex":
-        """Returns lists in which this many clients with empty lists come first, followed by these clients."""
+        """Inserts this many clients with empty lists before the existing clients."""
         none = torch.zeros(clients, dtype=torch.int64)
         return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
 
@@ -89,7 +89,7 @@ class ClientIndex:
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Returns each client's list without its first entries: those that `first` with these sizes removes."""
+        """Drops this many entries from the start of each client's list, int64 `[clients]`; `first` keeps those."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 
@@ -130,7 +130,7 @@ class ClientIndex:
         return ClientIndex.from_sizes(self.entries, self.sizes)
 
     def plus(self, other: "ClientIndex") -> "ClientIndex":
-        """Appends to each client's list its list in `other`."""
+        """Appends to each client's list the same client's list in `other`."""
         entries = torch.cat([self.entries, other.entries])
         order = torch.cat([self.owners, other.owners]).argsort(stable=True)
         return ClientIndex.from_sizes(entries[order], self.sizes + other.sizes)

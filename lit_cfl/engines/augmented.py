@@ -14,7 +14,7 @@ _BLOCK = 2**22  # maximum number of values changed at once
 
 
 def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
-    """Replaces the examples of a cohort by those of its mini-batches, in order, each changed by its key.
+    """Replaces the examples of a cohort with those of its mini-batches, in order, each augmented by its key.
 
     Every way of training then reads them as any other examples. An example occurs once for each of the client's
     mini-batches that contains it.

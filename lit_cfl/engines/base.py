@@ -103,11 +103,11 @@ class Engine:
         return self.plan.device
 
     def at(self, round: int, data: FederatedData) -> RoundWork:
-        """Returns the clients as the algorithm sees them in this round, at no cost."""
+        """Returns the algorithm's view of the clients in this round, without any computation."""
         return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
-        """Builds the run's initial model with this number `[d]`; number 0 is the template's.
+        """Builds the run's initial model with this number `[d]`; number 0 is the template's model.
 
         Raises:
             InputError: see `build`.
@@ -324,7 +324,7 @@ class Engine:
         return found
 
     def report_statistics(self, round: int, done: int, total: int) -> None:
-        """Reports how many clients have answered."""
+        """Reports for how many clients the statistics have been computed."""
         self.report(Activity("statistics of", round, done, total))
 
     def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None:
@@ -352,7 +352,7 @@ class Engine:
 
     @property
     def _chunk_size(self) -> int:
-        """Clients of a chunk: as many as `rows_that_fit`; on a GPU a multiple of the lanes, at least one of each."""
+        """Number of clients in a chunk: `rows_that_fit`; on a GPU a multiple of the number of lanes."""
         if self.plan.device == "cpu":
             return self.rows_that_fit
         return max(1, self.rows_that_fit // self.plan.lanes) * self.plan.lanes
@@ -407,7 +407,7 @@ class Engine:
     def _describe(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
     ) -> Prepared:
-        """Prepares the training of the clients at these positions as far as a thread can; see `prepare_ahead`.
+        """Prepares the training of the clients at these positions, in a thread; see `prepare_ahead`.
 
         Args:
             gathers: True to also gather the examples, which are on the CPU while a GPU trains.

@@ -1,4 +1,4 @@
-"""Checks that PyTorch's products of matrices on a CPU depend on the numbers alone; see `reproducible_products`."""
+"""Checks that matrix products on a CPU are independent of memory alignment; see `reproducible_products`."""
 
 import warnings
 
@@ -11,7 +11,7 @@ _PLACES = 16  # numbers: a line of the processor's cache in float32
 
 
 def warn_of_irreproducible_products() -> None:
-    """Warns if products depend on a matrix's place in memory: MKL had started before, or its variable asks for that."""
+    """Warns if matrix products depend on memory alignment, as when MKL started before its variable was set."""
     if not all(_adds_in_one_order(dtype) for dtype in (torch.float32, torch.float64)):
         warnings.warn(
             "products of matrices depend on their place in memory on this processor, so that the last bits of a "
@@ -22,7 +22,7 @@ def warn_of_irreproducible_products() -> None:
 
 
 def _adds_in_one_order(dtype: torch.dtype) -> bool:
-    """Returns whether a product has the same bits wherever its result lies."""
+    """Returns whether a product has the same bits wherever its result lies in memory."""
     rng = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, dtype=dtype, generator=rng) for shape in ((1, 10, 64), (1, 64, 8)))
     room = torch.empty(_PLACES - 1 + 10 * 8, dtype=dtype)

@@ -78,7 +78,7 @@ class CohortFit:
         return len(self.clients)
 
     def select(self, clients: Tensor) -> "CohortFit":
-        """Returns the work of `TrainingWay.gradients` for some of the clients, given by their positions."""
+        """Selects the work of `TrainingWay.gradients` for some clients, given by their positions."""
         starts = self.sizes.cumsum(0) - self.sizes
         sizes = self.sizes[clients]
         first = (starts[clients] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
@@ -199,7 +199,7 @@ class TrainingWay(ABC):
                     row[slot.start : slot.stop] += gradient.reshape(-1)
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
-        """Groups positions of clients whose gradients one process must compute together to get the same bits.
+        """Groups clients whose gradients must be computed in one process to keep the same bits.
 
         Args:
             sizes: Number of examples of each client, int64 `[n]`.

@@ -1,4 +1,4 @@
-"""Plans of versions before 0.3, which trained clients in ways that no longer exist."""
+"""Detects plans of versions before 0.3, which trained clients in ways that no longer exist."""
 
 import json
 from collections.abc import Mapping

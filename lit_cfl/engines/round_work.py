@@ -172,7 +172,7 @@ class RoundWork:
         return found
 
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Splits examples into parts whose losses under all models fit into memory: owners, and entries of each part.
+        """Splits examples into parts whose losses under all models fit into memory: owners and entries of each.
 
         They are whole batches of evaluation, so that no loss depends on the parts.
         """

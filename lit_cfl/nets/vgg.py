@@ -17,7 +17,7 @@ _TIMES = (1, 2, 4, 8, 8)  # channels of each block, in multiples of `width`
 
 
 class VGG16(Net):
-    """Thirteen convolutions and up to three fully connected layers (3 x 32 x 32 -> 10: 33,638,218; LayerCFL's images).
+    """Thirteen convolutions, up to three linear layers (3 x 32 x 32 -> 10: 33,638,218 parameters; LayerCFL's images).
 
     Sides are halved five times, so images need 32 x 32: pad MNIST and EMNIST by 2. Layers are `conv1` to `conv13`,
     `fc1`, `fc2`, ..., and with `batch_norm` also `bn1` to `bn13`.

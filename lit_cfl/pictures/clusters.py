@@ -70,7 +70,7 @@ def memberships(
 
 
 def _each_its_own(cluster: np.ndarray) -> bool:
-    """Whether no two clients ever share a model, as with Local, whose numbers change when further clients have one."""
+    """Returns whether no two clients ever share a model, as with Local."""
     return cluster.shape[1] > 1 and all(len(np.unique(row[row >= 0])) == (row >= 0).sum() for row in cluster)
 
 

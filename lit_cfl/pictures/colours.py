@@ -1,4 +1,4 @@
-"""Colours of clusters: each takes that of its best-matching true cluster."""
+"""Colours of clusters: each cluster takes the colour of the true cluster that matches it best."""
 
 from collections.abc import Iterable, Mapping
 
@@ -58,7 +58,7 @@ def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
 
 
 def name_of(cluster: object) -> str:
-    """Names a cluster by its number; "not assigned" for anything but a number of 0 or more."""
+    """Names a cluster by its number; "not assigned" if there is no number, or a negative one."""
     return f"cluster {cluster:g}" if isinstance(cluster, int | float | np.integer) and cluster >= 0 else NOT_ASSIGNED
 
 

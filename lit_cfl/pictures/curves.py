@@ -52,7 +52,7 @@ class Means:
 
 
 def line_styles(names: Sequence[str]) -> dict[str, Style]:
-    """Chooses a colour and a line style per name; the first seven differ in colour, all in one of them."""
+    """Chooses a colour and a line style for each name; names share a colour only from the eighth on."""
     size = len(LINE_COLOURS)
     return {name: Style(LINE_COLOURS[k % size], _LINES[k // size % len(_LINES)]) for k, name in enumerate(names)}
 
@@ -129,7 +129,7 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
 
 @dataclass(frozen=True)
 class CostAxis:
-    """The x-axis of a figure of scores against a cost.
+    """The x-axis of a figure that plots scores against a cost.
 
     Args:
         column: Column of `metrics.csv`.

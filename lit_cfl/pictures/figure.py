@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure.
+    """A figure as data: title, panels, caption, text alternative and table.
 
     Args:
         name: Name of the file, and anchor on a page.
@@ -89,7 +89,7 @@ def draw(figure: Figure, titled: bool = False) -> Drawn:
 
 
 def _values_of(figure: Figure) -> Table:
-    """Lists the values shown: the points' notes if any, else curves and bars, one row per x value."""
+    """Lists the values shown: the notes of points if any, else curves and bars, one row per x value."""
     panels, title = [panel for row in figure.rows for panel in row if panel is not None], f"{figure.title}: values"
     parts = [dots for panel in panels for dots in panel.points]
     notes = [dict(note) for note in dict.fromkeys(tuple(note.items()) for dots in parts for note in dots.notes)]
@@ -133,5 +133,5 @@ def thin(count: int, most: int) -> list[int]:
 
 
 def cut_note(shown: int, total: int, what: str) -> str:
-    """Describes how many rows a table has if only some are shown."""
+    """Describes how many rows of a table are shown; empty if all are."""
     return "" if shown == total else f"{shown:,} of {total:,} {what}."

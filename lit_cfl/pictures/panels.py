@@ -88,7 +88,7 @@ Note = Mapping[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class Style:
-    """Style of the lines or points of a name.
+    """Style of the lines or points that belong to one name in the legend.
 
     Args:
         colour: Colour of all points and lines.
@@ -109,7 +109,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band.
+    """A line with an optional band around it.
 
     Args:
         name: Name by which its style and the legend entry are found.
@@ -170,7 +170,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Heat map.
+    """A matrix of values shown as colours, with a colour bar.
 
     Args:
         values: Rows of values, the first on top; nan = no colour, or grey with `edges`.
@@ -306,7 +306,7 @@ def draw_panels(
 
 
 def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:
-    """Finds the start and end of stretches of equal groups, and their names."""
+    """Finds the boundaries of stretches of equal groups, and the name of each stretch."""
     starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
     return [*starts, len(groups)], [groups[k] for k in starts]
 
@@ -317,7 +317,7 @@ def plain(text: str) -> str:
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], per_line: int) -> None:
-    """Adds a legend below a figure in row order; matplotlib's own is in column order."""
+    """Adds a legend below a figure, filled row by row, unlike matplotlib's own."""
     by_column = [handle for column in range(per_line) for handle in handles[column::per_line]]
     legend = figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
     for handle, text in zip(by_column, legend.get_texts(), strict=True):

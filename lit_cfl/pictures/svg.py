@@ -1,4 +1,4 @@
-"""Figures as SVG in a page: text stays text, colours follow the page, marks have their values for its script."""
+"""Draws figures as SVG for an HTML page, with real text, the page's colours, and values as notes at the marks."""
 
 from collections.abc import Iterator
 from io import StringIO

@@ -42,7 +42,7 @@ def describe(row: Row) -> str:
 
 @dataclass
 class RunProgress:
-    """The progress of a run.
+    """How far a run is: its rounds, its current activity and its latest row.
 
     Args:
         since: Time of its start, in seconds.
@@ -305,17 +305,17 @@ class LogDisplay(Display):
 
 
 class JsonLines:
-    """Writes one JSON object per line for each evaluated round, with the columns of `metrics.csv`; blank is null."""
+    """Writes one JSON object per line for each evaluated round, with the columns of `metrics.csv`; null for blanks."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
 
     def started(self, title: str, completed: int, rounds: int, seed: int) -> None:
-        """Records whose rows follow."""
+        """Stores the title and the seed of the run whose rows follow."""
         self.of: Row = {"event": "round", "algorithm": title, "seed": seed}
 
     def row(self, row: Row) -> None:
-        """Writes a round."""
+        """Writes the row of an evaluated round as a line."""
         self._write(self.of | row)
 
     def summary(self, finished: FinishedRun) -> None:

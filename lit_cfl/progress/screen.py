@@ -73,12 +73,12 @@ class Screen:
             closing_table(self.out, finished)
 
     def say_path(self, path: str) -> None:
-        """Prints the single line of a quiet command."""
+        """Prints the only line that a quiet command prints."""
         self.out.print(path, soft_wrap=True)
 
 
 class _Run:
-    """Passes the reports of single runs, in order, to a display under their titles."""
+    """Passes the reports of single runs, one run after the other, to a display under their titles."""
 
     def __init__(self, display: Display, several_seeds: bool) -> None:
         self.display, self.several_seeds = display, several_seeds

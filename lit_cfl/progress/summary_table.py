@@ -22,7 +22,7 @@ _MANY = 0.25  # share of losing clients above which the advice doubts clustering
 
 
 def closing_table(console: Console, finished: FinishedRun) -> None:
-    """Prints the figures of a run and its baseline, with notes and advice."""
+    """Prints the results of a run and its baseline, with notes and advice."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = read_scores(finished.summary)[0]
     truth = any(part.summary["clusters/ari"] is not None for part in parts)  # known at the end
@@ -131,7 +131,7 @@ def _cluster_sizes(path: Path) -> str:
 
 
 def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:
-    """Computes the gain of each client scored in both; above 0 is better, for any direction of the score."""
+    """Computes the gain of each client scored in two runs; positive is better, whatever the score's direction."""
     sign = 1 if score.higher_is_better else -1
     both = sorted(mine.values.keys() & others.values.keys())
     return [sign * (mine.values[client] - others.values[client]) for client in both]
@@ -143,7 +143,7 @@ def _describe_gain(gains: list[float], baseline: str) -> str:
 
 
 def _advice(gains: list[float], over_examples: float, known: type[Algorithm] | None, score: Score) -> str:
-    """Says what to try next, by the options of the algorithm.
+    """Suggests what to try next, in terms of the algorithm's options.
 
     Args:
         gains: Gain of each client, not empty.

@@ -73,7 +73,7 @@ def mebibytes(value: float) -> str:
 
 
 def significant_decimals(value: float) -> int:
-    """Returns the number of decimals, 1 or more, with which a value that is 0 or more does not look like 0."""
+    """Returns the number of decimals, at least 1, that keep a positive value from being rounded to 0."""
     return max(1, -floor(log10(float(f"{value:.1g}")))) if value > 0 else 1
 
 

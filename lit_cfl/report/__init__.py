@@ -1,1 +1,1 @@
-"""`lit-cfl report`: one page, or figures for a paper, of runs, comparisons and studies."""
+"""`lit-cfl report`: makes a page, or figures for a paper, of runs, comparisons and studies."""

@@ -71,7 +71,7 @@ def _clusters(groups: Sequence[Group], score: Score) -> Section:
 def _study(
     source: ReportSource, name: str, lines: list[str], problems: list[str], guard: DrawingGuard
 ) -> list[Section]:
-    """Builds the section of a study, and extends the summary lines and the problems."""
+    """Builds the section of a study, and adds to the page's summary lines and problems."""
     if source.kind != "study":
         return []
     from lit_cfl.report import study  # imports Optuna

@@ -1,4 +1,4 @@
-"""The first section: one row per group, a summary, and the tables of comparisons."""
+"""The page's first section: one row per group, a summary, and the tables of comparisons."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
 
 
 def _note(groups: Sequence[Group], score: Score, truth: bool, best: bool) -> str:
-    """Explains the columns; `truth`: the true clusters are known; `best`: the best round is."""
+    """Explains the columns of the table, among them ARI if `truth`, and the best round if `best`."""
     several = any(len(group.runs) > 1 for group in groups)
     some = any(len(group.counted) < len(group.runs) for group in groups)
     spread = f" Mean ± standard deviation over the seeds{', of finished runs' if some else ''}." if several else ""
@@ -96,7 +96,7 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
 
 
 def describe_uneven(groups: Sequence[Group]) -> str | None:
-    """Describes that groups are scored on different numbers of clients in the last round; None if they are not."""
+    """Warns that groups are scored on different numbers of clients in the last round; None if they are not."""
     scored = {}
     for group in groups:
         numbers = [last_value(run, "clients/evaluated") for run in group.counted if run.rows]

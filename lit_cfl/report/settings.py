@@ -1,4 +1,4 @@
-"""The last section: configuration, differences between runs, environment, and the commands."""
+"""The page's last section: configuration, differences between runs, environment, and commands."""
 
 import json
 import shlex

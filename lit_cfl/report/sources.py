@@ -48,7 +48,7 @@ class Group:
 
     @property
     def score(self) -> Score:
-        """The main score of its task; a finished run records its direction."""
+        """The main score of the group's task, with the direction that a finished run recorded."""
         return next((run for run in self.runs if run.summary), self.first).score
 
     @property

@@ -1,4 +1,4 @@
-"""`environment.json`: versions and hardware of a run, and what has changed where it was resumed."""
+"""`environment.json`: versions and hardware of a run, and what had changed when it was resumed."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ def environment() -> dict[str, Any]:
 
 
 def resumed_environment(before: Mapping[str, Any], plan: Plan, rounds: int) -> tuple[dict[str, Any], str]:
-    """Brings the environment of a run up to date where it is resumed.
+    """Updates the recorded environment of a run when the run is resumed.
 
     Args:
         before: Recorded environment.

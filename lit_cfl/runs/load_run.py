@@ -90,7 +90,7 @@ class PlacedNewcomers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SavedRun:
-    """A run directory that `load_run` has opened.
+    """A finished or interrupted run, opened by `load_run`.
 
     Args:
         path: Run directory.
@@ -157,7 +157,7 @@ class SavedRun:
         return with_lists(data, self.lists) if self.lists else data
 
     def served(self) -> Assignment:
-        """Returns the models, and the model that each client uses `[clients]`."""
+        """Returns the models of the run, and the model that each client uses, `[clients]`."""
         clients = torch.arange(self.prepared.data.num_clients)
         return self.experiment.algorithm.serve(self.state, clients)
 

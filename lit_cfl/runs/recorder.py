@@ -174,7 +174,7 @@ class Recorder:
         self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
-        """Collects everything in a checkpoint on which later rounds depend, except for state and lists."""
+        """Collects the content of a checkpoint, except for the algorithm's state and the clients' lists."""
         return {
             "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
@@ -234,7 +234,7 @@ class Recorder:
         )
 
     def round_view(self) -> RoundView | None:
-        """Returns a view of the run after the latest evaluation; None if nothing is due."""
+        """Returns a view of the run after the latest evaluation; None if there is nothing new to show."""
         if self._latest is None or not (self._ended or self._latest[0].number in self._totals.memberships):
             return None
         r, evaluation = self._latest

@@ -139,7 +139,7 @@ class RunDirectory:
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
 
     def _keep_earlier_header(self) -> None:
-        """Removes the columns that a run of an earlier version does not have."""
+        """Drops the columns that the run's table lacks, if an earlier version wrote it."""
         earlier = tuple(column for column in self.metrics.columns if column not in LOCAL)
         if self.metrics.path.exists() and self.metrics.path.read_bytes().startswith(as_csv([earlier])):
             self.metrics.columns = earlier
@@ -217,7 +217,7 @@ class RunDirectory:
         return [*_FILES, *(table.path.name for table in self._tables if table.path.name not in _FILES), _ENVIRONMENT]
 
     def discard(self) -> None:
-        """Removes the files made so far, `config.yaml` first and `environment.json` last."""
+        """Removes all files made so far, `config.yaml` first and `environment.json` last."""
         snapshots = (file for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
         config, *others = (self.path / name for name in self._names())
         drop_parts(self.path)

@@ -1,4 +1,4 @@
-"""Compares two runs over the clients scored in both: a client without a model may be scored in only one."""
+"""Compares two runs on the clients scored in both, as a client without a model may be scored in only one."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def columns_over(scored: ScoredClients, clients: Collection[int], score: Score =
 def compare_shared(
     pairs: Sequence[tuple[ScoredClients, ScoredClients]], score: Score = ACCURACY
 ) -> SharedClients | None:
-    """Compares a run with another, for one or several seeds; None if they score the same clients anyway."""
+    """Compares two runs on the clients scored in both, for some seeds; None if both scored the same clients."""
     if all(mine.values.keys() == others.values.keys() for mine, others in pairs):
         return None
     shared = [sorted(mine.values.keys() & others.values.keys()) for mine, others in pairs]

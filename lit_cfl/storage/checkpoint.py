@@ -82,7 +82,7 @@ class _RowFile:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _SavedRow:
-    """A client's model and its place on disk. The reference is weak, as all models might fill the memory."""
+    """A client's model and its place on disk; a weak reference, since all models might not fit into memory."""
 
     row: "ReferenceType[Tensor]"
     file: _RowFile

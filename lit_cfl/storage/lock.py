@@ -51,7 +51,7 @@ def lock_directory(path: Path, option: str = "--run_dir") -> Iterator[None]:
 
 
 def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
-    """Waits while another process has locked a directory, such as a killed one that is about to end.
+    """Waits until no other process holds a directory's lock, such as a killed process that is still ending.
 
     Args:
         path: Path of the directory.

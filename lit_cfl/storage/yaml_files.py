@@ -14,7 +14,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def leaves(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every value in nested mappings and lists that is neither, with the nearest key above it."""
+    """Yields every scalar in nested mappings and lists, with the nearest key above it."""
     if isinstance(content, Mapping):
         for name, part in content.items():
             yield from leaves(part, str(name))

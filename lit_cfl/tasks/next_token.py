@@ -64,7 +64,7 @@ class NextToken(Task):
         return most_likely(self(tokens[:, :-1]))
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes logits `[n, t, vocabulary]`, and for each target token `[n, t]` its loss and whether it counts."""
+        """Computes logits `[n, t, vocabulary]`, and each target token's loss `[n, t]` and whether it counts."""
         logits, targets = self(tokens[:, :-1]), tokens[:, 1:].long()
         if logits.shape[:-1] != targets.shape:
             raise ValueError(

@@ -41,7 +41,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class _GuardedLogger:
-    """A logger with its first round to log."""
+    """A logger, the guard against its failures, and the first round that it has to log."""
 
     guard: Guard
     logger: Logger

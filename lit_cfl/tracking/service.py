@@ -25,7 +25,7 @@ def read_wandb_mode() -> str:
 
 
 def has_key() -> bool:
-    """Whether a key is set, by `wandb login` or WANDB_API_KEY."""
+    """Returns whether a W&B key is set, by `wandb login` or WANDB_API_KEY."""
     import wandb
 
     try:
@@ -61,7 +61,7 @@ def wait_until_loaded() -> None:
 
 
 def stop_service() -> None:
-    """Ends wandb's process; the next run starts a new one."""
+    """Ends wandb's process; the next run starts another one."""
     import wandb
 
     with suppress(Exception, SystemExit):
@@ -82,7 +82,7 @@ def stage_files_in(folder: Path) -> Iterator[None]:
 
 
 def settings(wandb: Any) -> Any:
-    """Returns settings without output that disclose nothing about the machine, its user, folders and other programs."""
+    """Returns wandb settings that print nothing and disclose nothing about machine, user, folders or programs."""
     return wandb.Settings(
         reinit="create_new",
         program="lit-cfl",

@@ -32,7 +32,7 @@ class PictureTime:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Adds the time of the block."""
+        """Measures the time of the block and adds it to the time spent on pictures."""
         start = monotonic()
         yield
         self._seconds += monotonic() - start
@@ -144,7 +144,7 @@ class Trackers:
 
 
 def _drop_blanks(row: Row) -> dict[str, Any]:
-    """Drops blank values."""
+    """Drops the blank values of a row."""
     return {name: value for name, value in row.items() if value is not None}
 
 

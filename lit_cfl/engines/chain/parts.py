@@ -41,17 +41,17 @@ class Activation:
     name: ActivationName
 
     def compute(self, inputs: Tensor) -> Tensor:
-        """Computes the outputs."""
+        """Computes the outputs of the function."""
         return _COMPUTE[self.name](inputs)
 
     def slope(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """Computes the derivative."""
+        """Computes the derivative of the function."""
         return _SLOPES[self.name](inputs, outputs)
 
 
 @dataclass(frozen=True)
 class Drop:
-    """A `KeyedDropout`.
+    """Keyed dropout between two layers of a chain.
 
     Args:
         p: Probability that a unit is dropped.

@@ -13,7 +13,7 @@ TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the grad
 
 
 class Arithmetic:
-    """Multiplies stacks of matrices.
+    """Multiplies stacks of matrices, one matrix per client.
 
     Args:
         mixed: True for factors and results in bfloat16, as in autocast. On a CPU the factors are rounded and multiplied

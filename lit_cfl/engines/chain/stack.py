@@ -194,7 +194,7 @@ class Stack:
         return OptimizerUpdate(self._training, trained, centers, self._prox, state)
 
     def _step(self, step: Step, read: Any, tensors: Mapping[str, Tensor], update: Update) -> Taken:
-        """Computes one step from `read`, the first layer's inputs. Returns the outputs before it, and the penalties."""
+        """Takes one step from the first layer's inputs. Returns the outputs before the update, and the penalties."""
         chain, arithmetic, dual, keys = self._training.chain, self._training.arithmetic, self._dual, step.keys
         first = chain.layers[0]
         if dual is None:

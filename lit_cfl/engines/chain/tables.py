@@ -55,7 +55,7 @@ class CohortExamples:
 
 
 class Step(NamedTuple):
-    """The inputs of a step of the first clients of a stack, except those that `inputs.py` gathers.
+    """Inputs of one step for the first clients of a stack, except those that `inputs.py` gathers.
 
     Args:
         targets: Targets `[lanes, B, k]`, see `prepare_targets`.

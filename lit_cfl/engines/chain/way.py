@@ -103,7 +103,7 @@ class ChainWay(TrainingWay):
 
     @property
     def _threads(self) -> int:
-        """The number of stacks that train at once, each in one thread, so the number of threads changes no bit."""
+        """Number of stacks that train at the same time, each in one thread, which changes no result."""
         return self.plan.threads if self.plan.device == "cpu" else 1
 
     @torch.no_grad()

@@ -66,7 +66,7 @@ def count_room(threads: int = 1) -> RayRoom:
 
 
 def is_there() -> bool:
-    """Returns whether a cluster is running, to which `connect` would connect."""
+    """Returns whether `connect` would connect to a running cluster, not start a new one."""
     return ray.is_initialized() or _address() != "local"
 
 
@@ -75,7 +75,7 @@ def _address() -> str:
 
 
 def _join(plan: Plan) -> None:
-    """Connects to Ray unless a connection exists."""
+    """Connects to Ray unless this process is connected already."""
     global _users
     if not ray.is_initialized():
         _users = 0

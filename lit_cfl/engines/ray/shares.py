@@ -117,7 +117,7 @@ def compute_scores(
 
 
 def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
-    """Names the model in a row that was sent, by its number in the driver."""
+    """Names the model in a row that was sent to a worker, by its number in the driver."""
     return named(int(numbers[row]))
 
 

@@ -12,7 +12,7 @@ _WARM_UPS = 3  # calls before a capture, in which libraries allocate their works
 
 
 class CapturingError(RuntimeError):
-    """The steps run, but cannot be captured, e.g. because a user's loss makes a tensor from a number."""
+    """Raised when steps run but cannot be captured, e.g. because a user's loss makes a tensor from a number."""
 
 
 # A graph with its input and output tensors, which must live as long as the graph
@@ -92,7 +92,7 @@ class CapturedSteps:
 
 @contextmanager
 def _refuse_waits() -> Iterator[None]:
-    """Raises an error for waits on the GPU before the capture: a failed capture would leak memory (torch 2.11)."""
+    """Raises an error if the step waits for the GPU, as a failed capture would leak memory (torch 2.11)."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

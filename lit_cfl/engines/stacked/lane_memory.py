@@ -74,7 +74,7 @@ def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
 
 
 class _Living(TorchDispatchMode):
-    """Counts the bytes of live tensors that operations made, each storage once."""
+    """Counts the bytes of live tensors created by operations, each storage once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
