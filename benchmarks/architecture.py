@@ -24,7 +24,7 @@ Imports = dict[str, set[str]]
 
 
 def find_modules() -> dict[str, Path]:
-    """Returns each module's file by its dotted name."""
+    """Maps the dotted name of each module to its file."""
     found = {}
     for package, folder in SOURCES.items():
         for file in sorted(folder.rglob("*.py")):
@@ -34,7 +34,7 @@ def find_modules() -> dict[str, Path]:
 
 
 def read_imports() -> Imports:
-    """Returns what each module imports: our modules, and other packages with the names taken from them."""
+    """Returns the imports of each module: our modules, and the names taken from other packages."""
     known = find_modules()
     return {name: set(list_imported_names(file.read_text("utf-8"), known)) for name, file in known.items()}
 
@@ -51,7 +51,7 @@ def list_imported_names(source: str, known: Mapping[str, Path]) -> Iterator[str]
 
 
 def part_of(module: str) -> str:
-    """Returns the part to which one of our modules belongs: its folder, or itself at the top of the package."""
+    """Returns the part of the package to which a module belongs: its folder, or the module itself at the top level."""
     inside = module.removeprefix("lit_cfl").removeprefix(".")
     apart = [name for name in APART if f"{inside}.".startswith(f"{name}.")]
     return apart[0] if apart else inside.partition(".")[0]
@@ -69,7 +69,7 @@ def group_by_part(found: Imports) -> Imports:
 
 
 def find_cycle(between: Imports) -> list[str]:
-    """Returns the names of one import cycle, the first repeated at the end; empty if there is none."""
+    """Returns the names along one import cycle, the first repeated at the end; empty if there is no cycle."""
     try:
         TopologicalSorter(between).prepare()
     except CycleError as error:
@@ -78,14 +78,14 @@ def find_cycle(between: Imports) -> list[str]:
 
 
 def layers_of_the_page() -> dict[str, list[str]]:
-    """Returns the parts of each layer, highest layer first, from the table in `docs/architecture.md`."""
+    """Reads the parts of each layer, highest layer first, from the table in `docs/architecture.md`."""
     table = PAGE.read_text("utf-8").partition("| layer |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
     return {layer.strip(): re.findall(r"`([^`]+)`", cell) for layer, cell in rows}
 
 
 def choose_arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Returns the imports between parts that do not follow from others, except those of the lowest layer."""
+    """Returns the imports between parts that other imports do not imply, except those of the lowest layer."""
     lowest = list(layers.values())[-1]
     below: Imports = {}
     for part in TopologicalSorter(between).static_order():
@@ -112,7 +112,7 @@ def arrange_rows(layers: Mapping[str, list[str]], between: Imports) -> list[tupl
 
 
 def place_parts(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -> dict[str, float]:
-    """Returns a horizontal position in [0, 1] for each part: evenly spaced in its row, ordered by its neighbours' mean.
+    """Returns a horizontal position in [0, 1] for each part, evenly spaced in its row and close to its neighbours.
 
     A part that is alone in its row is shifted slightly to the left or right, so that no arrow runs behind it.
     """

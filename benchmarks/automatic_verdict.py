@@ -1,4 +1,4 @@
-"""Compares `num_clusters: auto` with the true number and with FedAvg: the last part of docs/automatic_clusters.md.
+"""Compares `num_clusters: auto` with the true number and with FedAvg, for the end of docs/automatic_clusters.md.
 
     LITCFL_DATA=DIR python -m benchmarks.automatic_verdict --out benchmarks/results/automatic_verdict.csv
         [--seeds 11 12] [--systems FedGroup IFCA] [--data 'Rotated MNIST'] [--tables | --numbers]
@@ -36,7 +36,7 @@ KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "m
 
 @cache
 def read_options(data: str, system: str) -> tuple[str, ...]:
-    """Returns the chosen options as command-line words, from the results of the page."""
+    """Reads the options chosen for a system on a data set from the results page, as command-line words."""
     grid = {**PROTOCOL["common"], **PROTOCOL["systems"][system]["options"]}
     with (ROOT / "docs" / "which_method" / "results.csv").open(newline="") as file:
         (row,) = (
@@ -77,7 +77,7 @@ def run_cell(data: str, system: str, number: str, seed: int) -> Iterator[Row]:
 
 
 def list_rates(data: str) -> list[str]:
-    """Returns the learning rates chosen by the systems that determine the number before the first round."""
+    """Lists the learning rates of the systems that determine the number of clusters before the first round."""
     return sorted({read_options(data, system)[1] for system in SYSTEMS if system != "FLHC"})
 
 
@@ -101,13 +101,13 @@ def determine_number(data: str, rate: str, seed: int) -> Iterator[Row]:
 
 
 def list_cells(seeds: list[int], systems: list[str], data: list[str]) -> Iterator[tuple[str, str, str, int]]:
-    """Yields the cells, seed by seed over all data sets."""
+    """Yields the cells (data set, system, number of clusters, seed), seed by seed over all data sets."""
     for seed, system, name in product(seeds, ["FedAvg", *systems], data):
         yield from ((name, system, number, seed) for number in (("-",) if system == "FedAvg" else ("auto", "true")))
 
 
 def format_tables(path: Path) -> str:
-    """Makes a table per system: `auto` against the true number and FedAvg, over the seeds that all three have."""
+    """Formats a table per system: `auto` against the true number and FedAvg, over their common seeds."""
     with path.open(newline="") as file:
         found = {(row["data"], row["system"], row["number"], row["seed"]): row for row in csv.DictReader(file)}
     lines = []

@@ -27,7 +27,7 @@ _SCORES = re.compile(r"^(\S.*?) +(-?\d+\.\d{3}|-) ")  # a row of the closing tab
 
 
 class CaseOutcome(NamedTuple):
-    """Outcome of a case.
+    """Exit code and relevant output of a case.
 
     Args:
         name: Name of the case's folder.
@@ -44,7 +44,7 @@ class CaseOutcome(NamedTuple):
 
 
 def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
-    """Runs a copy of a case.
+    """Runs a copy of a case in a temporary folder.
 
     Args:
         folder: The case's folder.
@@ -81,7 +81,7 @@ def _run(
 
 
 def _make_command_folder(folder: Path) -> Path:
-    """Creates a folder with this checkout's `lit-cfl` command."""
+    """Creates a folder with an executable `lit-cfl` that runs this checkout."""
     command = folder / "bin" / "lit-cfl"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m lit_cfl "$@"\n', "utf-8")
@@ -101,7 +101,7 @@ def _read_command(case: Path) -> list[str]:
 
 
 def select_output(output: str) -> str:
-    """Picks the relevant part of an output: the error, or the notices and the scores, or else the last lines."""
+    """Selects the relevant part of an output: the error, or notices and scores, or else the last lines."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("lit-cfl: error: ")]
     if errors:

@@ -1,4 +1,4 @@
-"""Runs long experiments in cells: each combination of settings runs once; its rows are then appended to a CSV."""
+"""Runs long experiments in cells: each combination of settings runs once, and its rows are appended to a CSV file."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence

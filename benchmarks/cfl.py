@@ -61,7 +61,7 @@ def build_experiment(linkage: Linkage, seed: int) -> Experiment:
 
 
 def run_cell(linkage: Linkage, seed: int) -> Iterator[Row]:
-    """Yields one row per round and cluster."""
+    """Runs one setting, and yields a row per round and cluster."""
     prepared = build_experiment(linkage, seed).prepare(seed)
     algorithm = prepared.experiment.algorithm
     for r in prepared.rounds():
@@ -79,7 +79,7 @@ def run_cell(linkage: Linkage, seed: int) -> Iterator[Row]:
 
 
 def format_row(rows: list[Row]) -> str:
-    """Formats a cell's row of the printed table."""
+    """Formats the results of a cell as a row of the printed table."""
     known: set[str] = {"0"}
     splits = []
     for row in rows:

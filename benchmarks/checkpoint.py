@@ -1,4 +1,4 @@
-"""Measures the cost of a save when every client has its own model (FeSEM, Ditto).
+"""Measures the cost of saving a checkpoint when every client has its own model (FeSEM, Ditto).
 
     python benchmarks/checkpoint.py [--clients 500 --columns 3274634 --cohort 20 --saves 5 --folder DIR]
 

@@ -117,7 +117,7 @@ def measure(functions: dict[str, Callable[[], object]], size: str, only: list[st
 
 
 def measure_sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -> Iterator[Row]:
-    """Yields root mean square and maximum errors of a cosine, for columns of equal and of very different scales."""
+    """Yields the RMS and maximum error of sketched cosines, for even and very uneven column scales."""
     rng = torch.Generator().manual_seed(0)
     uneven = torch.randn(columns, generator=rng).mul_(2).exp_()  # 1 column in 100 is 100 times the median
     upper = torch.triu_indices(n, n, 1)

@@ -47,13 +47,13 @@ def _find_docstring_lines(tree: ast.AST) -> Iterator[int]:
 
 
 def find_group(name: str) -> str:
-    """Returns the package under which a file is counted: `lit_cfl/engines`, `tests/tune`, or its top-level folder."""
+    """Returns the package for which a file is counted: `lit_cfl/engines`, `tests/tune`, or its top-level folder."""
     parts = PurePath(name).parts
     return "/".join(parts[: 2 if len(parts) > 2 else 1])
 
 
 def main(paths: list[str]) -> None:
-    """Prints a row for each package, and the sums of each top-level folder."""
+    """Prints a row for each package, and the sum of each top-level folder."""
     groups: dict[str, list[tuple[int, int, int]]] = {}
     for name in list_tracked_files(paths):
         text = (ROOT / name).read_text("utf-8") if name.endswith((".py", *NATIVE)) else ""

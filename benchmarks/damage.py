@@ -1,4 +1,4 @@
-"""Damages files and checks that each is healed to the same bits, or refused in one line that names it.
+"""Damages files, and checks that each is restored to the same bits, or refused in one line that names it.
 
     python benchmarks/damage.py --seed S [--first 0] [--damages 500] [--flips 2000] [--log FILE]
 
@@ -74,7 +74,7 @@ Outcome = tuple[str, str]  # one of the five words above, and the output
 
 
 def damage_file(file: Path, damage: str, other: Path, rng: random.Random) -> None:
-    """Damages a file; `other` is another run's file of that name."""
+    """Damages a file in the given way; `swap` replaces it with `other`, the file of another run."""
     size = file.stat().st_size
     if damage == "flip" and size:
         data = bytearray(file.read_bytes())
@@ -102,7 +102,7 @@ def classify_outcome(code: int, said: str, file: Path, wrong: Callable[[], list[
 
 
 class Runs:
-    """Run directories of one algorithm: killed in mid-run, before the first save, and finished.
+    """Run directories of one algorithm: of finished runs, and of runs killed before the first save or in mid-run.
 
     Args:
         name: Name of an entry of `RUNS`.
@@ -151,7 +151,7 @@ class Runs:
 
 
 def _kill_at_row(rows: int) -> None:
-    """Makes this process kill itself when a run is about to write a row, after `rows` rows."""
+    """Makes this process kill itself when a run is about to write a row after its first `rows` rows."""
     add_row = RunDirectory.add_row
 
     def dying(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
@@ -163,7 +163,7 @@ def _kill_at_row(rows: int) -> None:
 
 
 def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str]:
-    """Draws a file and its damage; first draws a kind of file, so that many pictures do not dominate."""
+    """Draws a file and its damage, kind of file first, so that the many pictures do not dominate."""
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
@@ -174,7 +174,7 @@ def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str
 
 
 class Cache:
-    """A data cache of two entries."""
+    """A data cache with two entries, one of which is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it = folder / "cache", folder / "it"
@@ -219,7 +219,7 @@ def _arrays(key: str) -> dict[str, np.ndarray]:
 
 
 class Study:
-    """Directory of a finished study, with those files of its trials' runs that the study reads."""
+    """Directories of finished studies, with the files of their trials' runs that a study reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it, self.output = folder, folder / "it", folder / "output.txt"
@@ -278,7 +278,7 @@ def _belongs_to_study(name: Path) -> bool:
 
 
 def disable_ray() -> None:
-    """Makes this process open a study of finished trials without starting Ray."""
+    """Makes this process open a study of finished trials without Ray."""
 
     def trains_nothing(prepared: object, trials: search.Trials, *_: object) -> None:
         if not trials.over:

@@ -34,7 +34,7 @@ FASHION, CIFAR = "Fashion-MNIST, 100 clients", "CIFAR-10, 200 clients, 2 rotatio
 
 
 def measure_peak_mib() -> float:
-    """Returns this program's peak memory in MiB; `getrusage` would start from the parent process's peak."""
+    """Returns this program's peak memory in MiB; `getrusage` would include the parent process's peak."""
     status = Path("/proc/self/status").read_text("ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -1,4 +1,4 @@
-"""Measures how fast and how reliably drift that labels do not show is detected; the protocol is in `docs/drift.md`.
+"""Measures how fast and how reliably drift is detected that labels do not show; `docs/drift.md` has the protocol.
 
     python benchmarks/drift.py curve --out benchmarks/results/drift_curve.csv
     python benchmarks/drift.py verdict --out benchmarks/results/drift.csv
@@ -56,7 +56,7 @@ CURVE, VERDICT = ("metric", "threshold", *SCORES), (*SCORES, "models", "before",
 
 @dataclass(frozen=True)
 class Turn(Shift):
-    """Rotates the images of some clients by another 90 degrees before round START + 1, permanently."""
+    """Rotates the images of some clients by another 90 degrees from round START + 1 on."""
 
     share: float = 0.0
 
@@ -105,7 +105,7 @@ def build_experiment(algorithm: Algorithm, condition: str, share: float, seed: i
 
 
 class Measuring:
-    """Measures all distances before each round of an algorithm that does not migrate clients."""
+    """Wraps an algorithm without migration, and measures all drift distances before each round."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm, self.found = algorithm, list[tuple[int, str, Tensor, Tensor]]()
@@ -137,7 +137,7 @@ class Measuring:
 
 
 def try_thresholds(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
-    """Runs a method that does not migrate clients, and scores each metric at each threshold."""
+    """Runs a method without migration, and scores each metric at each threshold."""
     prepared = build_experiment(PLAIN[method], condition, share, seed).prepare(seed)
     measuring = Measuring(PLAIN[method])
     shifts = prepared.experiment.data.shift
@@ -178,7 +178,7 @@ def list_moved_clients(r: Round) -> set[int]:
 
 
 def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted: set[int], since: int) -> Row:
-    """Scores alarms, each given as (completed rounds, client)."""
+    """Counts detected clients, delays and false alarms; an alarm is a pair (completed rounds, client)."""
     delays: dict[int, int] = {}
     for index, client in sorted(alarms):
         if index >= START and client in drifted:
@@ -197,7 +197,7 @@ def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], dr
 
 
 def choose_thresholds(rows: list[Row]) -> dict[str, tuple[float, float]]:
-    """Applies the protocol's rule: returns threshold and false alarms per 100 tests of each metric."""
+    """Chooses each metric's threshold by the protocol's rule; returns it with false alarms per 100 tests."""
     found = {}
     for metric in METRICS:
         rates = {t: compute_rate(rows, metric, t) for t in GRID}
@@ -212,7 +212,7 @@ def compute_rate(rows: list[Row], metric: str, threshold: float) -> float:
 
 
 def format_sums(rows: list[Row]) -> list[str]:
-    """Formats cells: percentage found, delay, and false alarms per 100 tests, over all rows."""
+    """Formats three table cells over all rows: percentage found, mean delay, false alarms per 100 tests."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     return [f"{100 * found / drifted:.0f}", f"{delay / found:.2f}" if found else "", f"{100 * alarms / tests:.2f}"]
 
@@ -236,7 +236,7 @@ def print_report() -> None:
 
 
 def format_by_share(rows: list[Row], name: str, digits: int) -> str:
-    """Formats the means over seeds for 10, 25 and 50 % of the clients."""
+    """Formats the means over seeds if 10, 25 or 50 % of the clients drift."""
     found = [mean(float(row[name]) for row in rows if float(row["share"]) == share) for share in SHARES]
     return " ".join(f"{value:.{digits}f}" for value in found)
 
@@ -247,7 +247,7 @@ def read(path: Path) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draws delay and share found against false alarms, one curve per metric and condition."""
+    """Draws the delay and the share of drifts found against false alarms, one curve per metric and condition."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 2, figsize=(7, 5), sharex=True, layout="constrained")
@@ -272,7 +272,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def compute_curve_point(rows: list[Row]) -> tuple[float, float, float]:
-    """Returns false alarms per 100 tests, delay (20 rounds for a client that is not found), and percentage found."""
+    """Returns false alarms per 100 tests, mean delay (20 rounds if not found), and percentage found."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     late = (delay + (ROUNDS - START) * (drifted - found)) / drifted
     return 100 * alarms / tests, late, 100 * found / drifted

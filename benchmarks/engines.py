@@ -1,4 +1,4 @@
-"""Compares ways of local training with each other, and with those of another checkout, in alternating rounds.
+"""Compares ways of local training, also with those of another checkout, in alternating rounds.
 
     [LITCFL_DATA=DIR] python benchmarks/engines.py [--against PATH] [--cases linear-60x10 mlp ...] [--turns 7]
                                                    [--out FILE.json]
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 
 class PeerCNN(nn.Module):
-    """conv 5 x 5 x 32, conv 5 x 5 x 64, both pooled, 512, 10: 1,663,370 parameters, as in the peers' benchmarks."""
+    """The CNN of the peers' benchmarks: convolutions with 32 and 64 filters, 512 hidden units; 1,663,370 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ NETS = {
 
 
 def choose_ways(net: str, against: bool) -> dict[str, bool]:
-    """Returns the ways to compare, and whether each belongs to the other checkout; ratios are relative to the first."""
+    """Returns the ways to compare, the reference first, and whether each belongs to the other checkout."""
     new = {"loop": False} if net == "cnn" else {"chain": False, "loop": False}
     old = {"cnn": ["plain"], "mlp2048": ["dual", "plain"], "linear": ["fused", "plain"]}.get(
         net, ["fused", "dual", "plain"]
@@ -83,7 +83,7 @@ def choose_ways(net: str, against: bool) -> dict[str, bool]:
 
 
 def make_plan(way: str) -> Any:
-    """Returns the plan of a way, with the options of the checkout that this process imports."""
+    """Returns the plan of a way, in terms of the checkout that this process imports."""
     from lit_cfl.engines.plan import Plan
 
     if way in ("chain", "loop"):
@@ -92,7 +92,7 @@ def make_plan(way: str) -> Any:
 
 
 def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
-    """Makes clients with `cohort` images each, random since the time does not depend on them; or loads `mnist1000`."""
+    """Makes clients with `cohort` random images each, on which the time does not depend, or loads `mnist1000`."""
     if cohort == "mnist1000":
         from lit_cfl.datamodules import MNIST
         from lit_cfl.datamodules.partition import MNIST1000
@@ -107,7 +107,7 @@ def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
 
 
 def serve(case: str, way: str, threads: int) -> None:
-    """Trains rounds for each line of standard input; answers with µs per client-step."""
+    """Trains rounds each time a line is read from standard input, and prints the µs per client-step."""
     from lit_cfl.engines.factory import build_engine
     from lit_cfl.engines.plan import keep_freed_memory
     from lit_cfl.engines.training_options import LocalTraining
@@ -137,7 +137,7 @@ def serve(case: str, way: str, threads: int) -> None:
 
 
 def parse_case(case: str) -> tuple[int, str, str, int]:
-    """Returns the clients, net, cohort and epochs of a case."""
+    """Splits the name of a case into its number of clients, net, cohort and epochs."""
     found = _CASE.fullmatch(case)
     if found is None:
         raise SystemExit(f"case {case!r} is unknown; write it as linear-60x10 or 100-mlp-mnist1000x1")
@@ -145,7 +145,7 @@ def parse_case(case: str) -> tuple[int, str, str, int]:
 
 
 def measure(case: str, against: Path | None, turns: int, threads: int, asked: Sequence[str]) -> list[Row]:
-    """Measures the times of all ways of a case, without the first turn, in which they are built."""
+    """Measures all ways of a case in turns; the first turn, in which they are built, does not count."""
     ways = choose_ways(parse_case(case)[1], against is not None)
     ways = {way: old for way, old in ways.items() if not asked or way in asked}
     processes = {way: start_process(case, way, against if old else None, threads) for way, old in ways.items()}

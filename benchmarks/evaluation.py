@@ -1,4 +1,4 @@
-"""Measures the cost of evaluating many clients, compared with that of their union.
+"""Measures the cost of evaluating many clients, relative to evaluating all their examples as one client.
 
     python benchmarks/evaluation.py [--clients 1000] [--models 1 5 50 1000] [--repeats 15] [--out FILE.json]
 
@@ -41,7 +41,7 @@ def divide_examples(clients: int, examples: Examples) -> FederatedData:
 
 
 def make_evaluation(engine: Engine, models: int, data: FederatedData) -> Callable[[], float]:
-    """Returns a function that evaluates all clients, and returns the seconds that it took."""
+    """Returns a function that evaluates all clients and returns the CPU seconds taken."""
     rows = torch.stack([engine.initial(number % 10) for number in range(models)])
     everyone = torch.arange(data.num_clients)
 

@@ -47,7 +47,7 @@ Answer = dict[str, str]
 
 
 def draw_points(case: int) -> np.ndarray:
-    """Draws each client's position in each time step `[steps, clients]`: near its place, which changes now and then."""
+    """Draws each client's position at each time step `[steps, clients]`, near a place that changes sometimes."""
     rng = np.random.default_rng(case)
     place = rng.integers(2, size=CLIENTS)
     own, found = rng.uniform(-0.03, 0.03, CLIENTS), []
@@ -58,7 +58,7 @@ def draw_points(case: int) -> np.ndarray:
 
 
 class Line(QuadraticWork):
-    """Clients on a line whose loss is a distance and whose training takes one step."""
+    """Clients on a line: a client's loss is a distance, and training takes one step."""
 
     def __init__(self, at: np.ndarray) -> None:
         super().__init__(torch.from_numpy(at)[:, None], torch.full((CLIENTS,), 10), 1.0, layers={"fc1": 1})
@@ -71,7 +71,7 @@ class Line(QuadraticWork):
 
 
 def format_answer(detected: Any, clusters: list[int], models: list[float]) -> Answer:
-    """Formats an answer as text, with clusters numbered in the order of their lowest client."""
+    """Formats an answer as text; clusters are numbered in the order of their lowest client."""
     names = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
     return {
         "detected": " ".join(map(str, sorted(detected))),
@@ -81,7 +81,7 @@ def format_answer(detected: Any, clusters: list[int], models: list[float]) -> An
 
 
 def run_ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
-    """Yields our answer in each time step: clients with a detected drift, the clusters, and the models to train."""
+    """Yields our detected drifts, clusters and models to train, at each time step."""
     everyone, state = torch.arange(CLIENTS), None
     for step, row in enumerate(at):
         work, before = Line(row).at(step), 0 if state is None else state.losses
@@ -95,7 +95,7 @@ def run_ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
 
 
 def run_authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Answer]:
-    """Yields the answers of the authors' class."""
+    """Yields the same values as `run_ours`, from the authors' class."""
     merging = {"one": "C", "eager": ""}.get(form, "F")
     state = kind(CLIENTS, 64, "", mmacc_delta=DELTA, h_delta=DELTA, h_deltap=DELTA, h_cluster=merging)
     state.h_next_free_model = CLIENTS if form == "clients" else 1
@@ -123,7 +123,7 @@ def run_authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Ans
 def score_batches(
     model: nn.Linear, batches: list[tuple[int, int]], *_: object, at: np.ndarray, since: int
 ) -> tuple[float, int, float]:
-    """Counts correct and all examples and sums the loss from time step `since` on, as `_infer` of the authors does."""
+    """Counts all and correct examples and sums the loss from time step `since` on, as the authors' `_infer` does."""
     found = [1 - abs(float(model.weight.detach()) - at[step, client]) for client, step in batches if step >= since]
     return sum(found), max(len(found), 1), 0.0
 

@@ -1,4 +1,4 @@
-"""Compares FedRC, a FedEM that divides responsibilities by the share of each label in a model's data, with others.
+"""Compares FedRC, a FedEM that divides responsibilities by each model's share of the label, with other methods.
 
     LITCFL_DATA=DIR python benchmarks/fedrc.py [--seeds 0 1 2] [--alphas 100 0.3] [--concepts 'four labels swapped']
 
@@ -54,7 +54,7 @@ class FedRCState(FedEMState):
 
 @dataclass(frozen=True)
 class FedRC(FedEM):
-    """Robust clustering: each client uses a mixture of M models, which should differ only in P(y | x)."""
+    """FedRC: each client uses a mixture of M models, which should differ only in P(y | x)."""
 
     paper: ClassVar[str] = (
         "Guo, Tang, Lin. FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
@@ -93,7 +93,7 @@ class FedRC(FedEM):
     def place(
         self, state: FedRCState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedRCState, Info]:
-        """Estimates the clients' weights under fixed models and label shares."""
+        """Estimates the clients' mixture weights under fixed models and label shares."""
         able = clients[work.num_examples[clients] > 0]
         owners, labels = _list_owners_and_labels(able, work)
         losses = work.example_losses(state.models, able) + compute_label_shares(state.counts).log()[:, labels]
@@ -108,7 +108,7 @@ class FedRC(FedEM):
 
 
 def compute_label_shares(counts: Tensor) -> Tensor:
-    """Computes P_k(y) `[M, L]` from sums `[clients, M, L]`; uniform if there are none yet."""
+    """Computes P_k(y) `[M, L]` from sums `[clients, M, L]`; uniform if all sums are 0."""
     sums = counts.sum(0).clamp(min=_SMALLEST)
     return sums / sums.sum(1, keepdim=True)
 
@@ -145,7 +145,7 @@ CONCEPTS = {
 
 
 def train_under_concepts(concept: str, alpha: float, algorithm: Algorithm, seed: int) -> tuple[float, float]:
-    """Trains on MNIST with 30 clients under three concepts; returns mean test accuracy and ARI."""
+    """Trains 30 clients on MNIST under three concepts; returns mean test accuracy and ARI."""
 
     def task() -> Classification:
         return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.1))

@@ -1,4 +1,4 @@
-"""Measures the cost of a fit apart from its training steps: the host's work per client, and the rows and their mean.
+"""Measures the cost of a fit besides its training steps: the host's work per client, and the rows and their mean.
 
     python benchmarks/fit_parts.py [--turns 7] [--profile]
 
@@ -44,7 +44,7 @@ SIZE, MANY = 60, 1_000
 
 
 class NoTraining(LoopWay):
-    """Way of training that returns the same rows at every call."""
+    """Way of training that returns the same rows each time, without training."""
 
     reads_bytes = True
     rows = torch.zeros(MANY, 7850)
@@ -55,7 +55,7 @@ class NoTraining(LoopWay):
 
 
 def cpu_time(function: Callable[[], Any]) -> float:
-    """Returns the CPU seconds of a call."""
+    """Measures the CPU seconds of a call."""
     begun = process_time()
     function()
     return process_time() - begun
@@ -71,7 +71,7 @@ def build(net: str, epochs: int) -> Engine:
 
 
 def measure_host(count: int, turns: int, profile: bool) -> str:
-    """Measures the host's time per client in a fit: in all, to draw and gather mini-batches, and for the rest."""
+    """Measures the host's time per client in a fit: total, for drawing and gathering mini-batches, and other."""
     engine, held, clients = build("linear", 1), make_data(str(SIZE), count), torch.arange(count)
     engine._way = NoTraining(engine.template, engine.layout, engine.plan, engine.local)
     start, sizes, steps = engine.initial(0)[None], torch.full((count,), SIZE), torch.ones(count, dtype=torch.int64)
@@ -96,7 +96,7 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
 
 
 def measure_rows(net: str, count: int, epochs: int, turns: int) -> str:
-    """Measures the shares of a round's time for writing, and for testing and averaging rows."""
+    """Measures the share of a round's time that is spent writing rows, and checking and averaging rows."""
     engine, held, clients = build(net, epochs), make_data(str(SIZE), count), torch.arange(count)
     start, labels = engine.initial(0)[None], torch.zeros(count, dtype=torch.int64)
     save, finite, spent = Stack._save, base._finite, [0.0, 0.0]

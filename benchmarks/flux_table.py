@@ -116,7 +116,7 @@ class LeNet5(nn.Module):
 
 
 def choose_arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
-    """Returns ANDA's name of a shift, and its arguments."""
+    """Returns ANDA's name for a shift, and ANDA's arguments at this level."""
     turned: dict[str, Any] = {"set_rotation": True, "set_color": True}
     if shift == "x":
         return "feature_skew_strict", turned | {"rotations": (level - 1) % 4 + 2, "colors": 1 if level < 5 else 3}
@@ -131,7 +131,7 @@ def choose_arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class OwnTest(Partition):
-    """Partition that keeps each client's examples: the pool's first `num_train` for training, the rest for testing."""
+    """Partition by owner: the pool's first `num_train` examples are training data, the others test data."""
 
     num_train: int
 
@@ -166,14 +166,14 @@ def load_fold(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData
 
 
 def load_mnist() -> list[Tensor]:
-    """Returns what ANDA loads: images in [0, 1] `[N, 28, 28]` and labels, of the training and the test part."""
+    """Loads MNIST as ANDA does: images in [0, 1] `[N, 28, 28]` and labels, of the training and the test part."""
     examples = MNIST().examples
     images, labels = examples.inputs[:, 0] / 255, examples.labels
     return [images[:60_000], labels[:60_000], images[60_000:], labels[60_000:]]
 
 
 def convert_to_bytes(images: Tensor) -> np.ndarray:
-    """Converts images of k / 255 to k: the same pixels in a quarter of the memory."""
+    """Converts pixels k / 255 to bytes k: the same images in a quarter of the memory."""
     return (images * 255).round().byte().numpy()
 
 
@@ -226,7 +226,7 @@ def read_runs(path: Path) -> Runs:
 
 
 def select_cells(runs: Runs, net: str, level: str, system: str, shifts: Sequence[str]) -> list[list[dict[str, str]]]:
-    """Returns a system's rows by shift and fold, for the folds in which all these shifts have run; `[]` if none has."""
+    """Returns a system's rows by shift and fold, for the folds in which all these shifts have run."""
     folds = [f for f in map(str, FOLDS) if all((net, level, system, f, shift) in runs for shift in shifts)]
     return [[runs[net, level, system, fold, shift] for fold in folds] for shift in shifts] if folds else []
 
@@ -236,7 +236,7 @@ def mean_of(cells: Sequence[Sequence[dict[str, str]]], name: str = "accuracy") -
 
 
 def tabulate_levels(runs: Runs, net: str) -> list[str]:
-    """Returns a table of accuracy by system and level, averaged over the four shifts and five folds.
+    """Tabulates the accuracy by system and level, averaged over the four shifts and five folds.
 
     It has the systems for which all of these have run at some level, and the levels at which all of them have.
     """
@@ -257,7 +257,7 @@ def tabulate_levels(runs: Runs, net: str) -> list[str]:
 
 
 def tabulate_shifts(runs: Runs, net: str, level: str) -> list[str]:
-    """Returns a table of accuracy by system and shift, averaged over the folds, with the shifts that have run."""
+    """Tabulates the accuracy by system and shift, averaged over the folds."""
     shifts = [shift for shift in SHIFTS if any((*key[:2], key[4]) == (net, level, shift) for key in runs)]
     columns = [*shifts, "mean"] if len(shifts) > 1 else shifts
     head = ["system", *columns, "over folds", "ARI", "clusters", "folds"]
@@ -276,7 +276,7 @@ def tabulate_shifts(runs: Runs, net: str, level: str) -> list[str]:
 
 
 def format_tables(path: Path) -> str:
-    """Formats a table of all levels for each net, and a table of the shifts for each net and level."""
+    """Formats for each net a table over all levels, and for each net and level a table over the shifts."""
     runs, lines = read_runs(path), list[str]()
     for net in sorted({key[0] for key in runs}):
         if len(table := tabulate_levels(runs, net)) > 2:

@@ -41,7 +41,7 @@ TEXT = re.compile(r"^```text\n.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def draw_first_picture(folder: Path) -> Figure:
-    """Draws the quickstart: clients' images, a map of their first updates, and accuracy over five seeds."""
+    """Draws the quickstart: images of clients, a map of their first updates, and accuracy over five seeds."""
     seeds = range(5)
     run_command(f'run --config quickstart --seeds "{list(seeds)}" --run_dir {folder} --pictures.formats []')
     runs = [folder / f"seed-{seed}" for seed in seeds]
@@ -55,7 +55,7 @@ def draw_first_picture(folder: Path) -> Figure:
 
 
 def shows_every_cluster_twice(run: Path) -> bool:
-    """Returns whether each true cluster has at least two of the clients compared before round 1."""
+    """Returns whether the first snapshot has at least two clients of each true cluster."""
     with np.load(run / "snapshots" / "1.npz") as snapshot:
         clusters, counts = np.unique(snapshot["true_cluster"], return_counts=True)
     return len(clusters) == 4 and counts.min() > 1

@@ -67,7 +67,7 @@ def build_cnn() -> nn.Module:
 
 
 class OfANumber(Classification):
-    """Classification whose loss makes a tensor from a number, which waits for the GPU and so cannot be captured."""
+    """Classification whose loss makes a tensor from a number, which waits for the GPU and prevents a capture."""
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         scale = torch.tensor(1.0, device=batch[0].device)
@@ -76,7 +76,7 @@ class OfANumber(Classification):
 
 @dataclass(frozen=True)
 class Case:
-    """A net and the size of its workload."""
+    """A net, and the size of the workload on which it is measured."""
 
     net: Callable[[], nn.Module]
     clients: int = 256
@@ -126,7 +126,7 @@ CASES = {
 
 
 class Bench:
-    """Measurements on one device, within a time limit."""
+    """Measures parts of the engine on one device, within a time limit."""
 
     def __init__(self, device: str, until: float) -> None:
         self.device, self.until, self.on_gpu = device, until, device != "cpu"
@@ -140,7 +140,7 @@ class Bench:
         return time() > self.until
 
     def seconds(self, work: Callable[[], object], most: float = 4.0) -> float:
-        """Returns the median of up to five times in seconds, after one warm-up."""
+        """Returns the median seconds of up to five calls, after one warm-up call."""
         found, begun = [], perf_counter()
         for number in range(6):
             start = perf_counter()
@@ -301,12 +301,12 @@ PARTS = (
 
 
 def measure_difference(found: Tensor, wanted: Tensor, start: Tensor) -> float:
-    """Returns the largest difference, relative to the largest change."""
+    """Returns the largest difference between two results, relative to the largest change by training."""
     return float((found - wanted).abs().max() / (wanted - start).abs().max())
 
 
 def measure_parts(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
-    """Yields the rows of these parts, with a note for a part that fails or that there is no time for."""
+    """Yields the rows of these parts, or a note if a part fails or no time is left."""
     for part in parts:
         try:
             for row in getattr(bench, part)() if not bench.is_late else [{"note": "no time left"}]:

@@ -1,4 +1,4 @@
-"""Simulates how many workers of the engine `ray` pay off on machines with more cores than this one.
+"""Simulates how many workers of the engine `ray` are worthwhile on machines with more cores than this one.
 
     python benchmarks/hand_over.py [--models linear mlp paper-cnn cnn] [--workers 1 2 4 8 10 16] [--out FILE.json]
 
@@ -46,7 +46,7 @@ COLUMNS = ("model", "workers", "round s", "training s", "hand-over s", "speedup"
 
 
 def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows: Tensor) -> list[np.ndarray]:
-    """Sleeps instead of training a share of a fit, and returns the models unchanged."""
+    """Sleeps in place of training a share of a fit, and returns the models unchanged."""
     request, _, held = share.compute.args
     held.data(examples)
     models = rows[request.start].numpy()
@@ -55,7 +55,7 @@ def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows:
 
 
 class WaitingEngine(RayEngine):
-    """Engine that hands over rounds to workers that sleep instead of training.
+    """Ray engine whose workers sleep instead of training.
 
     Args:
         model: Model of the rounds.
@@ -94,7 +94,7 @@ def _build_engine(model: str) -> Engine:
 
 @cache
 def measure_seconds(model: str, clients: int) -> float:
-    """Returns the CPU seconds in which one core trains `clients` clients, without the first fit."""
+    """Measures the CPU seconds in which one core trains `clients` clients, after a first fit as warm-up."""
     engine, held, times = _build_engine(model), make_data(), []
     for _ in range(3):
         begun = process_time()

@@ -1,4 +1,4 @@
-"""Interrupts a process at one of its file operations: by SIGKILL, or by a disk that is full from then on."""
+"""Interrupts a process at one of its file operations, by SIGKILL or by a disk that stays full from then on."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ NEVER = -1
 
 
 class Hurt:
-    """Counts the file operations of this process below a folder, and interrupts the process at one of them.
+    """Counts a process's file operations below a folder, and interrupts the process at one of them.
 
     Args:
         folder: Folder below which operations count.
@@ -75,7 +75,7 @@ class Hurt:
             raise OSError(number, os.strerror(number), *named)
 
     def _is_next(self, path: str) -> bool:
-        """Returns whether the coming operation is the one to interrupt."""
+        """Returns whether the process is to be interrupted at this operation."""
         is_it = self.how != "count" and self.count == self.at and self._counts(path)
         return is_it and not self._recorded()
 

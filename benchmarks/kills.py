@@ -1,4 +1,4 @@
-"""Interrupts a run at every file operation and resumes it; it must leave the files of an uninterrupted run.
+"""Interrupts a run at every file operation and resumes it; the files must equal those of an uninterrupted run.
 
     python benchmarks/kills.py [--what run fesem compare] [--how kill full] [--first 0] [--every 1] [--options ...]
 
@@ -78,7 +78,7 @@ def run_in_child(
 
 
 class Trials:
-    """All trials of one command.
+    """The trials of one command: each interrupts the command once and resumes it.
 
     Args:
         words: Command, `run` or `compare`, with its options.
@@ -98,7 +98,7 @@ class Trials:
         return [self.command, "--resume", str(self.path), *cores] if begun else self.start(self.path)
 
     def count_operations(self) -> int:
-        """Runs the command uninterrupted, here and in a counting child; returns the number of file operations."""
+        """Runs the command twice without interruption; returns the number of file operations."""
         with self.output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = command_line(self.start(self.reference))
         if code:
@@ -114,7 +114,7 @@ class Trials:
         return Hurt(self.path, how, at, self.path / "wandb", record)  # W&B writes from a thread
 
     def trial(self, how: str, at: int) -> str | None:
-        """Interrupts the command at one operation and resumes it; returns the fault, or None."""
+        """Interrupts the command at one operation and resumes it; returns a description of the fault, or None."""
         shutil.rmtree(self.path, ignore_errors=True)
         first = run_in_child(self.start(self.path), self.output, lambda: self._hurt(how, at))
         said = self.output.read_text()
@@ -129,7 +129,7 @@ class Trials:
 
 
 def try_all(trials: Trials, what: str, how: str, numbers: Sequence[int]) -> int:
-    """Interrupts the command at each of these operations; returns the number of failed trials."""
+    """Interrupts the command at each of these operations in turn; returns the number of failed trials."""
     begun, wrong = time.monotonic(), 0
     for tried, at in enumerate(numbers, 1):
         trouble = trials.trial(how, at)

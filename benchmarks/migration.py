@@ -55,7 +55,7 @@ COLUMNS = (*SCORES, "seconds")
 
 @dataclass(frozen=True)
 class SwapsBetween(SwapAll):
-    """SwapAll restricted to the rounds from `first` to `end` - 1."""
+    """A SwapAll that is active only in the rounds from `first` to `end` - 1."""
 
     first: int = 0
     end: int = 0
@@ -66,7 +66,7 @@ class SwapsBetween(SwapAll):
 
 @dataclass(frozen=True)
 class Case:
-    """A population and its training options.
+    """A population, its exchanges of data, and its training options.
 
     Args:
         data: Function that makes the data module with the given shifts.
@@ -132,10 +132,10 @@ METHODS = list(list_methods(2, 1))
 
 
 class Watch:
-    """Tracks the right cluster of each client, and the method's reactions to its changes."""
+    """Tracks which cluster is right for each client, and how the method reacts when that changes."""
 
     def __init__(self, index: Tensor, truth: Tensor) -> None:
-        """Finds the right cluster of each client.
+        """Finds the cluster that is right for each true cluster, before the first exchange.
 
         Args:
             index, truth: Found and true cluster of each client before the first exchange, int64 `[clients]`.

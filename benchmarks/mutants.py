@@ -57,7 +57,7 @@ class Mutant:
     new: str
 
     def plant(self, text: str) -> str:
-        """Returns the file's text with the bug; raises ValueError unless `old` occurs exactly once."""
+        """Returns the text of the file with the bug. Raises ValueError unless `old` occurs exactly once."""
         results = []
         for found in re.finditer(re.escape(self.old.partition("\n")[0]), text):
             line = text[text.rfind("\n", 0, found.start()) + 1 :]
@@ -72,7 +72,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Found:
-    """Outcome of a planted bug.
+    """Outcome of a planted bug: the test that caught it, or the reason why it does not count as caught.
 
     Args:
         caught: Failed test, as pytest names it; "" if none failed.
@@ -92,7 +92,7 @@ class Found:
 
 
 def read_mutants(file: Path = LIST) -> list[Mutant]:
-    """Reads all bugs, in the order of the file."""
+    """Reads all planted bugs, in the order of the file."""
     entries = tomllib.loads(file.read_text())
     return [Mutant(name, **entry | {"tests": tuple(entry["tests"])}) for name, entry in entries.items()]
 
@@ -115,7 +115,7 @@ def copy_tree(root: Path, stack: ExitStack) -> Path:
 
 
 def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs tests in one pytest process on one core, which imports the tree."""
+    """Runs tests of the copied tree in one pytest process on one core."""
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-m", _LANES]
     command += [*options, *tests]
     alone = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
@@ -123,12 +123,12 @@ def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.Com
 
 
 def find_earlier_test(name: str, page: Path = PAGE) -> list[str]:
-    """Returns the test that caught a bug last time, according to the table."""
+    """Looks up in the page's table the test that caught a bug last time."""
     return [f"tests/{test}" for test in re.findall(rf"^\| `{name}` .*\| `([^`]+)` \|$", page.read_text(), re.MULTILINE)]
 
 
 def try_mutant(mutant: Mutant, tree: Path) -> Found:
-    """Plants a bug in the tree, runs its tests, and removes it again."""
+    """Plants a bug in the copied tree, runs its tests, and removes the bug again."""
     file, begun = tree / mutant.file, perf_counter()
     try:
         text = file.read_text()
@@ -152,7 +152,7 @@ def try_mutant(mutant: Mutant, tree: Path) -> Found:
 
 
 def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Iterator[Found]:
-    """Yields each bug's outcome in order, then bugs whose test also fails without the bug."""
+    """Yields the outcome of each bug in order, then bugs whose test also fails without the bug."""
     with ExitStack() as stack:
         trees: Queue[Path] = Queue()
         for _ in range(jobs):
@@ -180,7 +180,7 @@ def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Itera
 
 
 def write_table(found: Sequence[Found], page: Path = PAGE, file: Path = LIST) -> None:
-    """Updates the page's table with these rows, and drops rows of removed bugs."""
+    """Updates the page's table with these outcomes, and drops the rows of removed bugs."""
     before, _, rest = page.read_text().partition(f"{BEGIN}\n")
     table, _, after = rest.partition(END)
     rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}

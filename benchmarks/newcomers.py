@@ -1,4 +1,4 @@
-"""Measures how well clients held out of training are served, by one protocol for all thirteen systems.
+"""Measures how well clients held out of training are served, by the same protocol for all thirteen systems.
 
     LITCFL_DATA=DIR python benchmarks/newcomers.py --out docs/newcomers.csv [--data rotated femnist] [--seeds 0 1 2]
                                                    [--algorithms FedAvg ...] [--rounds 50] [--page docs/newcomers.md]
@@ -119,7 +119,7 @@ def run_cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
 
 
 def format_tables(path: Path, rounds: int) -> str:
-    """Formats a table of means over seeds for each data set, from the CSV's rows with this number of rounds."""
+    """Formats a table of means over seeds for each data set, from the rows with this number of rounds."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["rounds"] == str(rounds)]
     return "\n".join(_format_table(data, [row for row in rows if row["data"] == data]) for data in DATA)

@@ -1,4 +1,4 @@
-"""Compares run directories or comparisons, ignoring clocks and identities."""
+"""Compares run directories or comparisons, ignoring times and ids."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def find_differences(path: Path, reference: Path) -> list[str]:
 
 
 def find_damages(path: Path) -> list[str]:
-    """Lists runs below a folder whose files do not match their `SHA256SUMS`, or that have none."""
+    """Lists runs below a folder whose files do not match their `SHA256SUMS`, or that have no such file."""
     runs = [file.parent for file in sorted(path.rglob("config.yaml")) if (file.parent / "metrics.csv").exists()]
     found = {run: find_changed(run) for run in runs}
     return [f"{run.relative_to(path)}: {names or 'not finished'}" for run, names in found.items() if names != []]
@@ -39,7 +39,7 @@ def _list_files(path: Path) -> set[str]:
 
 
 def read_content(file: Path) -> Any:
-    """Returns the content of a file that must be equal."""
+    """Reads the content of a file that must be equal in both folders."""
     if file.name in _OF_A_PROCESS:
         return None
     match file.suffix:
@@ -67,7 +67,7 @@ def _drop_clocks(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_identity(saved: Any) -> Any:
-    """Returns a checkpoint without clocks, ids of its run, and facts about files that contain clocks."""
+    """Returns a checkpoint without times, run ids, and facts about files that contain times."""
     if not isinstance(saved, dict) or "tables" not in saved:
         return saved
     left_out = ("seconds", "run_id", "environment", "tables")

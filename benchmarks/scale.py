@@ -1,4 +1,4 @@
-"""Measures time and memory of a round for growing cohorts, and for growing populations.
+"""Measures time and memory of a round for growing cohorts and for growing populations.
 
     python benchmarks/scale.py [--cohorts 10 30 100 300 1000 3000 4800] [--populations 1000 10000 100000 1000000]
                                [--rows_mib 1024] [--out FILE.json] [--picture docs/scale.png]

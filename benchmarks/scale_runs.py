@@ -1,4 +1,4 @@
-"""Measures whole runs of every algorithm for growing numbers of clients: time of a round and an evaluation, and memory.
+"""Measures whole runs of every algorithm for growing numbers of clients: times of rounds and evaluations, memory.
 
     python benchmarks/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
                                     [--cohort 100] [--largest 1000000] [--limit 3600] [--out FILE.json]
@@ -106,7 +106,7 @@ def record_evaluation_times() -> list[tuple[float, float]]:
 
 
 def measure_cells(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
-    """Yields each cell's row, from `known` if present, with `growth` relative to the algorithm's previous row."""
+    """Yields the row of each cell, known or measured, with `growth` relative to the algorithm's previous row."""
     before: Row = {}
     for cell in cells:
         same = (row for row in known if row.items() >= cell.items())
@@ -118,7 +118,7 @@ def measure_cells(cells: list[Row], known: list[Row], limit: float) -> Iterator[
 
 
 def save_rows(found: Iterator[Row], known: list[Row], out: Path | None) -> Iterator[Row]:
-    """Yields the rows, and writes them into the file with those that it has."""
+    """Yields the rows, and merges them into the rows of the file."""
     for row in found:
         known += [row] if row not in known else []
         if out:

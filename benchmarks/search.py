@@ -1,4 +1,4 @@
-"""Measures the overhead of a search: the same trials one after another without Ray, and in Ray Tune.
+"""Measures the overhead of Ray Tune in a search: the same trials one after another, without and with it.
 
 Prints, for trials of one core each on this machine:
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def measure_study(base: dict[str, Any], path: Path, trials: int, concurrent: int | None) -> float:
-    """Runs a study; returns the seconds from its first trial's first round to its last trial's end."""
+    """Runs a study; returns the seconds from the first round of a trial to the end of the last trial."""
     space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's value
     study = Study(base, space, scheduler="FIFOScheduler", num_repeats=0, limits=Limits(concurrent=concurrent))
     run_study(StudyRequest(study, path), say=lambda line: None)
@@ -52,19 +52,19 @@ def measure_study(base: dict[str, Any], path: Path, trials: int, concurrent: int
 
 
 def measure_span(path: Path) -> float:
-    """Returns the seconds from the first run's first round to the end of the last run in a folder."""
+    """Returns the seconds from the first round of any run in a folder to the end of its last run."""
     begun = min(file.stat().st_mtime for file in path.glob("*/environment.json"))
     return max(file.stat().st_mtime for file in path.glob("*/summary.json")) - begun
 
 
 def read_values(path: Path) -> list[str]:
-    """Returns the values of trained trials; the base's setting comes first, and the grid does not train it again."""
+    """Returns the values of trained trials, the base's setting first, which a grid does not train again."""
     with (path / "trials.csv").open() as file:
         return [row["algorithm.eta_g"] for row in csv.DictReader(file) if not row["repeats"]]
 
 
 def run_in_loop(base: dict[str, Any], values: list[str], path: Path) -> float:
-    """Returns the seconds of the same trials without Ray, after one trial for warm-up."""
+    """Runs the same trials without Ray; returns their seconds after one warm-up trial."""
     run(build(base, ["--algorithm.eta_g", values[0]]), path / "warm", mode="resume")
     for number, value in enumerate(values):
         run(build(base, ["--algorithm.eta_g", value]), path / "trials" / str(number), mode="resume")

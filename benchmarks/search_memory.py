@@ -1,4 +1,4 @@
-"""Measures the memory of each further trial of a search: a node holds the data once for any number of trials.
+"""Measures the memory of each further trial of a search; all trials on a node share one copy of the data.
 
 Runs studies of two and of six concurrent trials on Fashion-MNIST (each trains until it is stopped), and prints the
 proportional memory (PSS: a page shared by n processes counts 1/n in each) of all processes of the study once all
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure_study(trials: int, first: str) -> float:
-    """Measures the PSS in MiB of all processes of a study with `trials` training trials."""
+    """Measures the PSS in MiB of all processes of a study while `trials` trials train."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         share = int(10_000 * (os.cpu_count() or 1) / trials) / 10_000

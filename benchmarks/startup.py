@@ -1,4 +1,4 @@
-"""Measures how long commands take, relative to `import lightning`, which most of them cannot avoid.
+"""Measures how long commands take, relative to `import lightning`, which most commands cannot avoid.
 
     python benchmarks/startup.py [--runs 5] [--only run]
 
@@ -43,7 +43,7 @@ def measure_command(command: list[str]) -> tuple[float, float]:
 
 
 def measure_runs(words: str, runs: int) -> list[tuple[float, float, float, float]]:
-    """Returns, for each run, the wall and CPU seconds of the import and then of the command."""
+    """Measures wall and CPU seconds of the import and then of the command, several times."""
     found = []
     for number in range(runs):
         for name in (*MADE, *(["run"] if words.startswith("run --config quickstart --run_dir") else [])):

@@ -1,4 +1,4 @@
-"""Tests whether StoCFL finds the true clusters of rotated, shifted, pathological and hybrid MNIST (its section A.1).
+"""Tests whether StoCFL finds the true clusters of rotated, shifted, pathological and hybrid MNIST (section A.1).
 
     LITCFL_DATA=DIR python benchmarks/stocfl.py --out FILE.csv [--data rotated shifted pathological hybrid]
                                                 [--psi update gradient] [--seeds 0 1 2 3 4] [--tau 0.5]
@@ -71,7 +71,7 @@ def build_experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) 
 
 
 def run_cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
-    """Yields one row per round."""
+    """Runs one setting, and yields a row per round."""
     algorithm, begun = StoCFL(tau=tau, psi=psi), perf_counter()
     prepared = build_experiment(make_data(name), algorithm, seed).prepare(seed)
     truth = prepared.data.true_clusters
@@ -95,7 +95,7 @@ def score_models(prepared: PreparedRun, algorithm: StoCFL, r: Round) -> Row:
 
 
 def format_row(rows: list[Row]) -> str:
-    """Formats a cell's row of the printed table."""
+    """Formats the results of a cell as a row of the printed table."""
     aris = [float(row["ari"]) for row in rows]
     wrong = [number for number, ari in enumerate(aris, 1) if ari < 1]
     since = "never" if wrong and wrong[-1] == len(aris) else str(wrong[-1] + 1 if wrong else 1)

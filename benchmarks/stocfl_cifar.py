@@ -1,4 +1,4 @@
-"""Determines at which tau StoCFL separates two rotations of CIFAR-10, for each kind of Psi.
+"""Determines the tau at which StoCFL separates two rotations of CIFAR-10, for each kind of Psi.
 
     LITCFL_DATA=DIR python benchmarks/stocfl_cifar.py [--out DIR] [--only gradient update published]
         [--starts glorot pytorch]
@@ -50,7 +50,7 @@ def compute_psi(start: str, kind: str) -> tuple[Tensor, Tensor]:
 
 
 def summarise_cosines(psi: Tensor, truth: Tensor) -> list[Row]:
-    """Returns quantiles of the cosines of two clients under the same and under different rotations."""
+    """Returns quantiles of the cosines between clients under the same and under different rotations."""
     found, same = cosine_similarity(psi), truth[:, None] == truth
     pairs = {"one": same & ~torch.eye(len(psi), dtype=torch.bool), "two": ~same}
     quantiles = torch.tensor(QUANTILES, dtype=found.dtype)
@@ -62,7 +62,7 @@ def summarise_cosines(psi: Tensor, truth: Tensor) -> list[Row]:
 
 
 def merge_clusters(psi: Tensor, tau: float) -> Tensor:
-    """Merges clusters round by round (Algorithm 1, lines 9 to 17); returns each client's cluster, -1 if not sampled."""
+    """Merges clusters round by round (Algorithm 1, lines 9 to 17); returns each client's cluster, -1 if unseen."""
     rng, index = torch.Generator().manual_seed(SEED), torch.full((len(psi),), -1)
     for _ in range(ROUNDS):
         cohort = torch.randperm(len(psi), generator=rng)[:COHORT].sort().values

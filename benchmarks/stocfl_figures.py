@@ -1,4 +1,4 @@
-"""Computes what StoCFL's Psi separates, and what its clusters look like (StoCFL, Figures 2, 6 and 7).
+"""Measures which clients StoCFL's Psi separates, and which clusters result (StoCFL, Figures 2, 6 and 7).
 
     LITCFL_DATA=DIR python benchmarks/stocfl_figures.py [--out docs/reproduction/stocfl] [--only cosines clients taus]
 
@@ -47,7 +47,7 @@ TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
 
 def build_experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
-    """Builds the setting of `benchmarks/stocfl.py` with one epoch of training, or a single round with all clients."""
+    """Builds a setting of `benchmarks/stocfl.py` with one epoch, or with a single round over all clients."""
     base = replace(stocfl.build_experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
     clients = module.federated(SEED).num_clients
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
@@ -63,7 +63,7 @@ def compute_psi(module: FederatedDataModule, psi: Psi) -> tuple[Tensor, Tensor]:
 
 
 def compute_cosines() -> Iterator[Row]:
-    """Yields the cosine of each pair of each panel's ten sets, for both kinds of Psi."""
+    """Yields the cosines between the ten image sets of each panel, for both kinds of Psi."""
     for panel, module in draw_image_sets().items():
         for psi in PSI:
             found = cosine_similarity(compute_psi(module, psi)[0])
@@ -72,7 +72,7 @@ def compute_cosines() -> Iterator[Row]:
 
 
 def draw_image_sets() -> dict[str, ArrayData]:
-    """Draws the ten sets of each panel, each without replacement from all images."""
+    """Draws the ten image sets of each panel, each without replacement from all images."""
     rng = torch.Generator().manual_seed(0)
     digits, clothes = (load_images(kind) for kind in (MNIST, FashionMNIST))
 
@@ -105,14 +105,14 @@ def load_images(kind: Callable[[], MNIST | FashionMNIST]) -> tuple[Tensor, Tenso
 
 
 def make_module(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
-    """Makes a data module of ten clients from the ten sets."""
+    """Makes a data module in which each of the ten image sets is a client."""
     x, y = zip(*map(made, range(SETS)), strict=True)
     owner = torch.arange(SETS).repeat_interleave(IMAGES)
     return ArrayData(torch.cat(x).numpy(), torch.cat(y).numpy(), owner.numpy(), num_labels=10, test=0.0)
 
 
 def map_clients(module: FederatedDataModule, psi: Psi) -> list[Row]:
-    """Returns a row per client: its true cluster and its position on a t-SNE map based on cosines."""
+    """Returns a row per client: its true cluster and its position on a t-SNE map of the cosines."""
     rows, truth = compute_psi(module, psi)
     distances = (1 - cosine_similarity(rows)).clamp(min=0)
     places = TSNE(metric="precomputed", init="random", perplexity=30, random_state=0).fit_transform(distances.numpy())
@@ -130,7 +130,7 @@ def track_clusters(module: FederatedDataModule, algorithm: StoCFL) -> Iterator[T
 
 
 def map_all_clients() -> Iterator[Row]:
-    """Yields the clients of the four settings, with their position on the map of our default Psi."""
+    """Yields the clients of the four settings, with their positions on the map of our default Psi."""
     for name in SETTINGS:
         module = stocfl.make_data(name)
         found = map_clients(module, "update")
@@ -142,7 +142,7 @@ def map_all_clients() -> Iterator[Row]:
 
 
 def try_taus() -> tuple[list[Row], list[Row]]:
-    """Returns rows of clients and rows of values of tau, for groups of labels under rotations."""
+    """Clusters clients under many values of tau, for groups of labels under rotations; returns rows of both."""
     groups = LabelGroups(clients_per_group=50, test="shared")
     module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
     places, ends = [], []
@@ -167,7 +167,7 @@ def try_taus() -> tuple[list[Row], list[Row]]:
 
 
 def find_label_groups(truth: Tensor) -> Tensor:
-    """Returns the group of labels of each true cluster; the two rotations of a group have adjacent numbers."""
+    """Returns the label group of each true cluster; the two rotations of a group have adjacent numbers."""
     return truth // 2
 
 

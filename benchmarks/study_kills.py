@@ -1,4 +1,4 @@
-"""Interrupts studies by kills and full disks at random file operations of the driver or a trial, and resumes them.
+"""Kills studies, or fills their disk, at random file operations of the driver or a trial, and resumes them.
 
     python benchmarks/study_kills.py --seed S [--how kill full quota] [--draws 40] [--log FILE]
 
@@ -54,7 +54,7 @@ _OF_RECORDS = ("study", "sha256", "digests")  # identities in trial.json; the di
 
 
 class HurtStudies:
-    """Chains of interruption and resume of one study.
+    """Interrupts and resumes one study again and again, and compares the results.
 
     Args:
         folder: Folder for all files.
@@ -84,7 +84,7 @@ class HurtStudies:
         )
 
     def _count_operations(self) -> dict[str, int]:
-        """Runs the study undisturbed; returns the number of file operations of the driver and of each trial."""
+        """Runs the study undisturbed; returns the numbers of file operations of driver and trials."""
         driver, trials = (self.folder / f"{name}.txt" for name in ("driver", "trials"))
 
         def prepare() -> None:
@@ -104,7 +104,7 @@ class HurtStudies:
         return ["tune", "--config", str(self.folder / "study.yaml"), "--study_dir", str(path)]
 
     def _tune(self, words: Sequence[str], prepare: Callable[[], object] = lambda: None) -> int:
-        """Runs a study in a child process, and again if Ray did not start within its own limit of 30 s."""
+        """Runs a study in a child process, once more if Ray did not start within its own limit of 30 s."""
         for _ in range(_STARTS):
             code = run_in_child(words, self.output, prepare, _LIMIT_SECONDS)
             if code != 2 or "timed out during startup" not in self.output.read_text():
@@ -120,7 +120,7 @@ class HurtStudies:
         return prepare
 
     def chain(self, how: str, who: str, at: int) -> tuple[str, str]:
-        """Interrupts the driver or a trial at an operation; returns that operation, and the fault ("" if none)."""
+        """Interrupts the driver or a trial at an operation; returns the operation and the fault ("" if none)."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.record.unlink(missing_ok=True)
         code = self._tune(self._make_words(self.path), self._make_interruption(how, who, at))
@@ -152,7 +152,7 @@ class HurtStudies:
         ]
 
     def _read_content(self, path: Path, name: str) -> Any:
-        """Returns the content of a study's file that must be equal."""
+        """Reads the content of a study's file that must be equal."""
         found = read_content(path / name)
         if name.endswith("trial.json"):
             found = {key: value for key, value in found.items() if key not in _OF_RECORDS}
@@ -161,7 +161,7 @@ class HurtStudies:
 
 
 def _hurt_workers(folder: Path, how: str, at: int, record: Path, disk: Path) -> None:
-    """Makes `sitecustomize.py` interrupt the processes of trials, which inherit this environment."""
+    """Makes `sitecustomize.py` interrupt the processes of trials through the environment that they inherit."""
     words = {"folder": str(folder), "how": how, "at": at, "record": str(record), "disk": str(disk)}
     os.environ[_HURT] = json.dumps(words)
 

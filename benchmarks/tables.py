@@ -1,4 +1,4 @@
-"""Prints each row of a benchmark once it is measured, and runs its cases in fresh processes."""
+"""Prints each row of a benchmark once measured, and runs cases in fresh processes."""
 
 import json
 import os
@@ -24,14 +24,14 @@ def print_rows(columns: Sequence[str], rows: Iterable[Row], out: Path | None = N
 
 
 def format_cell(cell: Any) -> str:
-    """Formats a cell with three significant digits, or as a whole number from 100 on."""
+    """Formats a number with three significant digits, or as a whole number from 100 on."""
     if not isinstance(cell, int | float):
         return str(cell)
     return f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}"
 
 
 def run_in_process(script: str, words: Sequence[str], environment: dict[str, str] | None = None) -> Row:
-    """Runs a case of a script in a fresh process; returns the row that it prints as JSON in its last line."""
+    """Runs a case of a script in a fresh process; returns the row that the script prints last, as JSON."""
     done = subprocess.run(
         [sys.executable, script, *words],
         env=os.environ | (environment or {}),

@@ -1,4 +1,4 @@
-"""Measures a whole run of the papers' kind, the cost of tracking, and the picture of 5,000 clients' similarity.
+"""Measures a typical run of the papers, the cost of tracking it, and a similarity picture of 5,000 clients.
 
     LITCFL_DATA=DIR python benchmarks/tracking.py [--rounds 300] [--repeats 3] [--clients 5000]
 
@@ -47,7 +47,7 @@ CLUSTERS, WIDTH = 10, 64
 
 
 def measure_run(rounds: int, tracked: bool) -> str:
-    """Measures a run; returns a row of its times, those of its parts and of waiting, and tracking's CPU time."""
+    """Measures a run; returns a row with its times, those of its parts and of waiting, and tracking's CPU time."""
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
     tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
     experiment = Experiment(
@@ -92,7 +92,7 @@ def count_time(call: Callable[..., Any], spent: list[float], clock: Callable[[],
 
 
 def measure_picture(clients: int) -> str:
-    """Measures the picture; returns a row of its clients, seconds, and peak memory in MiB before and after."""
+    """Measures the picture; returns a row with clients, seconds, and peak memory in MiB before and after."""
     rng = torch.Generator().manual_seed(0)
     true = torch.arange(clients) % CLUSTERS
     directions = torch.randn(CLUSTERS, WIDTH, generator=rng)[true] + torch.randn(clients, WIDTH, generator=rng)
@@ -110,7 +110,7 @@ def read_peak_mib() -> float:
 
 
 def run_in_process(*words: str) -> str:
-    """Runs one part of this script in a separate process; returns the last line of its output."""
+    """Runs a part of this script in a separate process; returns the last line of its output."""
     command = [sys.executable, __file__, *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
 

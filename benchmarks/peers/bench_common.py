@@ -1,4 +1,4 @@
-"""Shared pieces of bench_pfl.py, bench_flower.py and bench_fedlab.py.
+"""Code shared by the benchmarks of the other frameworks: data, models, evaluation, and timing.
 
 Every framework gets the same arrays, the same torch model, the same central
 evaluation (outside the timed section) and writes the same JSON report.
@@ -132,7 +132,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def parse(p: argparse.ArgumentParser, argv=None) -> argparse.Namespace:
-    """Parses the command line; the preset's values are defaults."""
+    """Parses the command line; a preset sets the defaults of other options."""
     first, _ = p.parse_known_args(argv)
     if first.preset:
         p.set_defaults(**PRESETS[first.preset])
@@ -264,7 +264,7 @@ def sync(device: str) -> None:
 
 
 class Evaluator:
-    """Central accuracy, identical for every framework; never inside the timed section."""
+    """Computes the accuracy on central test data, in the same way for every framework, outside the timed sections."""
 
     def __init__(self, data: ClientData, device: str, batch: int = 10000):
         import torch
@@ -288,7 +288,7 @@ class Evaluator:
 
 
 class Clock:
-    """Round timer: lap() ends a round; resume() starts the next one, after evaluation."""
+    """Timer of rounds: lap() ends a round, and resume() starts the next one after an evaluation."""
 
     def __init__(self, args):
         self.args = args

@@ -27,7 +27,7 @@ from fedlab.core.standalone import StandalonePipeline
 
 
 class ArrayFedDataset(FedDataset):
-    """FedLab data set of the clients' arrays, read through get_dataloader(id, batch_size)."""
+    """FedLab's data set interface for the clients' arrays, read through get_dataloader(id, batch_size)."""
 
     def __init__(self, data: bc.ClientData, device: str, fast: bool):
         super().__init__()
@@ -56,7 +56,7 @@ class ArrayFedDataset(FedDataset):
 
 
 class TimedPipeline(StandalonePipeline):
-    """Standalone pipeline that times rounds: its main() calls evaluate() once after every round."""
+    """Standalone pipeline that times rounds, since its main() calls evaluate() once after every round."""
 
     def __init__(self, handler, trainer, clock, evaluator):
         super().__init__(handler, trainer)

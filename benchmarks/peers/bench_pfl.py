@@ -68,7 +68,7 @@ def main() -> None:
     device = pytorch_ops.get_default_device()
 
     class Wrapped(torch.nn.Module):
-        """Module with the methods loss() and metrics(), which pfl requires."""
+        """Module with the methods loss() and metrics() that pfl requires."""
 
         def __init__(self, net):
             super().__init__()

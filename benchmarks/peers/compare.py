@@ -1,4 +1,4 @@
-"""Compares the speed of Lit-CFL with other frameworks: the same rounds, in turns, so that a busy minute affects all.
+"""Compares the speed of Lit-CFL and other frameworks on the same rounds, in turns, so that load affects all alike.
 
     python benchmarks/peers/compare.py --python fedjax=ENV/bin/python pfl=ENV/bin/python fedlab=... flower=...
                                        [--models linear mlp cnn] [--turns 3] [--one-core] [--out FILE.json]
@@ -35,7 +35,7 @@ LAUNCHERS = {"pfl": ["-m", "torch.distributed.run", "--standalone", "--nproc_per
 
 
 def measure_milliseconds(name: str, python: str, model: str, rounds: int, one_core: bool) -> float:
-    """Returns a framework's milliseconds per client-step."""
+    """Measures a framework's milliseconds per client-step."""
     command = [
         *(ONE_CORE if one_core else []),
         python,
@@ -71,7 +71,7 @@ def read_output(command: Sequence[str]) -> str:
 
 
 def run_turn(pythons: Mapping[str, str], model: str, rounds: int, one_core: bool) -> dict[str, float]:
-    """Returns each framework's milliseconds per client-step; prints each at once, since a turn of the CNN is long."""
+    """Measures each framework once, in milliseconds per client-step, and prints each result at once."""
     turn = {}
     for name, python in pythons.items():
         turn[name] = measure_milliseconds(name, python, model, rounds, one_core)

@@ -25,7 +25,7 @@ INPUTS, LABELS, MODELS, ROUNDS, EPOCHS, RATE = 4, 3, 2, 6, 2, 0.5
 
 
 class Numbered(Dataset):
-    """Data set that returns examples with their numbers, as the published loaders do."""
+    """Data set that also returns the index of each example, as the published loaders do."""
 
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
         self.inputs, self.labels = inputs, labels
@@ -38,14 +38,14 @@ class Numbered(Dataset):
 
 
 class Silent:
-    """Stand-in for a SummaryWriter."""
+    """Stand-in for a SummaryWriter that writes nothing."""
 
     def add_scalar(self, *figures: Any) -> None:
         pass
 
 
 def make_clients(rng: torch.Generator) -> list[dict[str, Tensor]]:
-    """Makes clients whose labels come from two linear models in client-specific shares; the last is a newcomer."""
+    """Makes clients that mix two linear models in individual shares; the last one is a newcomer."""
     models = 2 * torch.randn(2, LABELS, INPUTS, generator=rng)
     clients = []
     for size, share in zip((*SIZES, NEWCOMER), (0.9, 0.5, 0.2, 0.7), strict=True):

@@ -1,1 +1,1 @@
-"""The papers' tables next to ours: cells as data, the runs that they need, their scores, and a verdict each."""
+"""Compares the papers' tables with our runs: cells as data, the runs they need, their scores, and verdicts."""

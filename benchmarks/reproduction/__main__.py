@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reproduction`, from the root of a checkout."""
+"""Runs the command `python -m benchmarks.reproduction`, from the root of a checkout."""
 
 import sys
 

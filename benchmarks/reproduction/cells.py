@@ -1,4 +1,4 @@
-"""Reads the cells of the papers' tables, and the experiments from which they take their numbers."""
+"""Reads the cells of the papers' tables, and the experiments that compute our numbers for them."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Setting:
-    """An experiment whose runs give cells their numbers; it runs once under each seed.
+    """An experiment whose runs provide our numbers for cells; it runs once under each seed.
 
     Args:
         table, experiment, method: Table, experiment and method to which it belongs.
@@ -64,11 +64,11 @@ class Setting:
     core_hours: float | None = None
 
     def words_of(self, seed: int) -> list[str]:
-        """Returns the options under a seed."""
+        """Returns the command-line options under a seed."""
         return [*self.words, "--seed", str(seed), *([self.redraw, str(seed)] if self.redraw else [])]
 
     def command(self, seed: int) -> str:
-        """Returns the command for one run."""
+        """Returns the command that runs the experiment under a seed."""
         return shlex.join(["lit-cfl", "run", "--config", self.config, *self.words_of(seed)])
 
     def build(self, seed: int, more: Sequence[str] = ()) -> Experiment:
@@ -83,7 +83,7 @@ class Setting:
         return load_experiment(self.config, [*more, *self.words_of(seed)])
 
     def configs(self, seeds: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Returns the configuration under each seed; parses the words only once, which takes a tenth of a second."""
+        """Returns the configuration under each seed, parsing the options only once, since that is slow."""
         if not seeds:
             return {}
         first = self.build(seeds[0]).to_dict()
@@ -98,7 +98,7 @@ class Setting:
 
     @property
     def slug(self) -> str:
-        """Returns the name in a form for folders."""
+        """Returns the setting's name in a form suitable for folders."""
         return re.sub(r"[^a-z0-9.]+", "_", str(self).lower()).strip("_")
 
     def __str__(self) -> str:
@@ -131,12 +131,12 @@ class PaperTable:
     extras: tuple[Cell, ...] = ()
 
     def not_run(self, cell: Cell) -> str | None:
-        """Returns why a cell cannot be run, or None if it can."""
+        """Returns the reason why a cell cannot be run, or None if it can."""
         reason: str | None = self.experiments[cell.experiment].get("not_run")
         return reason
 
     def core_hours(self, cell: Cell) -> float | None:
-        """Returns the approximate core-hours of a run if it takes hours; see docs/reproduction/README.md.
+        """Returns the approximate core-hours of a cell's run if it takes hours.
 
         The file gives them for clients that train one model per round, and for other methods their number of models.
         """
@@ -144,12 +144,12 @@ class PaperTable:
         return None if hours is None else hours * self.methods[cell.method].get("models", 1)
 
     def why(self, cell: Cell) -> str:
-        """Returns the disputed points, such as `C1`, in which the published code's options differ from the default."""
+        """Lists the disputed points, such as `C1`, in which the published code differs from our default."""
         reasons = (part.get("why") for part in (self.experiments[cell.experiment], self.methods[cell.method]))
         return ", ".join(reason for reason in reasons if reason)
 
     def settings(self, cell: Cell) -> list[Setting]:
-        """Returns the experiments of a cell: its default, then the published code's, then options tried later."""
+        """Returns the experiments of a cell: the default's, then the published code's, then other options'."""
         experiment, method = self.experiments[cell.experiment], self.methods[cell.method]
         if self.not_run(cell) is not None or (cell.value is None and not cell.extra):
             return []
@@ -176,17 +176,17 @@ class PaperTable:
         ]
 
     def redraws(self, cell: Cell) -> bool:
-        """Returns whether each seed draws a separate population."""
+        """Returns whether each seed of a cell draws another population."""
         return "redraw" in self.experiments[cell.experiment]
 
     def metric(self, cell: Cell, variant: str) -> str:
-        """Returns the column of `scores.SCORES` that a cell takes from the runs of a variant."""
+        """Returns the score that a cell takes from the runs of a variant, a column of `scores.SCORES`."""
         metric: str = self.methods[cell.method].get("published_metric", cell.metric)
         return metric if variant == PUBLISHED else cell.metric
 
 
 def _fill_placeholders(words: str, fill: Mapping[str, Any]) -> str:
-    """Replaces a method's placeholders by an experiment's values; other braces, such as a shift's, stay."""
+    """Replaces a method's placeholders with an experiment's values; other braces stay unchanged."""
     return reduce(lambda text, name: text.replace(f"{{{name}}}", str(fill[name])), fill, words)
 
 
@@ -196,7 +196,7 @@ def table_names() -> list[str]:
 
 
 def load_table(name: str) -> PaperTable:
-    """Reads one of the tables."""
+    """Reads a table by its name."""
     content = read_yaml(_FOLDER / f"{name}.yaml")
     cells = tuple(Cell(**cell) for cell in content["cells"])
     of_extras = {"metric": EXTRA_METRIC, "value": None, "extra": True}

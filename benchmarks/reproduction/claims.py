@@ -1,4 +1,4 @@
-"""Judges the papers' sentences that state a number by the recorded runs: `claims.csv` and `claims.md`."""
+"""Judges the papers' quantitative sentences by the recorded runs: `claims.csv` and `claims.md`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -95,12 +95,12 @@ class JudgedPart:
 
     @property
     def follows(self) -> bool | None:
-        """Returns whether the paper's number follows from its own tables, up to its last digit."""
+        """Returns whether the paper's number agrees with the paper's own tables, up to its last digit."""
         return None if self.recomputed is None else _agrees_with_cells(self.part, self.recomputed)
 
     @cached_property
     def verdict(self) -> Found:
-        """Returns the verdict of `compare_numbers`; a number that the paper's own cells contradict cannot hold."""
+        """Returns the verdict of `compare_numbers`, limited if the paper's own cells contradict the number."""
         found = compare_numbers(self.part.unit, self.compared_with, self.ours)
         return "holds for its cells" if found == "holds" and self.follows is False else found
 
@@ -130,7 +130,7 @@ def compare_numbers(unit: Unit, paper: float, ours: float | None) -> Found:
 
 
 def choose_worst(parts: Sequence[JudgedPart]) -> Found:
-    """Returns the verdict of a claim: the worst of its parts that ran."""
+    """Returns the verdict of a claim: the worst verdict of its numbers that ran."""
     found = {part.verdict for part in parts}
     return next(verdict for verdict in _WORST_FIRST if verdict in found)
 
@@ -178,7 +178,7 @@ def _agrees_with_cells(part: Part, recomputed: float) -> bool:
 
 
 def _pair_cells(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
-    """Pairs the cells of a part, row by row, leaving out rows without a number in the paper."""
+    """Pairs the cells that a number compares, row by row, leaving out rows without a number in the paper."""
     sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
     pairs = list(zip(*sides, strict=True))
     return [pair for pair in pairs if all(cell.value is not None or cell.extra for _, cell in pair)]
@@ -187,7 +187,7 @@ def _pair_cells(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]
 def _compute_number(
     part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[Known], float | None]
 ) -> float | None:
-    """Computes a part's number from the numbers of its cells; None if one is missing."""
+    """Computes a claim's number from the numbers of its cells; None if one is missing."""
     found = [[number(known) for known in pair] for pair in pairs]
     values = [[value for value in pair if value is not None] for pair in found]
     if not found or any(None in pair for pair in found):
@@ -208,7 +208,7 @@ def _explain_open(pairs: Sequence[tuple[Known, ...]]) -> str:
 
 
 def write_claims(folder: Path, results: RecordedResults) -> list[Found]:
-    """Writes both files of the claims; returns the verdict of each claim."""
+    """Writes `claims.csv` and `claims.md`; returns the verdict of each claim."""
     judged = {claim: judge_parts(claim, results) for claim in read_claims()}
     rows = [_row(claim, parts, part) for claim, parts in judged.items() for part in parts]
     write_rows(folder / "claims.csv", list(rows[0]), rows)

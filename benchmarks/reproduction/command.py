@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reproduction`: runs what a paper's table needs, and writes the paper's numbers next to ours."""
+"""`python -m benchmarks.reproduction`: runs what a paper's table needs, and compares its numbers with ours."""
 
 import argparse
 import sys
@@ -49,7 +49,7 @@ _NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs"
 
 @dataclass(frozen=True)
 class TableOfRuns:
-    """Description of a table for the command.
+    """A table that the command can compute: its folder, its missing runs, and how its pages are written.
 
     Args:
         name: Name of the table.
@@ -101,7 +101,7 @@ def _reproduce(given: argparse.Namespace) -> int:
 
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
-    """Refuses options that would have no effect on the table, or with `--pages`."""
+    """Refuses options that have no effect on the table, or with `--pages`."""
     not_taken = {given.table: _NOT_TAKEN.get(given.table, ())}
     if given.pages:
         not_taken[f"{given.table} --pages"] = _OF_RUNS
@@ -112,7 +112,7 @@ def _refuse_without_effect(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
-    """Runs what is missing and can start until nothing is left; writes the pages after every run."""
+    """Runs all missing runs that can start, until nothing is left, and writes the pages after every run."""
     ledger = Ledger.read(table.out)
     if given.dry_run:
         _show_plan([run for group in table.open_runs(ledger) for run in group], ledger)
@@ -139,7 +139,7 @@ def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
 
 
 def _reproduce_table(given: argparse.Namespace) -> TableOfRuns:
-    """Finds the runs that a table's cells need, and judges the cells."""
+    """Describes a paper's table to the command: the runs that its cells need, and how cells are judged."""
     table, out = load_table(given.table), Path(given.out or TABLES)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
     _require_known(given.seeds, known)
@@ -167,7 +167,7 @@ def _reproduce_table(given: argparse.Namespace) -> TableOfRuns:
 
 
 def _search_and_compare(given: argparse.Namespace) -> TableOfRuns:
-    """Searches and compares all systems, one cell of system and data set after another; see `which_method`."""
+    """Describes the search and comparison of all systems to the command; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
     if not out.name:
         raise InputError(f"--out {out}: the page is written next to the folder; name one, such as {ANSWER}")
@@ -204,13 +204,13 @@ def _search_and_compare(given: argparse.Namespace) -> TableOfRuns:
 
 
 def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
-    """Refuses seeds that do not belong to the table."""
+    """Raises InputError for seeds that do not belong to the table."""
     if unknown := sorted(set(seeds or ()) - set(known)):
         raise InputError(f"--seeds {unknown[0]} is not a seed of this table; its seeds: {known}")
 
 
 def _measure_layers(given: argparse.Namespace) -> int:
-    """Makes the measurements that LayerCFL's figures need, and judges the figures' statements."""
+    """Runs the measurements for LayerCFL's figures, and judges the figures' statements."""
     out, content = Path(given.out or TABLES), layercfl.read_plan()
     known = layercfl.list_measurements(content)
     seeds = sorted({m.seed for m in known})

@@ -45,5 +45,5 @@ def _panel(data: str, rows: Sequence[Row]) -> Panel:
 
 
 def _measures(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the MADC and the EDC of each pair."""
+    """Returns the MADC and the EDC of all pairs as arrays."""
     return np.array([row["madc"] for row in rows]), np.array([row["edc"] for row in rows])

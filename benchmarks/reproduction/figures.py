@@ -1,4 +1,4 @@
-"""Draws the papers' figures from recorded curves: `figures/*.png`, their runs in `figures.csv`, and `figures.md`."""
+"""Draws the papers' figures from recorded curves, and lists the runs behind them in `figures.csv` and `figures.md`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ _FILE = Path(__file__).parent / "figures.yaml"
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper, and the grid of panels that we draw for it.
+    """A figure of a paper, and the grid of panels drawn for it.
 
     Args:
         name: Name of our file.
@@ -82,7 +82,7 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The panels drawn for a figure.
+    """The panels drawn for a figure, the runs behind them, and what is missing.
 
     Args:
         grid: Grid of panels, without empty rows and columns.
@@ -152,7 +152,7 @@ def _panel(
 
 
 def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float, window: int) -> Curve:
-    """Averages runs over the rounds that all of them have; a band shows their minimum and maximum."""
+    """Averages runs over their common rounds; a band shows minimum and maximum."""
     by_round = [{row["round"]: factor * row[column] for row in run if row[column] is not None} for run in runs]
     rounds = sorted(set.intersection(*map(set, by_round)))
     values = list(zip(*(_running_mean([run[number] for number in rounds], window) for run in by_round), strict=True))
@@ -161,13 +161,13 @@ def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float,
 
 
 def _running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Averages over a window of rounds around each round, which is cut at both ends."""
+    """Computes a centred running mean over rounds, with a shorter window at both ends."""
     half = window // 2
     return [fmean(values[max(0, place - half) : place + half + 1]) for place in range(len(values))]
 
 
 def _limit_axes(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
-    """Limits the vertical axes to the range of the curves after a tenth of the rounds, without the steep beginning.
+    """Limits the vertical axes to the curves' range after the first tenth of the rounds, which is steep.
 
     The lowest and highest 1 % of these values are cut as well: single rounds would flatten the rest.
     """
@@ -227,7 +227,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
 
 
 def _write(path: Path, grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style]) -> None:
-    """Draws a figure in the width of a page for any number of columns, so that all figures have the same font size."""
+    """Draws a figure at the width of a page for any number of columns, so that all figures have the same font size."""
     write_picture(draw_panels(grid, styles), path)
 
 

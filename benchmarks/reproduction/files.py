@@ -1,4 +1,4 @@
-"""Reads and writes the tables' files: YAML, compressed tables to which rows are appended, and pictures."""
+"""Reads and writes files of the reproduction: YAML, growing compressed tables, and pictures."""
 
 import csv
 import lzma
@@ -25,7 +25,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_page_text(name: str) -> str:
-    """Reads a hand-written part of a page, without the last line break."""
+    """Reads the hand-written text of a page, without the last line break."""
     return (Path(__file__).parent / "texts" / f"{name}.md").read_text("utf-8").rstrip("\n")
 
 
@@ -35,7 +35,7 @@ def round_floats(row: Mapping[str, Any], digits: int) -> Row:
 
 
 def append_compressed(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Appends rows to a compressed table, all or none, as a separate stream, so that nothing is compressed twice."""
+    """Appends rows to a compressed table atomically, as a separate stream, without recompressing old rows."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if not path.exists():
@@ -55,7 +55,7 @@ def write_picture(figure: Figure, path: Path, dpi: int = _DPI) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keeps other commands from writing into a folder; raises InputError if another one already does."""
+    """Locks a folder against other commands within the block. Raises InputError if another one has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock").acquire(timeout=0.5):

@@ -1,4 +1,4 @@
-"""Draws a table of numbers on coloured cells."""
+"""Draws a table of numbers with coloured cells."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _TICKS = (1, 2, 5, 10, 20, 50, 100)  # of the colour bar, on both sides of 0
 def heat_table(
     texts: np.ndarray, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], label: str, linear: float
 ) -> Figure:
-    """Draws a table of numbers whose cells are coloured by other values: white at 0, orange above, purple below.
+    """Draws a table of numbers with cells coloured by other values: white at 0, orange above, purple below.
 
     Args:
         texts: Numbers to print, with one digit, `[rows, columns]`.

@@ -1,4 +1,4 @@
-"""LayerCFL's figures: measures in which layers different clients differ, and judges the figures' statements.
+"""LayerCFL's figures: measures which layers separate different clients, and judges the figures' statements.
 
 One joint model is trained by all clients, as in FedAvg. Each round computes every layer's Gap for six distances, with
 the TRUE clusters: the minimum similarity within a cluster minus the maximum across clusters. A layer with a Gap above 0
@@ -70,7 +70,7 @@ def read_plan() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GapMeasurement:
-    """A planned measurement of Gaps.
+    """A planned measurement of Gaps over rounds, with one net, one data set and one seed.
 
     Args:
         measured: Key in the file's `measured`, which has the settings.
@@ -87,11 +87,11 @@ class GapMeasurement:
 
     @property
     def key(self) -> str:
-        """Returns the name in the files of measurements."""
+        """Returns the measurement's name in the recorded files."""
         return f"{self.measured.replace(' ', '_')}-{self.net}-{self.images}-{self.examples}-seed{self.seed}"
 
     def has_matrices(self, what: Mapping[str, Any]) -> bool:
-        """Returns whether the matrices of the last round are kept."""
+        """Returns whether the distance matrices of the last round are kept."""
         return self.images in what.get("matrices", {}) and self.seed == what["seeds"][0]
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class GapMeasurement:
 
 
 def list_measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
-    """Returns all measurements, starting with LeNet's, which are short."""
+    """Returns all planned measurements, starting with LeNet's, which are short."""
     found = [
         GapMeasurement(name, content["nets"][net], images, examples, seed)
         for name, what in content["measured"].items()
@@ -191,7 +191,7 @@ def _similarities(updates: Tensor, start: Tensor, work: LocalWork) -> Similariti
 
 
 def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
-    """Yields rows of `PAIRS` with distances: 1 - cosine, or l2."""
+    """Yields a row of `PAIRS` for each pair of clients, with the distance 1 - cosine or l2."""
     if distance not in DRAWN:
         return
     values = (1 - similarity if distance.endswith("cos") else -similarity).tolist()
@@ -206,7 +206,7 @@ def _choose_layer(updates: Tensor, work: LocalWork) -> str:
 
 
 def choose_as_paper(layers: list[str], kind: str) -> str:
-    """Returns the layer that the paper's authors chose: the fourth convolution, or the first fully connected layer."""
+    """Returns the layer that LayerCFL's authors chose: the fourth convolution, or the first linear layer."""
     of_kind = [layer for layer in layers if layer.startswith(kind)]
     return of_kind[min(_FOURTH, len(of_kind) - 1)] if kind == "conv" else of_kind[0]
 
@@ -218,7 +218,7 @@ EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
 
 @dataclass(frozen=True)
 class Gaps:
-    """Gaps of measurements that differ only in seed and number of images.
+    """The Gaps of measurements that differ only in seed and number of images.
 
     Args:
         what: Settings of the measurements.
@@ -230,43 +230,43 @@ class Gaps:
 
     @property
     def layers(self) -> list[str]:
-        """Returns the names of the layers, in order."""
+        """Returns the names of the measured layers, in order."""
         row = next(iter(self.curves.values()))[0]
         return [name.split()[0] for name in row if name.endswith(" cos") and not name.startswith(WHOLE)]
 
     @property
     def chosen(self) -> str:
-        """Returns the layer that the paper's authors chose."""
+        """Returns the layer that LayerCFL's authors chose."""
         return choose_as_paper(self.layers, self.what["layer"])
 
     def of(self, layer: str, distance: str) -> list[list[float]]:
-        """Returns the Gaps of all rounds, one list per measurement."""
+        """Returns a layer's Gaps in all rounds, one list per measurement."""
         return [[float(row[f"{layer} {distance}"]) for row in rows] for rows in self.curves.values()]
 
     def last(self, layer: str, distance: str) -> list[float]:
-        """Returns the Gap after the last round for each measurement."""
+        """Returns a layer's Gap after the last round, for each measurement."""
         return [gaps[-1] for gaps in self.of(layer, distance)]
 
     def early(self, layer: str, distance: str) -> list[float]:
-        """Returns each measurement's Gap in the round that Figure 7 shows, starting with the fewest images."""
+        """Returns a layer's Gap in the round that Figure 7 shows, for each measurement, fewest images first."""
         measurements = sorted(self.curves, key=lambda m: m.examples)
         return [float(self.curves[m][EARLY[m.images] - 1][f"{layer} {distance}"]) for m in measurements]
 
     @property
     def rounds(self) -> int:
-        """Returns the total number of rounds of all measurements."""
+        """Returns the number of rounds of all measurements together."""
         return sum(map(len, self.curves.values()))
 
     def apart(self, layer: str, distance: str) -> int:
-        """Returns the number of rounds with a Gap above 0."""
+        """Returns the number of rounds in which a layer's Gap is above 0."""
         return sum(gap > 0 for gaps in self.of(layer, distance) for gap in gaps)
 
     def share(self, layer: str, distance: str) -> float:
-        """Returns the share of rounds with a Gap above 0."""
+        """Returns the share of rounds in which a layer's Gap is above 0."""
         return self.apart(layer, distance) / self.rounds
 
     def first(self, layer: str, distance: str) -> list[int]:
-        """Returns each measurement's first round with a Gap above 0, or the number of rounds + 1 if there is none."""
+        """Returns each measurement's first round with a Gap above 0; the number of rounds + 1 if there is none."""
         return [
             next((n for n, gap in enumerate(gaps, 1) if gap > 0), len(gaps) + 1) for gaps in self.of(layer, distance)
         ]
@@ -288,7 +288,7 @@ def _separate_most_often(gaps: Gaps, kind: str) -> Finding:
 
 
 def _largest(gaps: Gaps, kind: str) -> Finding:
-    """Compares means over the seeds, with a Gap below 0 counted as 0 as in the paper, since the clustering is wrong."""
+    """Compares mean Gaps over the seeds; a negative Gap counts as 0, as in the paper, since the clustering is wrong."""
 
     def mean(layer: str) -> float:
         return fmean(max(gap, 0.0) for gap in gaps.last(layer, "delta_cos"))
@@ -302,7 +302,7 @@ def _largest(gaps: Gaps, kind: str) -> Finding:
 
 
 def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[tuple[str, float], tuple[str, float]]:
-    """Returns the layer of a kind with the largest value, and that of the other kinds, each with its value."""
+    """Returns the best layer of a kind and the best layer of all other kinds, each with its value."""
     own = max((layer for layer in gaps.layers if layer.startswith(kind)), key=value)
     other = max((layer for layer in gaps.layers if not layer.startswith(kind)), key=value)
     return (own, value(own)), (other, value(other))
@@ -313,7 +313,7 @@ def _above(mine: float, its: float) -> bool | None:
 
 
 def layer_is_first(gaps: Gaps) -> Finding:
-    """Compares the first rounds with a Gap above 0; measurements in which no method reaches one are undecided."""
+    """Judges whether the chosen layer has a Gap above 0 earlier than whole updates do."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),
@@ -331,7 +331,7 @@ def layer_is_first(gaps: Gaps) -> Finding:
 
 
 def needs_fewer_rounds(gaps: Gaps) -> Finding:
-    """Sums the first rounds over the measurements in which at least one of the two reaches a Gap above 0.
+    """Judges whether the chosen layer needs fewer rounds than whole updates until a Gap above 0.
 
     A method without such a round needs more rounds than were measured, so that its sum is a lower bound.
     """
@@ -355,14 +355,14 @@ def _sum_of_rounds(rounds: Sequence[int], never: int) -> tuple[int, str]:
 
 
 def _known_below(mine: float, mine_is_least: bool, its: float, its_is_least: bool) -> bool | None:
-    """Returns whether one number is below another, if each may be a lower bound; None if undecided."""
+    """Returns whether one number is below another, where each may be only a lower bound; None if undecided."""
     if mine < its and not mine_is_least:
         return True
     return False if mine > its and not its_is_least else None
 
 
 def compares_less(gaps: Gaps) -> Finding:
-    """Counts one multiply-add per parameter and compared pair of clients, in each round up to the first Gap > 0.
+    """Judges whether comparing the chosen layer needs fewer multiply-adds, up to the first Gap above 0.
 
     Without one, the rounds count as one more than were measured, a lower bound.
     """
@@ -386,7 +386,7 @@ def layer_gap_is_larger_early(gaps: Gaps) -> Finding:
 
 
 def layer_gap_comes_nearer(gaps: Gaps) -> Finding:
-    """Compares the lead of whole updates between the smaller and the larger half of the numbers of images."""
+    """Judges whether more images per client reduce the lead of whole updates over the chosen layer."""
     pairs = zip(gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos"), strict=True)
     ahead = [its - mine for mine, its in pairs]
     few, many = fmean(ahead[: len(ahead) // 2]), fmean(ahead[len(ahead) // 2 :])
@@ -456,7 +456,7 @@ RULES: dict[str, Rule] = {
 
 
 def select_curves(curves: GapCurves, measured: str, net: str, images: str) -> dict[GapMeasurement, Sequence[Row]]:
-    """Returns the measurements with these settings."""
+    """Returns the measurements of this kind, with this net and these images."""
     kind = (measured, net, images)
     return {m: rows for m, rows in curves.items() if (m.measured, m.net, m.images) == kind}
 
@@ -513,13 +513,13 @@ _SKEWS = {
 
 
 def read_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
-    """Reads the finished measurements."""
+    """Reads all finished measurements."""
     found = _read_by_key(out / GAPS)
     return {m: _rounds(found[m.key]) for m in list_measurements(content) if m.key in found}
 
 
 def _rounds(cells: Sequence[Row]) -> list[Row]:
-    """Joins the cells of a measurement into a row per round; later recordings override earlier ones."""
+    """Joins the recorded values of a measurement into a row per round; later recordings override earlier ones."""
     rows: dict[int, Row] = {}
     for cell in cells:
         rows.setdefault(cell["round"], {"round": cell["round"]})[cell["column"]] = cell["value"]
@@ -527,7 +527,7 @@ def _rounds(cells: Sequence[Row]) -> list[Row]:
 
 
 def _read_by_key(file: Path) -> dict[str, list[Row]]:
-    """Reads the rows of each measurement in a file."""
+    """Reads the rows of a file, grouped by measurement."""
     found: dict[str, list[Row]] = {}
     for row in read_table(file) if file.exists() else ():
         found.setdefault(row["measurement"], []).append(row)
@@ -535,7 +535,7 @@ def _read_by_key(file: Path) -> dict[str, list[Row]]:
 
 
 def find_missing(out: Path, content: Mapping[str, Any]) -> list[GapMeasurement]:
-    """Lists the measurements that are not recorded, or whose matrices are missing."""
+    """Lists the measurements that are not recorded yet, or lack their matrices."""
     gaps, matrices = _read_by_key(out / GAPS), _read_by_key(out / MATRICES)
     return [
         m
@@ -549,7 +549,7 @@ def run_missing(
     wanted: Sequence[GapMeasurement],
     device: str = "cpu",
 ) -> None:
-    """Makes the missing measurements, and records each when it has finished."""
+    """Runs the missing measurements, and records each one when it has finished."""
     content = read_plan()
     for number, measurement in enumerate(wanted, 1):
         what = content["measured"][measurement.measured]
@@ -615,7 +615,7 @@ def write_page(out: Path) -> list[Row]:
 
 
 def _settings(content: Mapping[str, Any]) -> list[str]:
-    """Makes a table of what is measured for each figure."""
+    """Makes a table of the clients, images, rounds and seeds measured for each figure."""
     heads = ["figures", "clients", "true clusters", "skew", "images per client", "rounds", "seeds"]
     rows = []
     for what in content["measured"].values():
@@ -627,7 +627,7 @@ def _settings(content: Mapping[str, Any]) -> list[str]:
 
 
 def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    """Counts the verdicts on the paper's figures, and the statements that were written after the measurements."""
+    """Counts the verdicts on the paper's figures, and the statements written after the measurements."""
     papers = {one["id"]: one.get("later", False) for one in content["statements"] if one["figure"].isdecimal()}
     found = Counter(row["verdict"] for row in rows if row["id"] in papers)
     listed = ", ".join(f"`{verdict}` {number}" for verdict, number in found.most_common())
@@ -639,13 +639,13 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 
 
 def _list_unmeasured(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
-    """Lists the nets for a GPU of which nothing has been measured."""
+    """Lists the nets that need a GPU and of which nothing has been measured."""
     begun = {one.net for one in curves}
     return [net for net, short in content["nets"].items() if short in content["with_device"] and short not in begun]
 
 
 def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
-    """Formats the expected times of a net's figures."""
+    """Formats a note about a net that was not measured, with the expected times of its figures."""
     hours: dict[str, float] = {}
     for one in list_measurements(content):
         if one.net == content["nets"][net]:
@@ -661,7 +661,7 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
 
 
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
-    """Draws the recorded matrices; returns the lines of the page."""
+    """Draws the recorded distance matrices; returns the page's lines about them."""
     lines, found = [read_page_text("layercfl_matrices"), ""], _read_by_key(out / MATRICES)
     for measurement in list_measurements(content):
         what = content["measured"][measurement.measured]
@@ -677,7 +677,7 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]:
-    """Returns a measurement's net and images as named on the page."""
+    """Returns the names of a measurement's net and images on the page."""
     return [
         next(name for name, short in content[kind].items() if short == value)
         for kind, value in (("nets", measurement.net), ("images", measurement.images))
@@ -685,7 +685,7 @@ def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]
 
 
 def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
-    """Makes a row of panels per distance and a column per layer; shows only some of many convolutions."""
+    """Makes a grid of panels, distances by layers; of many convolutions only some are shown."""
     layers = _select_layers(list(dict.fromkeys(row["layer"] for row in rows)))
     values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
     for row in rows:
@@ -703,7 +703,7 @@ def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
 
 
 def _select_layers(layers: Sequence[str]) -> list[str]:
-    """Keeps every third of many convolutions, without the last, whose name would touch that of the next layer."""
+    """Selects every third of many convolutions, except the last, whose name would touch the next layer's."""
     convolutions = [layer for layer in layers if layer.startswith("conv")]
     kept = convolutions[:-1:3] if len(convolutions) > _FEW else convolutions
     return [layer for layer in layers if layer not in convolutions or layer in kept]
@@ -717,7 +717,7 @@ def _scale_to_similarity(distances: np.ndarray) -> np.ndarray:
 
 
 def _panels(content: Mapping[str, Any], curves: GapCurves) -> list[Panel]:
-    """Makes a panel for each figure, net and data set."""
+    """Makes a panel for each combination of figure, net and data set."""
     draw = {
         "rotation": {"5": _by_layer},
         "labels": {"8": _by_layer},

@@ -1,4 +1,4 @@
-"""Keeps the results of finished runs: a row of `runs.csv`, and a curve in a file per table. Both are committed."""
+"""Stores the results of finished runs: a row of `runs.csv`, and a curve in a file per table. Both are committed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _VERSIONS = Path(__file__).parent / "results_versions.yaml"
 
 @dataclass(frozen=True)
 class Ledger:
-    """Finished runs, by key; see `result_key`.
+    """The recorded results of finished runs, by key; see `result_key`.
 
     Args:
         folder: Folder with `runs.csv` and `curves/`, with a file per table.
@@ -40,13 +40,13 @@ class Ledger:
         return cls(folder, {row["run"]: row for row in rows})
 
     def with_run(self, row: Row, table: str = "", curve: Sequence[Row] | None = None) -> "Ledger":
-        """Writes a finished run, curve first, and replaces a row with the same key.
+        """Records a finished run, curve first, replacing a row with the same key.
 
         Rows that other processes have written into the file in the meantime are kept.
 
         Args:
-                    row: Row of `runs.csv`.
-                    table: Table to whose file the curve is appended.
+            row: Row of `runs.csv`.
+            table: Table to whose file the curve is appended.
             curve: Rows with the columns `CURVE`; None to keep no curve.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Ledger:
 
     @cached_property
     def by_command(self) -> dict[str, Row]:
-        """Returns the rows that are not stale, by the command of the run."""
+        """Returns the rows that are not stale, by the command of their run."""
         return {row["command"]: row for row in self.rows.values() if not is_stale(row)}
 
     def fresh(self, key: str) -> Row | None:
@@ -81,16 +81,16 @@ class Ledger:
 
 
 def read_results_version(algorithm: str) -> int:
-    """Returns the version of an algorithm's results, from 1, which entries under "Results changed" raise."""
+    """Returns the version of an algorithm's results, from 1; an entry under "Results changed" raises it."""
     return int(_read_versions().get(algorithm, 1))
 
 
 @cache
 def _read_versions() -> dict[str, Any]:
-    """Reads the packaged file once: every row that is looked up needs its algorithm's version."""
+    """Reads the versions of all algorithms' results, only once, since every look-up needs them."""
     return read_yaml(_VERSIONS) or {}
 
 
 def is_stale(row: Row) -> bool:
-    """Returns whether results of the run's algorithm have changed since it ran."""
+    """Returns whether the results of a run's algorithm have changed since the run."""
     return int(row["results_version"]) < read_results_version(str(row["algorithm"]))

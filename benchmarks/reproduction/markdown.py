@@ -1,10 +1,10 @@
-"""Writes Markdown tables."""
+"""Formats tables as Markdown."""
 
 from collections.abc import Iterable, Sequence
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Returns the lines of a table and a blank line after it.
+    """Returns the lines of a Markdown table, followed by a blank line.
 
     Args:
         heads: Headings of the columns.

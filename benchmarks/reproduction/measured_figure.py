@@ -10,7 +10,7 @@ Grid = list[list[Panel | None]]
 
 @dataclass(frozen=True)
 class MeasuredFigure:
-    """A figure drawn from measurements.
+    """A figure drawn from measurements instead of runs, with its texts.
 
     Args:
         paper: The paper that has the figure.

@@ -1,4 +1,4 @@
-"""Computes the numbers in docs/reproduction/README.md that no table shows: differences by seed, and counts.
+"""Computes those numbers in docs/reproduction/README.md that no table shows: differences by seed, and counts.
 
     python -m benchmarks.reproduction.numbers [--folder docs/reproduction]
 
@@ -32,7 +32,7 @@ BASELINES = ("IFCA", "FeSEM")
 
 
 def compute_differences(ledger: Ledger) -> Iterator[Row]:
-    """Yields each difference, paired by seed, with its interval."""
+    """Yields each difference in `DIFFERENCES`, paired by seed, with its interval."""
     for name, first, variant, second, other in DIFFERENCES:
         table = load_table(name)
         mine, theirs = collect_scores(ledger, table, first, variant), collect_scores(ledger, table, second, other)
@@ -50,7 +50,7 @@ def collect_scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str
 
 
 def count_cells(folder: Path) -> Iterator[Row]:
-    """Yields counts of the tables' cells with a value of ours."""
+    """Yields counts of the tables' cells, such as those that match or lie within 1.5 points."""
     rows = {name: select_judged(folder, name) for name in ("flexcfl-3", "flexcfl-4", "fedgroup-3")}
     synthetic = [row for found in rows.values() for row in found if "synthetic" in row["id"]]
     near = [row for row in synthetic if abs(row["ours_mean"] - row["paper_value"]) <= ACCURACY_POINTS]

@@ -49,7 +49,7 @@ Keys = Mapping[tuple[Setting, int], str]  # key of each setting's run under a se
 
 @dataclass(frozen=True)
 class Judged:
-    """A cell with the results of our runs and the verdict.
+    """A cell with our results and its verdict.
 
     Args:
         cell: The paper's cell.
@@ -67,7 +67,7 @@ class Judged:
     stale: bool
 
     def mean(self, variant: str = DEFAULT) -> float | None:
-        """Returns the mean of a variant, or None if it did not run."""
+        """Returns the mean of a variant's runs, or None if it did not run."""
         return self.found[variant].mean if variant in self.found else None
 
 
@@ -96,7 +96,7 @@ def _judge_cell(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Ju
 
 
 def explain_open(table: PaperTable, cell: Cell) -> str:
-    """Returns why a cell that can be run has not been run."""
+    """Explains why a cell that can be run has not been run."""
     hours = table.core_hours(cell)
     return NOT_YET if hours is None else f"a run takes about {hours:g} core-hours without a GPU"
 
@@ -161,7 +161,7 @@ def _choose_variant(judged: Judged) -> str | None:
 
 
 def _explanation(table: PaperTable, judged: Judged) -> str:
-    """Formats every variant that ran, with its mean and number of seeds."""
+    """Formats the results of every variant but the default, each with mean and number of seeds."""
     listed = [
         f"{name}{f' ({table.why(judged.cell)})' if name == PUBLISHED else ''}: {_number(found.mean)} "
         f"({len(found.values)} seeds)"
@@ -202,14 +202,14 @@ _BESIDES = "Settings for [figures](figures.md) and [claims](claims.md), and furt
 
 
 def _has_options(judged: Judged) -> bool:
-    """Returns whether a cell is listed under `_TRIED`."""
+    """Returns whether the page lists a cell's results under other options."""
     if judged.verdict in ("explained", "not reproduced"):
         return len(judged.found) > 1
     return bool(judged.found.keys() - {DEFAULT, PUBLISHED})
 
 
 def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list[str]:
-    """Makes a table of the cells' results under every variant, with the paper's values if there are any."""
+    """Makes a table of cells' results under every variant, next to the paper's values if there are any."""
     if not cells:
         return []
     with_paper = any(judged.cell.value is not None for judged in cells)
@@ -241,7 +241,7 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
 
 
 def _not_run(cells: Sequence[Judged]) -> list[str]:
-    """Explains why cells have not run, naming the methods if the reasons differ."""
+    """Explains why cells have not been run, naming the methods if the reasons differ."""
     methods: dict[str, list[str]] = {}
     for judged in cells:
         if judged.reason not in ("", NOT_YET):
@@ -264,14 +264,14 @@ def _table_row(table: PaperTable, judged: Judged) -> list[str]:
 
 
 def _clusters(found: Measured | None) -> list[str]:
-    """Formats the number of clusters after the last round, and their ARI."""
+    """Formats the number of clusters after the last round, and the ARI."""
     if found is None:
         return ["", ""]
     return [f"{found.clusters:.4g}", "" if found.ari is None else f"{found.ari:z.2f}"]
 
 
 def _paper(cell: Cell) -> str:
-    """Formats the paper's value, with its standard deviation if there is one."""
+    """Formats the paper's value, with its standard deviation if given."""
     spread = "" if cell.std is None else f" ± {cell.std:g}"
     return f"{_number(cell.value)}{spread}".replace(" ", "\N{NO-BREAK SPACE}")
 
@@ -290,7 +290,7 @@ def _with_spread(found: Measured | None) -> str:
 
 
 def _order(cells: Sequence[Judged]) -> list[str]:
-    """Compares the order of the methods with the paper's, under our defaults and under the published code's options."""
+    """Compares the ranking of methods with the paper's, under our defaults and under the published code's options."""
     lines = []
     for title, variant in (("our defaults", DEFAULT), ("the published code's options", PUBLISHED)):
         known = [

@@ -38,7 +38,7 @@ class PlannedRun:
 
 
 def select_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
-    """Returns the cells and extras whose ids match a pattern; raises InputError like `match_names`."""
+    """Returns the cells and extra cells whose ids match a pattern; raises InputError like `match_names`."""
     known = {cell.id: cell for cell in (*table.cells, *table.extras)}
     return [known[name] for name in match_names(list(known), only, f"cell of {table.name}")]
 
@@ -75,7 +75,7 @@ def list_runs(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
 
 
 def group_keys(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
-    """Returns the keys of runs by setting and seed."""
+    """Returns the keys of planned runs by setting and seed."""
     return {(run.setting, run.seed): run.key for run in runs}
 
 
@@ -109,13 +109,13 @@ def _read_durations(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[str
 
 @cache
 def _split(command: str) -> tuple[str, frozenset[str]]:
-    """Returns the configuration and the option words, without the seed, of a run's command."""
+    """Splits a run's command into the configuration and the option words, without the seed."""
     words = shlex.split(command.partition(" --seed ")[0])
     return words[3], frozenset(words[4:])
 
 
 def format_time(seconds: Iterable[float | None]) -> str:
-    """Formats the sum of expected times, and the number of unknown ones."""
+    """Formats the sum of expected times, and how many times are unknown."""
     times = list(seconds)
     known = [value for value in times if value is not None]
     unknown = len(times) - len(known)

@@ -1,4 +1,4 @@
-"""Writes the papers' and our numbers into README's table of algorithms, from the tables in `docs/reproduction`.
+"""Fills the papers' and our numbers into README's table of algorithms, from the tables in `docs/reproduction`.
 
     python -m benchmarks.reproduction.readme_table
 
@@ -36,7 +36,7 @@ ROW = re.compile(r"^\| (?P<name>\w+) (?P<kept>(?:\|[^|]*){4})\|[^|]*\|[^|]*\|$",
 
 
 def insert_numbers(readme: str, folder: Path) -> str:
-    """Returns the README with the last two columns of its table taken from the tables in a folder."""
+    """Returns the README with the last two columns of its table filled from the tables in a folder."""
     rows = {row["id"]: (name, row) for name in table_names() for row in read_table(folder / f"{name}.csv")}
 
     def line(found: re.Match[str]) -> str:

@@ -21,7 +21,7 @@ NO_SCORES: Row = {"rounds": 1, "seconds": 0.0}
 
 @dataclass
 class LedgerRecorder:
-    """Runs planned runs and records each of them when it has finished.
+    """Runs planned runs, and records each one when it has finished.
 
     Args:
         table: Name of the table.
@@ -89,7 +89,7 @@ def make_ledger_row(run: PlannedRun, directory: Path) -> Row:
 
 
 def identify(run: PlannedRun) -> Row:
-    """Returns the part of a row that does not depend on how a run ended."""
+    """Returns the columns of a run's row that are known before it runs."""
     return {
         "run": run.key,
         "seed": run.seed,

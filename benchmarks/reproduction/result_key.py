@@ -56,7 +56,7 @@ def compute_key(config: Mapping[str, Any]) -> str:
 
 
 def get_class_name(section: Mapping[str, Any]) -> str:
-    """Returns the class name in a configuration's section, without the module."""
+    """Returns the class name in a section of a configuration, without the module."""
     return str(section["class_path"]).rpartition(".")[2]
 
 

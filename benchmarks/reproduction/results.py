@@ -15,7 +15,7 @@ from lit_cfl.statistics import spread
 
 @dataclass(frozen=True)
 class RecordedResults:
-    """The tables, with all finished runs.
+    """The papers' tables, with all finished runs.
 
     Args:
         tables: Tables of the papers.
@@ -29,7 +29,7 @@ class RecordedResults:
 
     @classmethod
     def read(cls, folder: Path) -> "RecordedResults":
-        """Reads the ledger of a folder, and builds every experiment of every table, which takes about a minute."""
+        """Reads the ledger of a folder, and builds all experiments of all tables, in about a minute."""
         tables = [load_table(name) for name in table_names()]
         runs = [run for table in tables for run in plan_runs(table, (*table.cells, *table.extras))]
         return cls(tables, Ledger.read(folder), group_keys(runs))
@@ -44,7 +44,7 @@ class RecordedResults:
         return [(table, cell) for table, cell in known if fnmatch(cell.id, pattern)]
 
     def rows(self, table: PaperTable, cell: Cell, variant: str = DEFAULT) -> list[Row]:
-        """Returns the rows of the runs of a cell's variant, one per seed that has run, without stale ones."""
+        """Returns the rows of a cell's variant, one per seed that has run, without stale ones."""
         return [self.ledger.rows[key] for key in self._recorded(table, cell, variant)]
 
     def mean(self, table: PaperTable, cell: Cell, metric: str, variant: str = DEFAULT) -> float | None:

@@ -96,7 +96,7 @@ def _square(rows: Sequence[Row], panel: str, psi: str) -> np.ndarray:
 
 
 def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
-    """Formats the ranges of the cosines of two sets, by what the sets have in common if that is clear."""
+    """Formats the ranges of the cosines between two sets, grouped by what the sets have in common."""
     own = [row for row in rows if (row["panel"], row["psi"]) == (panel, psi) and row["i"] != row["j"]]
     kinds: dict[str, list[float]] = {}
     for row in own:
@@ -106,7 +106,7 @@ def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
 
 
 def _kind(panel: str, i: int, j: int) -> str:
-    """Describes what two of the ten sets have in common."""
+    """Describes how two of the ten image sets are related."""
     if panel == "domain":
         return "one domain" if (i < 5) == (j < 5) else "two"
     if panel == "rotation":
@@ -137,7 +137,7 @@ def _clients(folder: Path) -> MeasuredFigure:
 
 
 def _map(title: str, label: str, rows: Sequence[Row], column: str | None) -> Panel:
-    """Draws a map of clients, coloured by the clusters in a column if one is given."""
+    """Draws a map of clients, coloured by cluster if a column of clusters is given."""
     if column is None:
         return Panel(title, "", label, points=[_points(_CLIENT, rows)], bare=True)
     seen = [row for row in rows if row[column] >= 0]
@@ -232,7 +232,7 @@ def _describe_taus(rows: Sequence[Row]) -> str:
 
 
 def _list_values(taus: Sequence[float], chosen: Sequence[bool]) -> str:
-    """Lists the chosen values; adjacent ones as a range."""
+    """Formats the chosen values; adjacent ones as a range."""
     stretches = [
         [tau for tau, _ in run] for fits, run in groupby(zip(taus, chosen, strict=True), itemgetter(1)) if fits
     ]

@@ -42,7 +42,7 @@ def _grid(judged: Tables) -> list[list[Panel | None]]:
 
 
 def _panels(judged: Tables) -> Iterator[Panel]:
-    """Yields a panel of accuracies for each table that has some, and one of all other numbers."""
+    """Yields a panel of accuracies for each table that has some, and one panel of all other numbers."""
     others: list[Judged] = []
     for table, cells in judged:
         known = [cell for cell in cells if cell.mean() is not None and cell.verdict in _STYLES]

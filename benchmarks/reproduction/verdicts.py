@@ -22,7 +22,7 @@ _ROUNDING = 1e-9  # 94.3 - 92.8 is not 1.5 in binary
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of the runs of one setting.
+    """Our results for one setting: values by seed, and clusters.
 
     Args:
         values: Value of the cell's metric per seed; None if the run has none (85 % was never reached).
@@ -86,7 +86,7 @@ def agrees(metric: str, paper: float, ours: float | None) -> bool:
 
 
 def agrees_with_populations(paper: float, values: Sequence[float | None]) -> bool:
-    """Returns whether the paper's number may come from one more population of the same distribution as ours.
+    """Returns whether the paper's number is plausible for one more population drawn like ours.
 
     This is so if it lies in the 95 % prediction interval: mean +- t * s * sqrt(1 + 1/n), with Student's t.
 
@@ -103,7 +103,7 @@ def agrees_with_populations(paper: float, values: Sequence[float | None]) -> boo
 def judge_cell(
     cell: Cell, not_run: str | None, default: Measured | None, published: Measured | None, redraws: bool = False
 ) -> Verdict:
-    """Judges a cell.
+    """Judges a cell by the rules of this module.
 
     Args:
         cell: The paper's cell.

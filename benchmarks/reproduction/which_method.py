@@ -25,7 +25,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Search:
-    """Trials of a system on a data set, as far as recorded runs determine them.
+    """The trials of a system on a data set that recorded runs determine so far.
 
     Args:
         trials: Options of each trial, in the order of their stages.
@@ -38,7 +38,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Protocol:
-    """Protocol of the runs and of the choice of the best options; fixed in `which_method.yaml` before any run.
+    """The protocol of the runs and of the choice of options, fixed in `which_method.yaml` before any run.
 
     Args:
         search_seed: Seed of the trials.
@@ -87,17 +87,17 @@ class Protocol:
         return system in self.renewed.get(data, ())
 
     def open_seeds(self, ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:
-        """Returns the seeds under which a setting still has to run, or has to run again."""
+        """Returns the seeds under which a setting still has to run, or must run again."""
         rows = {seed: find_run(ledger, setting, seed) for seed in setting.seeds if seed in seeds}
         old = "0.3" if self._is_renewed(setting.experiment, setting.method) else ""
         return [seed for seed, row in rows.items() if row is None or str(row["version"]) < old]
 
     def in_first_edition(self, data: str, system: str) -> bool:
-        """Returns whether the first edition had this system on this data set."""
+        """Returns whether the page's first edition had this system on this data set."""
         return "since" not in self.data[data] and "since" not in self.systems[system]
 
     def draw_trials(self, system: str) -> list[Options]:
-        """Returns the first edition's trials, the same for all data: the default and random points of the grid."""
+        """Draws the first edition's trials, the same for all data: the default, and random points of the grid."""
         grid = {**self.common, **self.systems[system]["options"]}
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         rng = np.random.default_rng([self.draw, list(self.systems).index(system)])
@@ -105,11 +105,11 @@ class Protocol:
         return [points[0], *(points[number] for number in others)]
 
     def options(self, system: str) -> dict[str, Sequence[Any]]:
-        """Returns the values of a system's own options, default first."""
+        """Returns the candidate values of each of a system's options, default first."""
         return {**self.systems[system]["options"], **self.systems[system].get("now", {})}
 
     def search(self, data: str, system: str, ledger: Ledger) -> Search:
-        """Returns the trials of all stages reached by recorded runs, and the best one after the last stage."""
+        """Returns the trials of all stages reached so far, and the best trial after the last stage."""
         trials = self.draw_trials(system) if self.in_first_edition(data, system) else []
         for stage in (self._rates, self._one_option, *[self._edge] * len(self.edges)):
             best = self._best(data, system, trials, ledger)
@@ -119,14 +119,14 @@ class Protocol:
         return Search(trials, self._best(data, system, trials, ledger))
 
     def first_choice(self, data: str, system: str, ledger: Ledger) -> Options | None:
-        """Returns the first edition's choice; None if it did not have this system on this data set."""
+        """Returns the options that the first edition chose; None if it lacked this system or data set."""
         known = self.in_first_edition(data, system)
         return self._best(data, system, self.draw_trials(system), ledger, every=True) if known else None
 
     def _best(
         self, data: str, system: str, trials: Sequence[Options], ledger: Ledger, every: bool = False
     ) -> Options | None:
-        """Returns the trial with the best validation accuracy, the first in case of ties; None if one has not run."""
+        """Returns the trial with the best validation accuracy, the first one of equals; None if a trial has not run."""
         scores = []
         for number, options in enumerate(trials):
             row = find_run(ledger, self._trial(data, system, number, options), self.search_seed)
@@ -140,17 +140,17 @@ class Protocol:
         return all(options[name] in values for name, values in self.options(system).items())
 
     def _rates(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
-        """Stage 1: every learning rate not yet tried, with the best options so far (or the default)."""
+        """Lists the trials of stage 1: all untried learning rates, with the best options so far or the default."""
         tried = {options[RATE] for options in trials if self._choosable(system, options)}
         start = best or {RATE: None} | {name: values[0] for name, values in self.options(system).items()}
         return [start | {RATE: rate} for rate in self.common[RATE] if rate not in tried]
 
     def _one_option(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
-        """Stage 2: every setting that differs from the best one in one option other than the learning rate."""
+        """Lists the trials of stage 2: one option other than the learning rate differs from the best trial."""
         return [best | {name: value} for name, values in self.options(system).items() for value in values]
 
     def _edge(self, system: str, trials: Sequence[Options], best: Options) -> list[Options]:
-        """Stage 3: the next learning rate, if the best one is the largest or smallest tried."""
+        """Lists the trials of stage 3: the next learning rate if the best one is the largest or smallest tried."""
         tried = {options[RATE] for options in trials}
         above = [rate for rate in sorted(self.edges) if rate > max(tried)][:1]
         below = [rate for rate in sorted(self.edges) if rate < min(tried)][-1:]
@@ -178,7 +178,7 @@ class Protocol:
         ]
 
     def _variants(self, data: str, system: str) -> dict[str, Options]:
-        """Returns the options that further reported settings add to the chosen ones, by name."""
+        """Returns the options that further reported settings add to the chosen options, by name."""
         what, found = self.systems[system], dict[str, Options]()
         if self.data[data].get("newcomers") and not what.get("tuned"):
             found[NEWCOMERS] = {"data.newcomers": 0.3}
@@ -208,7 +208,7 @@ class Protocol:
 
 
 def find_run(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
-    """Returns the fresh row of a run, identified by its command; None if it has not run.
+    """Returns the row of a run, identified by its command; None if it has not run or is stale.
 
     For a system that fine-tunes its clients, the accuracies are those after fine-tuning.
     """

@@ -38,7 +38,7 @@ _HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "of Oracle's gain 
 
 
 def page_of(out: Path) -> Path:
-    """Returns the path of the page, which is next to its folder."""
+    """Returns the path of the page, a file next to the folder `out`."""
     return out.with_name(f"{out.name}.md")
 
 
@@ -79,7 +79,7 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
 
 
 def _share(entry: Entry, peers: Sequence[Entry]) -> float | None:
-    """Returns a system's share in % of Oracle's gain over the baseline; None without such a gain."""
+    """Returns the percentage of Oracle's gain over the baseline that a system reaches; None without such a gain."""
     known = {e.system: e for e in peers}
     if entry.system in (BASELINE, BOUND) or not {BASELINE, BOUND} <= known.keys():
         return None
@@ -196,7 +196,7 @@ def _cells(entry: Entry, group: Sequence[Entry]) -> list[str]:
 
 
 def _clusters(entry: Entry) -> str:
-    """Formats the range of the numbers of clusters, and the number of runs that ended with one."""
+    """Formats the range of the number of clusters, and how many runs ended with a single cluster."""
     if not entry.clusters:
         return ""
     low, high = min(entry.clusters), max(entry.clusters)
@@ -220,7 +220,7 @@ def _across(out: Path, found: Ranking) -> Iterator[str]:
 
 
 def _list_changes(found: Sequence[Entry]) -> Iterator[str]:
-    """Lists cells in which the completed search chose other options than the first edition."""
+    """Lists cells in which the completed search chose other options than the first edition did."""
     best = {(e.data, e.system): e for e in found if e.variant == BEST}
     pairs = [(e, best[e.data, e.system]) for e in found if e.variant == FIRST and (e.data, e.system) in best]
     if not pairs:
@@ -242,7 +242,7 @@ def _list_changes(found: Sequence[Entry]) -> Iterator[str]:
 
 
 def _tabulate_again(out: Path) -> Iterator[str]:
-    """Tabulates recorded runs that were trained again."""
+    """Makes a table of recorded runs that were repeated."""
     if not (out / "again.csv").exists():
         return
     rows = read_table(out / "again.csv")
@@ -257,7 +257,7 @@ def _tabulate_again(out: Path) -> Iterator[str]:
 
 
 def _tabulate_newcomers(found: Sequence[Entry]) -> Iterator[str]:
-    """Tabulates accuracies of newcomers next to those of the training clients."""
+    """Makes a table of the newcomers' accuracies next to those of the training clients."""
     known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
     if not known:
         return
@@ -273,7 +273,7 @@ def _tabulate_newcomers(found: Sequence[Entry]) -> Iterator[str]:
 
 
 def _tabulate_other_numbers(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]:
-    """Tabulates accuracies with half and with twice the number of clusters."""
+    """Makes a table of accuracies with half and with twice the number of clusters."""
     others = [entry for entry in found if entry.variant.startswith("clusters ")]
     if not others:
         return
@@ -296,7 +296,7 @@ def _matrix(
 
 
 def _draw(out: Path, groups: Mapping[str, Sequence[Entry]], systems: Sequence[str]) -> None:
-    """Draws `systems.png`: accuracies, coloured by their difference to FedAvg; blank if a system has not run."""
+    """Draws `systems.png`: accuracies coloured by their difference from FedAvg; blank if a system has not run."""
     found = {(entry.system, data): entry for data, group in groups.items() for entry in group}
     shown = [system for system in systems if any((system, data) in found for data in groups)]
     accuracy, gain = np.full((2, len(shown), len(groups)), np.nan)

@@ -42,27 +42,27 @@ class Entry:
 
     @property
     def clusters(self) -> list[int]:
-        """Returns the number of clusters in the last round of each run."""
+        """Returns each run's number of clusters in the last round."""
         return [int(row["num_clusters"]) for row in self.rows.values() if row.get("num_clusters") is not None]
 
     @property
     def num_degenerate(self) -> int:
-        """Returns the number of runs that ended with one cluster, for a system that could have several."""
+        """Returns how many runs ended with one cluster, for a system that could have several."""
         return 0 if self.system in _ONE_MODEL else self.clusters.count(1)
 
     @property
     def seconds(self) -> float:
-        """Returns the seconds of the fastest run: other programs may have slowed down the others."""
+        """Returns the seconds of the fastest run, since other programs may have slowed down the others."""
         return min(float(row["seconds"]) for row in self.rows.values())
 
     def minus(self, other: "Entry") -> Interval:
-        """Returns the paired difference of the accuracies in points, with its 95 % interval."""
+        """Returns the paired difference in accuracy from another entry, in points, with its 95 % interval."""
         mine, its = ({seed: row[SCORE] for seed, row in entry.rows.items()} for entry in (self, other))
         return paired_difference(mine, its)
 
 
 def collect_entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
-    """Returns every variant whose seeds have all run, in the order of the protocol."""
+    """Returns every variant with complete seeds, in the order of the protocol."""
     found = []
     for data in protocol.data:
         for system in (system for of_data, system in protocol.cells() if of_data == data):
