@@ -1,4 +1,4 @@
-"""Fixtures that several tests share.
+"""Fixtures shared by several tests.
 
 PyTorch and Lightning are imported where they are needed: pytest-xdist's own process, which runs no test, starts six
 seconds earlier.
@@ -39,7 +39,7 @@ def _no_pictures() -> None:
 
 @pytest.fixture
 def pictures() -> Iterator[None]:
-    """Lets runs draw their pictures, as they do outside of the tests."""
+    """Enables the pictures of runs, which tests switch off."""
     from drawing import let_runs_draw
 
     let_runs_draw(True)
@@ -49,7 +49,7 @@ def pictures() -> Iterator[None]:
 
 @pytest.fixture
 def no_figures() -> Iterator[pytest.MonkeyPatch]:
-    """Comparisons and studies draw no figures, which take a second each."""
+    """Disables the figures of comparisons and studies, which take a second each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lit_cfl.pictures.files.write_figure", lambda *_, **options: [])
         yield patch
@@ -57,13 +57,13 @@ def no_figures() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture
 def figures(no_figures: pytest.MonkeyPatch) -> None:
-    """A test of a file with `no_figures` looks at the figures nevertheless."""
+    """Enables figures for a single test in a file that uses `no_figures`."""
     no_figures.undo()
 
 
 @pytest.fixture
 def two_sides() -> QuadraticWork:
-    """Eight clients around (+3, 0, 0, 0) and (-3, 0, 0, 0) in turn, of unequal sizes, spread a little."""
+    """Makes eight clients of unequal sizes around (+3, 0, 0, 0) and (-3, 0, 0, 0), in turn."""
     from quadratic import quadratic_clients
 
     return quadratic_clients(8)
@@ -71,7 +71,7 @@ def two_sides() -> QuadraticWork:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was never killed. Not to be changed."""
+    """Runs an experiment without interruption; tests must not change its directory."""
     from processes import start
 
     from lit_cfl.cli.main import main
@@ -84,13 +84,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ended(whole: Path, tmp_path: Path) -> Path:
-    """A copy of that run, as `run` in the test's folder."""
+    """Copies the finished run `whole` to `run` in the test's folder."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 @pytest.fixture
 def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where children write what they say."""
+    """Sets the file into which child processes write their output."""
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output.txt"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "output.txt"

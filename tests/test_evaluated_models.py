@@ -1,4 +1,4 @@
-"""What an evaluation scores: each client with the model it has now, and the global model beside it."""
+"""Tests which models an evaluation scores: each client's current model, and the global model."""
 
 from dataclasses import replace
 from math import isnan
@@ -18,7 +18,7 @@ LISTS = [ids(0, 1, 2), ids(1, 3), ids(4), ids(3, 5)]  # label of an example: its
 
 
 class Served(Algorithm):
-    """The state is what is served: an `Assignment` for all clients. Who has no model gets model 0."""
+    """Algorithm whose state is the `Assignment` that it serves; clients without a model get model 0."""
 
     def init(self, work, rng):
         raise NotImplementedError
@@ -34,7 +34,7 @@ class Served(Algorithm):
 
 
 class Engine(ParityEngine):
-    """Model m answers m mod 2 everywhere."""
+    """Engine in which model m predicts m mod 2 for every example."""
 
     seed, layout = 3, ParameterLayout.of_layers({"fc1": 1})
 
@@ -50,7 +50,7 @@ def evaluation(
     truth: torch.Tensor = ids(0, 0, 1, 1),
     **options: object,
 ) -> Evaluation:
-    """Of models 0 and 1, and of the global model 1."""
+    """Evaluates models 0 and 1, and the global model 1."""
     models, none = torch.tensor([[0.0], [1.0]]), ClientIndex.empty(4)
     pool = Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2)
     data = FederatedData(pool, none, validation, ClientIndex.from_lists(LISTS), truth)

@@ -1,4 +1,4 @@
-"""Accuracy over clients, and how well found clusters agree with true ones (docs/ground_truth.md, check 25)."""
+"""Tests scores over clients, and agreement of found with true clusters (docs/ground_truth.md, check 25)."""
 
 from math import isnan, nan
 
@@ -86,7 +86,7 @@ def test_worst_tenth_is_the_mean_of_the_worst_with_examples(correct: list[int], 
 
 
 class ParityEngine:
-    """Model m answers m mod 2 everywhere; example e has label e mod 2 and loss m + e / 10."""
+    """Engine in which model m predicts m mod 2; example e has label e mod 2 and loss m + e / 10."""
 
     scores = CLASSIFIER
     noted_not_finite = False
@@ -177,7 +177,7 @@ def test_agreement_by_hand():
 
 
 def test_mutual_information_is_what_is_beyond_chance():
-    """Of the 6 ways to choose 2 of 4, two agree (ln 2) and four share nothing: a third of ln 2 is to be expected."""
+    """Of the 6 ways to choose 2 of 4 clients, 2 agree (ln 2), 4 share nothing: by chance, ln 2 / 3 is expected."""
     assert agreement(ids(0, 0, 1, 1), ids(0, 1, 0, 1))["clusters/ami"] == pytest.approx((0 - 1 / 3) / (1 - 1 / 3))
 
 

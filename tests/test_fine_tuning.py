@@ -1,4 +1,4 @@
-"""Fine-tuning before evaluation: scores by hand, client by client, and nothing else of the run changes."""
+"""Tests fine-tuning before evaluation: scores by hand per client, and no other effect on the run."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ FINE_TUNE = EvaluationPlan(fine_tune=Budget(4, "steps"))
 
 
 def tuned_by_hand(experiment: Experiment) -> tuple[float, float, list[float]]:
-    """Trains each client alone from the model it is served. Right answers over examples, and the least accuracies."""
+    """Fine-tunes each client's model separately; returns the accuracies that the run should report."""
     prepared = experiment.prepare(3)
     *_, last = prepared.rounds()
     served = experiment.algorithm.serve(last.state, last.data.population)

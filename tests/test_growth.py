@@ -1,4 +1,4 @@
-"""What a round, an evaluation and its scores grow with, in counts: calls, and the sizes of what is computed on."""
+"""Tests how calls and computed numbers of rounds, evaluations and scores grow with the number of clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from lit_cfl.testing import QuadraticWork
 
 
 class Computed(TorchDispatchMode):
-    """Counts the numbers that operations make, and finds the largest tensor that one of them makes."""
+    """Counts the numbers that operations compute, and finds the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Computed(TorchDispatchMode):
 
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The cells of each matrix of clusters that is matched as a whole."""
+    """Records the size of each matrix of clusters that is matched as a whole."""
     from scipy import optimize
 
     found: list[int] = []
@@ -181,7 +181,7 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
 
 def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatch: pytest.MonkeyPatch):
     class Losses:
-        """The loss of example e under model m is e + 1000 m."""
+        """Engine in which the loss of example e under model m is e + 1000 m."""
 
         asked: ClassVar[list[list[int]]] = []
 
@@ -221,7 +221,7 @@ def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: py
 
 @dataclass(frozen=True)
 class Counted(FedAvg):
-    """Counts its look-ups and the clients that it places; those below `known` have a model."""
+    """Algorithm that counts its look-ups and the clients that it places; clients below `known` have a model."""
 
     known: int = 0
     served: list[int] = field(default_factory=list)
@@ -238,7 +238,7 @@ class Counted(FedAvg):
 
 
 class Placing:
-    """An engine with models that are right everywhere; it counts the examples that it scores."""
+    """Engine whose models are always right; it counts the examples that it scores."""
 
     seed, scores, layout = 3, CLASSIFIER, ParameterLayout.of_layers({"fc1": 2})
 

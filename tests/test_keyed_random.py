@@ -1,4 +1,4 @@
-"""Noise that belongs to an example: numbers that depend on a key alone."""
+"""Tests random numbers that depend on a key alone."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -52,7 +52,7 @@ def test_hash_is_the_finaliser_of_murmurhash3():
 
 
 def finaliser(key: int) -> int:
-    """fmix32 of MurmurHash3, in Python's whole numbers."""
+    """Computes fmix32 of MurmurHash3 in Python integers."""
     key &= 0xFFFFFFFF
     key = ((key ^ key >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
     key = ((key ^ key >> 13) * 0xC2B2AE35) & 0xFFFFFFFF

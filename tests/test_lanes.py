@@ -1,4 +1,4 @@
-"""Cells that only the full lane runs leave every value of every argument to the default one."""
+"""Tests that the default lane covers every argument value, although it runs only some of the cells."""
 
 import pytest
 from lanes import every_third, thinned

@@ -1,4 +1,4 @@
-"""Rows in a temporary file."""
+"""Tests rows stored in a temporary file."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Clients that use a mixture of models: outputs are mixed alike in every engine, and every file of a run knows it."""
+"""Tests clients with mixtures of models: mixed outputs are equal in every engine, and files record the weights."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 def as_test(data: FederatedData) -> FederatedData:
-    """The same clients, who also test on what they train on."""
+    """Returns the same clients with their training examples as test examples."""
     return replace(data, test=data.train)
 
 
@@ -165,7 +165,7 @@ def test_clients_that_share_examples_are_scored_with_their_own_weights():
 
 
 class OwnForward(Classification):
-    """A task whose outputs are probabilities, and whose losses take logits from the net."""
+    """Task whose outputs are probabilities, while its losses use the net's logits."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.net(inputs).softmax(1)

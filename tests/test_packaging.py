@@ -1,4 +1,4 @@
-"""What is packaged, and how it lives beside a user's own folders: each module once, under one name."""
+"""Tests the package's contents, and that it coexists with a user's folders named like its parts."""
 
 import ast
 import os
@@ -48,7 +48,7 @@ assert not wrong, wrong
 
 
 def python(*words: str, cwd: Path, path: Path = ROOT) -> str:
-    """What a process of its own prints, with `path` as what is installed."""
+    """Runs Python in a separate process with `path` on its path, and returns the output."""
     environment = os.environ | {"PYTHONPATH": str(path), "WANDB_MODE": "disabled"}
     done = subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -74,7 +74,7 @@ def test_the_linked_folders_are_those_at_the_top(name: str, file: str):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds `sdist/`, `wheel/` and `editable/` of the checkout, and `again/`, the wheel of the unpacked sdist."""
+    """Builds sdist, wheel and an editable wheel of the checkout, and in `again/` the wheel of the unpacked sdist."""
     folder = tmp_path_factory.mktemp("built")
     for target in ("sdist", "wheel"):
         python("-m", "hatchling", "build", "-t", target, "-d", str(folder / target), cwd=ROOT)
@@ -95,7 +95,7 @@ def members(folder: Path) -> Counter[str]:
 
 
 def modules() -> set[str]:
-    """Every module of the checkout by its place in the package."""
+    """Returns every module of the checkout by its path in the package."""
     found = {f"lit_cfl/{file.relative_to(ROOT / 'lit_cfl')}" for file in (ROOT / "lit_cfl").rglob("*.py")}
     for name in LINKED:  # of which `rglob` sees nothing below lit_cfl/
         found |= {f"lit_cfl/{name}/{file.relative_to(ROOT / name)}" for file in (ROOT / name).rglob("*.py")}
@@ -160,7 +160,7 @@ def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Pat
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """The folder of a user who has a `datamodules/` and a `tune/`, as users of Lightning do."""
+    """Makes a user's folder with packages named `datamodules` and `tune`, as users of Lightning have."""
     for name in LINKED:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text('WHOSE = "mine"\n')

@@ -1,4 +1,4 @@
-"""Modules as rows: the layout of columns, the patterns that choose them, and reading and writing."""
+"""Tests modules as rows: the layout of columns, patterns that select columns, reading and writing."""
 
 import re
 
@@ -11,7 +11,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 class SmallNet(nn.Module):
-    """21 trainable numbers, then 4 in floating-point buffers."""
+    """Net with 21 trainable numbers, followed by 4 in floating-point buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ def column_range(start: int, stop: int) -> list[int]:
 
 
 def nested() -> nn.Module:
-    """fc1 within net: 8 columns, then fc2: 3."""
+    """Makes a module with fc1 (8 columns) and fc2 (3 columns) inside `net`."""
     net = nn.ModuleDict({"fc1": nn.Linear(3, 2), "fc2": nn.Linear(2, 1)})
     return nn.ModuleDict({"net": net})
 
@@ -214,7 +214,7 @@ def test_rows_of_a_stack_can_be_written():
 
 
 def normalised() -> ParameterLayout:
-    """Columns: conv 0-1, bn 2-3, a linear layer 4-7, and the statistics of bn 8-9 and of one without weights 10-11."""
+    """Makes a layout with a convolution, BatchNorm, a linear layer, and BatchNorm without weights."""
     layers = {"conv": nn.Conv1d(1, 1, 1), "bn": nn.BatchNorm1d(1), "fc": nn.Linear(1, 2)}
     return ParameterLayout.of(nn.ModuleDict(layers | {"plain": nn.BatchNorm1d(1, affine=False)}))
 

@@ -1,4 +1,4 @@
-"""Products of matrices have the same bits wherever the matrices lie in memory, or a notice says that they have not."""
+"""Tests that matrix products do not depend on memory alignment, or that a warning says that they do."""
 
 import os
 import warnings

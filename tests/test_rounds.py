@@ -1,4 +1,4 @@
-"""The round loop and the traffic ledger, on quadratic clients (docs/ground_truth.md, check 27)."""
+"""Tests the round loop and the traffic ledger on quadratic clients (docs/ground_truth.md, check 27)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from lit_cfl.runs.rows import traffic_row
 
 
 def empty_data(clients: int, newcomers: Tensor | None = None) -> FederatedData:
-    """As much of a data set as the loop looks at: who takes part."""
+    """Makes data without examples, of which the round loop reads only the population."""
     none = ClientIndex.from_lists([ids()] * clients)
     pool = Examples(torch.empty(0, 1), ids(), 1)
     return FederatedData(pool, none, none, none, torch.full((clients,), -1), newcomers=newcomers)
@@ -134,7 +134,7 @@ def test_cohort_that_drops_out_whole_leaves_the_state():
 
 
 class Asks(FedAvg):
-    """Asks clients for the mean of their inputs: all before the first round, and each cohort."""
+    """Algorithm that asks clients for the means of their inputs, before the first round and in each round."""
 
     def init(self, work, rng):
         work.map(lambda inputs, labels: inputs.mean(0), work.population)

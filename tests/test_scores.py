@@ -1,4 +1,4 @@
-"""Scores that a task names: hand arithmetic, directions, columns, and what is refused."""
+"""Tests scores named by a task: hand arithmetic, directions, columns, and errors."""
 
 from math import exp, inf, isnan, log, nan
 
@@ -34,7 +34,7 @@ PERPLEXITY = Score("perplexity", higher_is_better=False, transform="exp")
 
 
 def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
-    """Of clients with one example each."""
+    """Makes the scores of clients with one example each."""
     count = torch.tensor([int(weight > 0) for weight in weights])
     parts = (torch.tensor([part], dtype=torch.float64) for part in (sums, weights))
     return SplitScores((score,), count, torch.zeros(len(sums)).double(), *parts)
@@ -168,7 +168,7 @@ def _round(number: int) -> Round:
 
 
 class Means(LightningModule):
-    """Predicts one number, `w`; what `outcomes` returns beside the losses is made from the errors and the labels."""
+    """Task that predicts the number `w`, with additional outcomes made from errors and labels."""
 
     def __init__(self, *returned, scores=(ERROR,)):
         super().__init__()
@@ -190,7 +190,7 @@ class Means(LightningModule):
 
 
 def data() -> FederatedData:
-    """Clients with the test labels 0 1 3, none, and 2."""
+    """Makes three clients with the test labels 0 1 3, none, and 2."""
     none, held = ClientIndex.empty(3), ClientIndex.from_lists([ids(0, 1, 3), ids(), ids(2)])
     return FederatedData(Examples(torch.zeros(4, 1), torch.arange(4), 4), none, none, held, ids(0, 0, 1))
 
@@ -239,7 +239,7 @@ def test_a_diverged_model_scores_nan():
 
 
 class Dead(Means):
-    """Claims a right answer everywhere; example 1 has no loss."""
+    """Task that is always right, but has no loss for example 1."""
 
     def outcomes(self, batch):
         losses, *others = super().outcomes(batch)
@@ -263,7 +263,7 @@ def test_what_has_no_loss_has_no_prediction_whatever_outcomes_says(claim, score:
 
 
 class Plain(LightningModule):
-    """Is asked for the argmax of its outputs; those of example 1 are NaN, and its losses hide it."""
+    """Task whose outputs for example 1 are NaN, which its losses hide."""
 
     def __init__(self):
         super().__init__()

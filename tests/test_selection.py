@@ -1,4 +1,4 @@
-"""Cohorts: who takes part in a round (docs/ground_truth.md, check 29)."""
+"""Tests the selection of cohorts (docs/ground_truth.md, check 29)."""
 
 from hashlib import blake2b
 from random import Random

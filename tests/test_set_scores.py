@@ -1,4 +1,4 @@
-"""Scores of sets by hand: of clients, clusters and all; undefined ones; the same in every engine."""
+"""Tests scores of sets by hand: per client, cluster and overall, undefined ones, and in every engine."""
 
 from functools import partial
 from itertools import product
@@ -46,7 +46,7 @@ def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
 
 
 def pairs(shares: Tensor, positive: Tensor) -> float:
-    """The share of pairs of a positive and a negative example that are in the right order."""
+    """Computes the share of pairs of a positive and a negative example that are in the right order."""
     order = [(a > b) + (a == b) / 2 for a, b in product(shares[positive].tolist(), shares[~positive].tolist())]
     return sum(order) / len(order)
 
@@ -71,7 +71,7 @@ def test_a_score_is_undefined_where_no_example_can_decide_it():
 
 
 def results(outputs: Tensor, labels: Tensor, lists: list[Tensor], list_of: Tensor) -> SplitScores:
-    """One score, an AUROC, of clients with these lists of examples."""
+    """Makes the AUROC scores of clients with these lists of examples."""
     predictions = SetPredictions(outputs, labels, lists, list_of)
     sums, weights = predictions.of_clients(score("auroc"))
     count = torch.tensor([len(lists[k]) for k in list_of.tolist()])

@@ -1,4 +1,4 @@
-"""Means over seeds and their intervals: hand arithmetic, scipy's own, and how often they hold."""
+"""Tests means over seeds and their intervals: by hand, against SciPy, and their coverage."""
 
 from math import sqrt
 

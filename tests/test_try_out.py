@@ -1,4 +1,4 @@
-"""A run that other processes are to make is tried out on the CPU: no context of a GPU stays with this process."""
+"""Tests that a run for other processes is tried out on the CPU, so that this process gets no GPU context."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from lit_cfl.tune.study import Resources, Study
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A machine that says it has a GPU, on which nothing can be done; the devices on which runs are prepared."""
+    """Simulates a GPU that cannot be used; returns the list of devices on which runs are prepared."""
     for module in (devices, experiment, choose_device):
         monkeypatch.setattr(module, "count_gpus", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**34))

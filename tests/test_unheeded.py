@@ -1,4 +1,4 @@
-"""What options ask for, and no round of so few, or of this algorithm, will do: it is said before the run."""
+"""Tests warnings of options that have no effect with this number of rounds or this algorithm."""
 
 import warnings
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Buffers at the end of a row are averaged, and decide nothing: no norm, mix, discrepancy or choice knows them."""
+"""Tests that buffers at the end of a row are averaged, but affect no norm, mix, discrepancy or choice."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ CLIENTS, COLUMNS = 9, 6
 
 
 class WithBuffers(QuadraticWork):
-    """Quadratic clients whose rows end with two buffers, in which a client notes numbers of its own.
+    """Quadratic clients whose rows end with two buffers, into which each client writes numbers.
 
     Args:
         noted: by each client, float64 `[clients, 2]`.
@@ -56,7 +56,7 @@ class WithBuffers(QuadraticWork):
 
 
 def after(algorithm: Algorithm, noted: Tensor) -> tuple[Tensor, Tensor, list[Info]]:
-    """The models and clusters after some rounds, and what they reported."""
+    """Returns the models and clusters after some rounds, and the rounds' Infos."""
     work, infos = WithBuffers(noted), []
     state, _ = algorithm.init(work.at(0), generator(3, "init"))
     clustering = algorithm.first_clustering_round()

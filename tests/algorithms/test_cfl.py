@@ -1,4 +1,4 @@
-"""CFL on quadratic clients (docs/ground_truth.md, checks 12 and 19; C29 to C32).
+"""Tests CFL on quadratic clients (docs/ground_truth.md, checks 12 and 19; C29 to C32).
 
 Worked by hand: eight clients around the corners A (4, 1), B (4, -1), C (-4, 1), D (-4, -1), two at each and not side by
 side, of weights 12, 12, 4, 4; half a step towards the own corner a round. Their weighted mean is (2, 0).
@@ -31,7 +31,7 @@ def work_of(centers: Tensor = CORNERS, sizes: Tensor = SIZES, **options: object)
 
 
 def begun(algorithm: Algorithm, work: QuadraticWork, *model: float) -> SplitState:
-    """The state before round 0, with this model."""
+    """Returns the state before round 0, with this model."""
     state, _ = algorithm.init(work, rng())
     return replace(state, models=torch.tensor([model], dtype=torch.float64))
 
@@ -125,7 +125,7 @@ def test_alike_clients_are_never_split(spread: float):  # check 19
 
 
 def opposite(*sides: float) -> QuadraticWork:
-    """Clients at 4 and -4 times a direction, of equal sizes."""
+    """Makes clients of equal sizes at 4 times each given value."""
     return work_of(4 * torch.tensor([[side] for side in sides]).double(), torch.full((len(sides),), 3))
 
 

@@ -1,4 +1,4 @@
-"""What an algorithm of one's own may answer: a run refuses what the test kit refuses, in the same words."""
+"""Tests that a run and the test kit refuse the same wrong return values of an algorithm, in the same words."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ def clients() -> FederatedData:
 
 @dataclass(frozen=True)
 class Answers(FedAvg):
-    """FedAvg whose rounds answer with something else."""
+    """FedAvg whose rounds return changed values; a subclass overrides `change`."""
 
     def change(self, state: Any, info: Info) -> Any:
         return state, info

@@ -1,4 +1,4 @@
-"""The contract on every algorithm there is, under options of each, and on algorithms that break it in one way each."""
+"""Tests the contract on every algorithm and its options, and on algorithms that break one rule each."""
 
 import inspect
 import re
@@ -264,7 +264,7 @@ class PlacesByTheGlobalGenerator(FedGroup):
 
 @dataclass(frozen=True)
 class ClustersByData(FedGroup):
-    """Places each client by the side on which the mean of its inputs is."""
+    """Places each client by the sign of its inputs' mean."""
 
     num_clusters: int = 2
 

@@ -1,4 +1,4 @@
-"""Ditto against closed forms on quadratic clients (docs/ground_truth.md, check 5)."""
+"""Tests Ditto against closed forms on quadratic clients (docs/ground_truth.md, check 5)."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ def test_global_model_is_fedavgs_whatever_lambda_is(lambda_: float):
 
 
 def test_personal_models_take_the_steps_of_the_paper():
-    """With eta .25, one step, lambda .5: v - .25 (v - c) - .125 (v - w), for two rounds of changing cohorts."""
+    """With eta .25 and lambda .5, each step is v - .25 (v - c) - .125 (v - w), in two rounds with different cohorts."""
     work = QuadraticWork(torch.tensor([[4.0], [-8.0]]), ids(1, 3), 0.25, steps=1)
     start = states(Ditto(0.5), work, [])[0]
     start = DittoState(torch.tensor([[0.0]]), torch.tensor([0.0]), {})

@@ -1,4 +1,4 @@
-"""FedAvg against closed forms on quadratic clients (docs/ground_truth.md, checks 1 to 3), and its limits on nets."""
+"""Tests FedAvg against closed forms (docs/ground_truth.md, checks 1 to 3), and in limit cases on nets."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from lit_cfl.testing import QuadraticWork
 
 
 def train(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor]) -> list[Tensor]:
-    """The model before round 0 and after each round."""
+    """Returns the model before round 0 and after each round."""
     state, _ = algorithm.init(work, rng())
     path = [state.models[0]]
     for number, cohort in enumerate(cohorts):
@@ -86,7 +86,7 @@ MAKE = task(lambda: MLP(12, SHAPE, 10))
 
 
 def models_of(engine: Engine, data, cohorts: list[Tensor]) -> list[Tensor]:
-    """The model before round 0 and after each round."""
+    """Returns an engine's model before round 0 and after each round."""
     state, _ = FedAvg().init(engine.at(0, data), torch.Generator())
     path = [state.models[0]]
     for number, cohort in enumerate(cohorts):
@@ -96,7 +96,7 @@ def models_of(engine: Engine, data, cohorts: list[Tensor]) -> list[Tensor]:
 
 
 def step(engine: Engine, model: Tensor, examples: Tensor, data) -> Tensor:
-    """A step of plain gradient descent on the mean loss of these examples, by autograd alone."""
+    """Takes a step of plain gradient descent on the mean loss of these examples, by autograd alone."""
     module = engine.module(model)
     loss = module.losses(data.examples.batch(examples, torch.float64)).mean()
     gradients = torch.autograd.grad(loss, list(module.parameters()))

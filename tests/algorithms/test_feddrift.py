@@ -1,4 +1,4 @@
-"""FedDrift on quadratic clients: when a jump is a drift, when clusters merge, and what becomes of models."""
+"""Tests FedDrift on quadratic clients: which jumps are drifts, which clusters merge, how models continue."""
 
 import csv
 from dataclasses import replace
@@ -32,7 +32,7 @@ ONE = FedDrift(delta=2.0, step_rounds=1, start="one")
 
 
 class FromZero(QuadraticWork):
-    """Clients on a line, w_0 = 0: one step of size 1 goes to the client's own point, the loss is half the square."""
+    """Clients on a line with w_0 = 0: one step of size 1 reaches the client's point; the loss is half the square."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
@@ -55,7 +55,7 @@ def begun(algorithm: FedDrift, work: QuadraticWork, **changes: object) -> FedDri
 
 
 def clusters(*models: float, of: Tensor, work: QuadraticWork, sizes: tuple[int, ...] | None = None) -> FedDriftState:
-    """A state with these models, whose clients are where they were a time step before."""
+    """Makes a state with these models, in which no client has moved since the last time step."""
     rows, number = torch.tensor(models, dtype=torch.float64)[:, None], len(models)
     return FedDriftState(
         models=rows,

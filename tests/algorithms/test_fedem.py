@@ -1,4 +1,4 @@
-"""FedEM by hand: responsibilities, weights, training, newcomers; where it is FedAvg; and its authors' numbers."""
+"""Tests FedEM by hand, where it equals FedAvg, and against numbers of its authors' code."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def f64(*rows: object) -> Tensor:
 
 
 def two_clients() -> QuadraticWork:
-    """Two examples at 0 and six at W1, one step of eta 0.5; a third client without data."""
+    """Makes clients with two examples at 0 and six at W1, and a third one without data; one step with eta 0.5."""
     return QuadraticWork(f64([0.0], [W1], [9.0]), ids(2, 6, 0), 0.5)
 
 
@@ -101,7 +101,7 @@ def test_clients_that_were_not_drawn_or_have_no_data_keep_their_weights():
 
 def test_examples_of_one_client_may_belong_to_different_models():
     class TwoKinds(QuadraticWork):
-        """The second half of a client's examples prefer the other model."""
+        """Clients whose first half of examples fits model 0, and whose second half fits model 1."""
 
         def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
             return f64([0.0, log(3), log(3), log(3)], [log(3), 0.0, 0.0, 0.0])
@@ -196,7 +196,7 @@ CLOSE: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # six rounds of float32 there
 
 
 def clients() -> FederatedData:
-    """All four clients; the last one is a newcomer."""
+    """Makes the four clients of the authors' run; the last one is a newcomer."""
     parts, test = TABLE["clients"], TABLE["settings"]["test"]
     inputs = torch.cat([torch.tensor(part["inputs"]) for part in parts])
     labels = torch.cat([torch.tensor(part["labels"]) for part in parts])

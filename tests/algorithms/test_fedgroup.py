@@ -1,4 +1,4 @@
-"""FedGroup and FedGrouProx on quadratic clients (docs/ground_truth.md, checks 12 to 15), and empty clusters."""
+"""Tests FedGroup and FedGrouProx on quadratic clients (docs/ground_truth.md, checks 12 to 15)."""
 
 from dataclasses import replace
 
@@ -115,7 +115,7 @@ def test_fedgrouprox_pulls_to_the_own_cluster(two_sides: QuadraticWork):
 
 
 def test_first_update_of_a_cold_client_of_fedgrouprox_is_pulled_too(two_sides: QuadraticWork):
-    """With eta .25 and mu 7, a step goes to the other side of the resting point, as far; two steps lead nowhere."""
+    """With eta .25 and mu 7, the second step undoes the first one, so that the pulled update is zero."""
     algorithm = FedGrouProx(num_clusters=2, pretrain_scale=2, pretrain=Budget(2, "steps"), mu=7.0)
     state, _ = replace(algorithm, mu=0.0).init(two_sides, rng(3))
     cold = (state.index < 0).nonzero().flatten()
@@ -270,7 +270,7 @@ THREE = FedGroup(num_clusters=3, pretrain_scale=3)
 
 
 def deserted(work: QuadraticWork) -> FedGroupState:
-    """Nobody is in cluster 1 any more."""
+    """Makes a state in which cluster 1 has no clients."""
     state, _ = THREE.init(work, rng())
     index = torch.where(torch.arange(9) % 2 == 0, 0, 2)
     assert sorted(state.index.unique().tolist()) == [0, 1, 2]

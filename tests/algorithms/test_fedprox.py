@@ -1,4 +1,4 @@
-"""FedProx against closed forms on quadratic clients (docs/ground_truth.md, check 4), and its stragglers."""
+"""Tests FedProx against closed forms on quadratic clients (docs/ground_truth.md, check 4), and its stragglers."""
 
 import pytest
 import torch

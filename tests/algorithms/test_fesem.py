@@ -1,4 +1,4 @@
-"""FeSEM on quadratic clients (docs/ground_truth.md, checks 7 and 8; C1, C14, C15)."""
+"""Tests FeSEM on quadratic clients (docs/ground_truth.md, checks 7 and 8; C1, C14, C15)."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ TWO = FeSEM(num_clusters=2)
 
 
 def line(*centers: float, sizes: tuple[int, ...] = ()) -> QuadraticWork:
-    """Clients on a line; one step goes half of the way to the client's centre."""
+    """Makes clients on a line; one step goes half of the way to the client's centre."""
     num_examples = torch.tensor(sizes or tuple(range(1, len(centers) + 1)))
     return QuadraticWork(torch.tensor(centers, dtype=torch.float64)[:, None], num_examples, 0.5)
 
@@ -36,7 +36,7 @@ def kept(state: FeSEMState) -> dict[int, list[float]]:
 
 
 def test_first_partition_by_loss_is_the_model_of_minimum_loss_after_training():
-    """A step halves the distance to the client, so the model that was nearest has the least loss afterwards."""
+    """A step halves the distance to the client, so the nearest model also has the lowest loss after training."""
     algorithm, work = FeSEM(num_clusters=2, start_partition="loss"), line(0.0, -6.0, 10.0, 8.0)
     state, info = algorithm.round(start(work, 1.0, 9.0), ids(0, 2, 3), work, rng())
     assert state.index.tolist() == [0, -1, 1, 1]
@@ -50,7 +50,7 @@ def test_first_partition_by_loss_is_the_model_of_minimum_loss_after_training():
 
 def test_loss_of_the_first_partition_is_that_after_training():
     class Held(QuadraticWork):
-        """The model 3 is held back in training, and ends half way."""
+        """Clients that train the model 3 with a proximal term, so that it moves only part of the way."""
 
         def fit(self, models: Tensor, clients: Tensor, *given: Any, **options: Any) -> Fitted:
             held = {"prox": 1.0, "centers": models} if models[0, 0] == 3 else {}

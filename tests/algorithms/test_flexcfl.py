@@ -1,4 +1,4 @@
-"""FlexCFL on quadratic clients (docs/ground_truth.md, checks 13, 14, 16, 18 and 27)."""
+"""Tests FlexCFL on quadratic clients (docs/ground_truth.md, checks 13, 14, 16, 18 and 27)."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,14 +33,14 @@ CENTERS, SIZES = (4, -4, 8, -8, 12, -12), (1, 2, 3, 1, 1, 4)
 
 
 class FromZero(QuadraticWork):
-    """Clients on a line, w_0 = 0: one step of size 1/2 goes half of the way to the client's own point."""
+    """Clients on a line with w_0 = 0: one step of size 1/2 goes half of the way to the client's point."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
 
 
 def line(centers: tuple[int, ...] = CENTERS, sizes: tuple[int, ...] = SIZES, counts: Tensor | None = None) -> FromZero:
-    """Clients right of 0 have label 0 (and one example of label 1), those left of it labels 2 and 3 likewise."""
+    """Makes clients with labels 0 and 1 right of 0, and labels 2 and 3 left of it; the second label has one example."""
     n, side = torch.tensor(sizes), torch.tensor(centers) < 0
     if counts is None:
         pairs = torch.stack([n - (n > 1).long(), (n > 1).long()], 1)
@@ -50,7 +50,7 @@ def line(centers: tuple[int, ...] = CENTERS, sizes: tuple[int, ...] = SIZES, cou
 
 
 def swapped(work: FromZero, one: int, other: int) -> FromZero:
-    """Two clients have exchanged all their data."""
+    """Returns the clients after two of them have exchanged all their data."""
     order = torch.arange(len(work.centers))
     order[[one, other]] = order[[other, one]]
     after = line()
@@ -60,7 +60,7 @@ def swapped(work: FromZero, one: int, other: int) -> FromZero:
 
 
 def with_labels(*counts: list[int]) -> FromZero:
-    """Clients at +4 and -4 in turn with these label counts."""
+    """Makes clients at +4 and -4, in turn, with these label counts."""
     table = torch.tensor(counts)
     centers = tuple(4 * (-1) ** k for k in range(len(counts)))
     return line(centers, tuple(table.sum(1).tolist()), table)
@@ -180,7 +180,7 @@ def test_newcomer_is_compared_with_the_labels_it_came_with():
 
 
 def everything(algorithm: FlexCFL, clients: int, rounds: int, cohort: int, *, swap: bool = False) -> tuple[int, int]:
-    """Models sent in all, and how many clients migrated."""
+    """Counts the models sent and the clients migrated in some rounds."""
     centers = torch.tensor([[9.0, 0, 0], [0, 9, 0], [0, 0, 9]]).double()[torch.arange(clients) % 3]
     labels = 5 * torch.eye(3, dtype=torch.int64)[torch.arange(clients) % 3]
     work = QuadraticWork(centers, labels.sum(1), 0.5, label_counts=labels)

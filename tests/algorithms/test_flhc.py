@@ -1,4 +1,4 @@
-"""FL+HC on quadratic clients (docs/ground_truth.md, checks 12 and 24)."""
+"""Tests FL+HC on quadratic clients (docs/ground_truth.md, checks 12 and 24)."""
 
 from dataclasses import replace
 

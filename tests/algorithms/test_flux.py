@@ -1,4 +1,4 @@
-"""FLUX: descriptors in closed form, those of the published code, clusters, newcomers with and without labels."""
+"""Tests FLUX: descriptors in closed form and against the published code, clusters, newcomers without labels."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class KnownExamples(QuadraticWork):
 
 
 def published_client(client: int) -> tuple[Tensor, Tensor]:
-    """Examples in two groups; of the last client one label has a single example, which has no moments."""
+    """Makes the examples of a client, as in the published code's run; client 7 has a label with one example."""
     group, i, j = int(client >= 4), np.arange(12 + client)[:, None], np.arange(5)
     inputs = ((3 * i + 5 * j * j + i * j + client) % 11) / 10 + 2.0 * group * (j == 1) + 0.02 * client
     labels = (i[:, 0] * (1 + group) + i[:, 0] // 3) % 3
@@ -53,14 +53,14 @@ def published_client(client: int) -> tuple[Tensor, Tensor]:
 
 
 def clustered(algorithm: FLUX, work: QuadraticWork, seed: int = 0) -> tuple[FLUXState, Info]:
-    """Runs the clustering round, without anybody to train."""
+    """Runs the clustering round with an empty cohort."""
     state, _ = algorithm.init(work, rng(seed))
     return algorithm.round(state, ids(), work.at(algorithm.warmup_rounds), rng(seed))
 
 
 @pytest.fixture
 def published_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the axes of the points that the published code draws."""
+    """Replaces FLUX's random points with those that the published code draws."""
 
     def axes_of(points: Tensor, number: int) -> tuple[Tensor, Tensor]:
         assert points.shape == (200, 5)
@@ -97,7 +97,7 @@ def block(*values: float) -> Tensor:
 
 
 def test_moments_by_hand():
-    """Inputs of one number; the axis of any points on a line is (1). Labels: one with two examples, one with one."""
+    """One-dimensional inputs have the axis (1); one label has two examples, another one a single example."""
     inputs, labels = block(1.0, 5.0, 9.0), ids(0, 0, 1)
     work = KnownExamples([(inputs, labels), (inputs + 2, labels)], 3)
     state, _ = clustered(FLUX(components=1), work)
@@ -110,7 +110,7 @@ def test_moments_by_hand():
 
 
 def test_unequal_data_of_one_mean_are_distinguished_by_deviation_or_by_labels():
-    """Clients 0 and 1 have equal features; 2 and 3 wider ones; 4 and 5 those of 0 under other labels."""
+    """Clients 0 and 1 have equal features, 2 and 3 wider ones, 4 and 5 the features of 0 with swapped labels."""
     near, far, labels = block(4.0, 4.0, 6.0, 6.0), block(2.0, 2.0, 8.0, 8.0), ids(0, 0, 1, 1)
     examples = [(near, labels)] * 2 + [(far, labels)] * 2 + [(near, 1 - labels)] * 2
     state, _ = clustered(FLUX(), KnownExamples(examples, 2))
@@ -123,7 +123,7 @@ def test_unequal_data_of_one_mean_are_distinguished_by_deviation_or_by_labels():
 
 
 def test_descriptors_are_those_of_the_model_at_the_clustering():
-    """The joint model moves every latent feature by -w; later ones are described by it, not by clusters' models."""
+    """Later descriptors are computed by the joint model of the clustering, not by the clusters' models."""
     work, algorithm = two_sides(), FLUX(warmup_rounds=1, radius_scale=50.0)
     state, _ = algorithm.init(work, rng())
     joint, _ = FedAvg().round(FedAvg().init(work, rng())[0], torch.arange(6), work.at(0), rng())
@@ -140,7 +140,7 @@ def test_descriptors_are_those_of_the_model_at_the_clustering():
 
 
 def two_sides() -> QuadraticWork:
-    """Clients 0, 2, 4 around (4, 0) and 1, 3, 5 around (-4, 0), of unequal sizes."""
+    """Makes clients 0, 2, 4 around (4, 0) and 1, 3, 5 around (-4, 0), of unequal sizes."""
     side = 4 - 8.0 * (torch.arange(6) % 2)
     centers = torch.stack([side + 0.01 * torch.arange(6), 0.02 * torch.arange(6)], 1).double()
     return QuadraticWork(centers, torch.arange(2, 8), 0.25, steps=2)

@@ -1,4 +1,4 @@
-"""IFCA on quadratic clients (docs/ground_truth.md, checks 6, 8 and 27; C1, C11, C13)."""
+"""Tests IFCA on quadratic clients (docs/ground_truth.md, checks 6, 8 and 27; C1, C11, C13)."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ TWO = IFCA(num_clusters=2)
 
 
 def line(*centers: float, sizes: tuple[int, ...] = (), **options: object) -> QuadraticWork:
-    """Clients on a line; one step goes half of the way to the client's centre."""
+    """Makes clients on a line; one step goes half of the way to the client's centre."""
     num_examples = torch.tensor(sizes or tuple(range(1, len(centers) + 1)))
     settings = {"learning_rate": 0.5} | options
     return QuadraticWork(torch.tensor(centers, dtype=torch.float64)[:, None], num_examples, **settings)

@@ -1,4 +1,4 @@
-"""Info.plus: what a round and an earlier step of it cost and found, together."""
+"""Tests `Info.plus`: the costs and findings of a round are added to those of an earlier step."""
 
 import torch
 from quadratic import ids

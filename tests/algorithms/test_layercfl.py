@@ -1,4 +1,4 @@
-"""LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33)."""
+"""Tests LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33)."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1,
 
 
 def layered(strength: dict[str, float], **options: object) -> QuadraticWork:
-    """Six clients that differ in each layer in another way (`PAIRS`), so strongly; the rest is noise."""
+    """Makes six clients that each layer divides differently (`PAIRS`), with this strength per layer, plus noise."""
     sides = torch.stack([1.0 - 2.0 * torch.tensor(PAIRS[layer]) for layer in LAYERS for _ in range(2)], 1).double()
     scale = torch.tensor([strength.get(layer, 0.0) for layer in LAYERS for _ in range(2)]).double()
     noise = 0.3 * torch.randn(6, 6, generator=rng(4), dtype=torch.float64)
@@ -143,7 +143,7 @@ def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split(on: str):
 
 
 def test_auto_goes_by_updates_alone():
-    """It cannot see true clusters, and label counts, of which they might be guessed, change nothing."""
+    """Label counts, from which true clusters could be guessed, do not change the choice of layers."""
     counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # as fc1 would divide them
     plain = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}))
     informed = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}, label_counts=counts))
@@ -162,7 +162,7 @@ def test_sign_of_the_gap_shows_whether_the_clusters_are_apart(distance: str):
 
 
 def test_layer_is_chosen_again_at_each_split():
-    """Two layers, as in `test_cfl`, of which the first divides all clients and the second those of one side."""
+    """As in `test_cfl`: the first layer divides all clients, the second one those of one side."""
     algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
     spread = torch.tensor([[0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1]])
     work = work_of(CORNERS + spread.double(), layers={"conv1": 1, "fc1": 1})

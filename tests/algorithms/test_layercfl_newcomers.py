@@ -1,4 +1,4 @@
-"""Newcomers of LayerCFL and AdaCFL: only the layers that the split went by say where they belong."""
+"""Tests that LayerCFL and AdaCFL place newcomers only by the layers that a split used."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Local training alone against closed forms: what FedAvg with one client does, for each client."""
+"""Tests local training against closed forms: for each client, it equals FedAvg with that client alone."""
 
 import pytest
 import torch

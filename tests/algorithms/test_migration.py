@@ -1,4 +1,4 @@
-"""Migration of clients whose labels drifted, on IFCA-MIG and FeSEM-MIG (docs/ground_truth.md, check 7)."""
+"""Tests migration of clients with drifted labels, for IFCA and FeSEM (docs/ground_truth.md, check 7)."""
 
 from dataclasses import replace
 
@@ -22,14 +22,14 @@ MIG = IFCA(num_clusters=2, migrate=True)
 
 
 def clients(order: tuple[int, ...] = (0, 1, 2, 3), labels: list[list[int]] | None = None) -> QuadraticWork:
-    """Four clients on a line, two sides; `order` names whose data each has."""
+    """Makes four clients on two sides of a line; client k has the data of client `order[k]`."""
     counts = torch.tensor(labels) if labels else torch.tensor(LABELS)[list(order)]
     centers = torch.tensor(CENTERS, dtype=torch.float64)[list(order)][:, None]
     return QuadraticWork(centers, counts.sum(1), 0.5, label_counts=counts)
 
 
 def begun(algorithm: IFCA = MIG) -> State:
-    """After a round of everyone from -1 and 1: clients 0 and 2 in cluster 0, 1 and 3 in cluster 1."""
+    """Returns the state after a round of all clients from -1 and 1: 0 and 2 in cluster 0, 1 and 3 in cluster 1."""
     state, _ = algorithm.init(clients(), rng())
     state = replace(state, models=torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
     state, _ = algorithm.round(state, ids(0, 1, 2, 3), clients(), rng())
@@ -206,7 +206,7 @@ FEATURES = replace(MIG, shift_metric="features", shift_threshold=1.0)
 
 
 class FromTwo(QuadraticWork):
-    """Clients on a line whose initial model is 2, so that the loss of a client at 0 is 2 under it."""
+    """Clients on a line with the initial model 2, under which a client at 0 has the loss 2."""
 
     def initial(self, number: int) -> Tensor:
         return torch.full((1,), 2.0, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Oracle against FedAvg on the clients of each true cluster alone."""
+"""Tests Oracle against FedAvg on the clients of each true cluster alone."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""PACFL on clients whose subspaces have known angles, and against numbers of the authors' functions."""
+"""Tests PACFL on clients whose subspaces have known angles, and against results of the authors' functions."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def at_angle(degrees: float) -> list[float]:
 
 
 def directions(*degrees: float, sizes: list[int] | None = None, **options: object) -> QuadraticWork:
-    """Clients whose examples all lie in one direction each, at these angles in a plane."""
+    """Makes clients whose examples each lie in one direction, at these angles in a plane."""
     scales = torch.arange(1, len(degrees) + 1, dtype=torch.float64)[:, None]
     numbers = torch.tensor(sizes) if sizes else torch.arange(2, 2 + len(degrees))
     return QuadraticWork(scales * rows(*map(at_angle, degrees)), numbers, 0.25, steps=3, **options)
@@ -47,7 +47,7 @@ def clustered(algorithm: PACFL, work: QuadraticWork) -> PACFLState:
 
 
 def of_clients(name: str, subspace: str) -> Tensor:
-    """The vectors of the published clients `[7, m, 6]`."""
+    """Returns the vectors that the clients of the authors' run send `[7, m, 6]`."""
     found = []
     for inputs, labels in zip(PUBLISHED[name]["inputs"], PUBLISHED[name]["labels"], strict=True):
         examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)

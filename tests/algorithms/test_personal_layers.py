@@ -1,4 +1,4 @@
-"""Layers that clients keep: trained and never averaged, on clients whose columns do not depend on each other."""
+"""Tests that personal layers are trained but never averaged, on clients with independent columns."""
 
 from functools import partial
 from typing import Any
@@ -64,7 +64,7 @@ def last(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor] = COHO
 
 
 class Rest(QuadraticWork):
-    """The same clients with the columns that are sent alone, from the same initial models."""
+    """The same clients and initial models, restricted to the columns that are sent."""
 
     def __init__(self, work: QuadraticWork, **options: Any) -> None:
         settings: dict[str, Any] = {"steps": 3, "layers": {"fc1": 2}} | options
@@ -87,7 +87,7 @@ def test_algorithms_keep_the_contract(algorithm: Algorithm):
 
 @pytest.mark.parametrize("algorithm", [*(kind() for kind in BY_MODELS), *SPLITTING], ids=lambda a: type(a).__name__)
 def test_means_clusters_and_mixes_are_those_of_models_without_the_layers(algorithm: Algorithm):
-    """Column 0, by which these clients differ most, is personal: it must not decide their clusters."""
+    """Clients differ most in column 0, which is personal and so must not decide their clusters."""
     work = quadratic_clients(8, **truth_for(algorithm))
     work.centers[:, 2] = torch.where(EVERYONE < 4, 5.0, -5.0)  # otherwise than column 0
     for found, expected in zip(
@@ -160,7 +160,7 @@ def test_newcomer_is_placed_with_the_mean_of_each_cluster_and_keeps_none():
 
 
 def clients_at_hand(work: QuadraticWork) -> tuple[_PersonalWork, Tensor, dict[int, Tensor]]:
-    """Clients of whom 2 and 5 have personal layers, and the means of two clusters."""
+    """Makes clients of which 2 and 5 have personal layers, and the means of two clusters."""
     own = {2: torch.tensor([7.0, 8.0]).double(), 5: torch.tensor([-1.0, 4.0]).double()}
     clusters, means = torch.eye(2).double(), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double()
     return _PersonalWork(work, torch.arange(2), work.initial(0)[:2], own, lambda: (clusters, means)), means, own

@@ -1,4 +1,4 @@
-"""Quadratic clients: the closed form beside plain gradient steps, in the precision of the centers."""
+"""Tests the closed form of quadratic clients against plain gradient steps, in the precision of the centers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Layers that all clusters share: the rest per cluster, on clients whose columns do not depend on each other."""
+"""Tests layers that all clusters share, on clients with independent columns."""
 
 from functools import partial
 from typing import Any

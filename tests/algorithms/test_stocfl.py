@@ -1,4 +1,4 @@
-"""StoCFL on quadratic clients (docs/ground_truth.md, checks 20 to 22)."""
+"""Tests StoCFL on quadratic clients (docs/ground_truth.md, checks 20 to 22)."""
 
 from dataclasses import replace
 from math import cos, radians, sin
@@ -25,7 +25,7 @@ HALF = 0.5  # learning rate of the clients below
 
 
 class AtZero(QuadraticWork):
-    """Quadratic clients whose omega_0 is 0: Psi is -c_i (gradient), or a positive multiple of it (update)."""
+    """Quadratic clients with omega_0 = 0: Psi is -c_i (gradient), or a positive multiple of it (update)."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(self.centers.shape[1], dtype=torch.float64)
@@ -37,7 +37,7 @@ def at_zero(*centers: tuple[float, ...], sizes: Tensor | None = None, rate: floa
 
 
 def at_degrees(*degrees: float, **options) -> AtZero:
-    """Clients whose Psi point in these directions."""
+    """Makes clients whose Psi point in these directions."""
     return at_zero(*[(-cos(radians(a)), -sin(radians(a))) for a in degrees], **options)
 
 
@@ -49,13 +49,13 @@ def ran(algorithm: StoCFL, work: QuadraticWork, *cohorts: Tensor) -> StoCFLState
 
 
 def partition(state: StoCFLState) -> set[frozenset[int]]:
-    """The clusters of observed clients, whatever their numbers."""
+    """Returns the clusters of observed clients as sets, regardless of their numbers."""
     used = state.index[state.index >= 0].unique().tolist()
     return {frozenset((state.index == number).nonzero().flatten().tolist()) for number in used}
 
 
 def test_three_rounds_of_a_few_clients_by_hand():
-    """One step of rate 1/2 and lambda 1/2 lead from theta to theta - (theta - c)/2 - (theta - omega)/4."""
+    """With rate 1/2 and lambda 1/2, a step leads to theta - (theta - c)/2 - (theta - omega)/4."""
     work = at_zero((4, 0), (0, 4), (4, 1), (0, -4), (8, 2))
     first, info = GRADIENT.round(GRADIENT.init(work, rng())[0], ids(1, 0), work, rng())
     # 0 and 1 are orthogonal: two clusters, both started from omega_0 = 0
@@ -237,7 +237,7 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
 
 
 def grown_apart() -> tuple[AtZero, StoCFLState]:
-    """Clients at 0 and 10 degrees in cluster 0, at 60 and 50 and 55 in cluster 1; then tau falls."""
+    """Makes cluster 0 of clients at 0 and 10 degrees and cluster 1 of clients at 60, 50 and 55 degrees."""
     work = at_degrees(0, 10, 60, 50, 55)
     strict = StoCFL(tau=cos(radians(30)), psi="gradient", lambda_=0.0)
     state = ran(strict, work, ids(0, 1), ids(2, 3, 4))
@@ -431,7 +431,7 @@ def test_clients_of_one_psi_are_represented_by_it():
 
 
 def test_clusters_of_small_cohorts_are_those_of_everyone_at_once():
-    """Two opposite sides, 3 of 30 clients a round: each client is one more chance for clusters of a side to meet."""
+    """With 3 of 30 clients per round, clusters of one side merge after some rounds, as with all clients at once."""
     work = quadratic_clients(30)
     algorithm = StoCFL(psi="gradient", tau=0.5)
     everyone, _ = algorithm.round(algorithm.init(work, rng())[0], torch.arange(30), work, rng())

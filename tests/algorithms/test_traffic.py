@@ -1,4 +1,4 @@
-"""The papers' traffic formulas (docs/ground_truth.md, check 27) on whole runs; the other tests have more of them.
+"""Tests the papers' traffic formulas on whole runs (docs/ground_truth.md, check 27).
 
 T rounds, K clients a round, N clients, m clusters, alpha the scale of the pre-training; the unit is a model.
 """
@@ -35,14 +35,14 @@ T = 300
 
 
 def corners(clients: int = N) -> QuadraticWork:
-    """Clients in turn at the corners of a simplex, with the label of their corner."""
+    """Makes clients at the corners of a simplex, in turn, with the label of their corner."""
     which = torch.arange(clients) % M
     labels = 5 * torch.eye(M, dtype=torch.int64)[which]
     return QuadraticWork(9 * torch.eye(M).double()[which], labels.sum(1), 0.5, label_counts=labels)
 
 
 class Rotating(QuadraticWork):
-    """From round 5 on, five clients more in each round have what the client before them had."""
+    """Clients of which, from round 5 on, five more in each round take over the data of their predecessor."""
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
         view, source = super().at(round), torch.arange(len(self.centers))

@@ -1,4 +1,4 @@
-"""Benchmarks for machines that CI has not, in their small form: they run, and say what they could not measure."""
+"""Tests benchmarks for machines that CI does not have, in their small form."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(*command: str | Path, **variables: str) -> list[list[str]]:
-    """The cells of the tables that a benchmark prints."""
+    """Runs a benchmark, and returns the cells of the tables that it prints."""
     script, *words = map(str, command)
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / script), *words],

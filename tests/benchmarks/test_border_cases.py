@@ -1,4 +1,4 @@
-"""The script that runs cases: what it shows of an output, and a case from its copy to its line."""
+"""Tests `border_cases.py`: which part of an output it shows, and a case from its copy to its printed line."""
 
 from pathlib import Path
 

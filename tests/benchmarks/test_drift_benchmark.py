@@ -1,4 +1,4 @@
-"""The measurement of drift: its scores by hand, and the defaults that its rule gives from the recorded rows."""
+"""Tests the drift benchmark: its scores by hand, and the default thresholds that its rule chooses."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedRC, which lies outside of the package: its E-step against the authors' code, rounds and newcomers by hand."""
+"""Tests FedRC, which is not in the package: its E-step against the authors' code, rounds and newcomers by hand."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The outside table: the generator's arguments, each client's own test part, and the means of the recorded rows."""
+"""Tests the FLUX benchmark: the generator's arguments, each client's test part, and means of the recorded rows."""
 
 import csv
 from collections.abc import Iterable

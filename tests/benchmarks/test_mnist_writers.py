@@ -1,4 +1,4 @@
-"""The script that joins MNIST with the writers of its images: from QMNIST's tables, in MNIST's order."""
+"""Tests that `mnist_writers.py` joins QMNIST's writers with MNIST's images, in MNIST's order."""
 
 import gzip
 from pathlib import Path
@@ -16,7 +16,7 @@ IMAGES = np.arange(7 * 4, dtype=np.uint8).reshape(7, 1, 2, 2)
 
 
 def write_tables(folder: Path, labels: dict[str, list[int]] = LABELS) -> None:
-    """Builds QMNIST's tables; the one of test images has more rows than MNIST has."""
+    """Writes QMNIST's label tables; the table of test images has more rows than MNIST."""
     for split, extra in {"train": [], "test": [9, 9]}.items():
         mine = [*labels[split], *extra]
         table = np.zeros((len(mine), 8), ">i4")

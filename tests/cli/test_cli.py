@@ -1,4 +1,4 @@
-"""The command line: what it prints, and what it says of bad input (exit code 2, no traceback)."""
+"""Tests the command line: its output, and its one-line errors for bad input (exit code 2, no traceback)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`lit-cfl data`: the table it prints and the files it writes."""
+"""Tests `lit-cfl data`: the table that it prints and the files that it writes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`lit-cfl doctor` and `--version`."""
+"""Tests `lit-cfl doctor` and `--version`."""
 
 import platform
 from importlib.metadata import version

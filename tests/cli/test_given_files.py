@@ -1,4 +1,4 @@
-"""What a command is given: paths with `~`, names, pipes, no home folder, files in UTF-8 under any locale."""
+"""Tests files given to commands: `~`, names of configurations, pipes, no home folder, UTF-8 in any locale."""
 
 import ast
 import os
@@ -32,7 +32,7 @@ DATA = ["data", "--config", "quickstart", "--data.num_clients", "4"]
 
 @pytest.fixture
 def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user whom no table knows, as in a container with a foreign user id."""
+    """Removes the user's home folder, as in a container with an unknown user id."""
 
     def unknown(_: int) -> Any:
         raise KeyError("getpwuid(): uid not found")
@@ -203,7 +203,7 @@ def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path)
 
 @pytest.mark.long
 def test_each_text_file_is_opened_in_utf8():
-    """`read_text()` would use the locale's encoding, another one on each machine."""
+    """By default, `read_text()` uses the locale's encoding, which differs between machines."""
     wrong, seen = [], 0
     for folder in ("lit_cfl", "tune", "datamodules"):
         for file in (ROOT / folder).rglob("*.py"):

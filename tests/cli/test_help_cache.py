@@ -1,4 +1,4 @@
-"""Help texts that are kept: made once from the installed files, and again when one of them changes."""
+"""Tests that help texts are made once from the installed files, and again when a file changes."""
 
 import os
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(
     words: str, capsys: pytest.CaptureFixture[str], made: Callable[[], int] | None = None, times: int = 3
 ) -> tuple[list[str], int]:
-    """Asks several times; returns what was printed, and how many times the text was made."""
+    """Asks for help several times; returns the printed texts, and how many times the text was made."""
     count, printed = 0, []
 
     def make() -> int:

@@ -1,4 +1,4 @@
-"""Rows in chunks, on a memory map, read in blocks of columns: the same result, and no copy of all of them."""
+"""Tests that rows in chunks, on a memory map or in blocks of columns give the same results without a copy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_memory_map_is_read_and_left_alone(function: Callable[[Any], torch.Tenso
 
 
 class Largest(TorchDispatchMode):
-    """Records the elements of the largest new tensor."""
+    """Records the number of elements of the largest new tensor."""
 
     elements = 0
 

@@ -25,7 +25,7 @@ def random_updates(n: int, d: int, seed: int = 0) -> torch.Tensor:
 
 
 def bundles(n: int = 12, d: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
-    """Updates along +u and -u with small noise, of very different lengths."""
+    """Makes updates along +u and -u with little noise and very different lengths."""
     truth = torch.arange(n) % 2
     direction = torch.nn.functional.normalize(random_updates(1, d, seed=5), dim=1)
     lengths = 10.0 ** torch.linspace(-2, 2, n, dtype=torch.float64)[:, None]

@@ -1,4 +1,4 @@
-"""Main axes of points, moments by label, and the ranges of blocks."""
+"""Tests the main axes of points, their moments by label, and the ranges of blocks."""
 
 import pytest
 import torch

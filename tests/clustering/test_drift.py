@@ -14,7 +14,7 @@ SHARES = ["total_variation", "w1_label_axis"]
 
 
 def counts(labels: int = 10, **held: int) -> torch.Tensor:
-    """Returns label counts: of `_0=30, _1=30`, 30 examples of label 0 and 30 of label 1."""
+    """Makes label counts: `_0=30, _1=30` means 30 examples of label 0 and 30 of label 1."""
     row = torch.zeros(1, labels, dtype=torch.int64)
     for name, number in held.items():
         row[0, int(name[1:])] = number
@@ -86,7 +86,7 @@ def test_shares_of_a_client_without_data_are_as_far_as_can_be_from_any_others():
 
 
 def moved(number: int, of: int) -> torch.Tensor:
-    """`number` of the examples of label 0 now have label 2."""
+    """Makes label counts in which `number` examples of label 0 have become examples of label 2."""
     return counts(_0=of // 2 - number, _1=of - of // 2, _2=number)
 
 

@@ -1,4 +1,4 @@
-"""Clients that cannot be told apart: whoever clusters them says so."""
+"""Tests that clustering methods warn if all clients have equal updates."""
 
 import warnings
 from typing import Any
@@ -45,7 +45,7 @@ def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:
 
 
 class FromZero(QuadraticWork):
-    """Clients whose w_0 is 0, so that a step of size 0 moves them by exactly 0."""
+    """Clients with w_0 = 0, so that a step of size 0 moves them by exactly 0."""
 
     def initial(self, number: int) -> torch.Tensor:
         return torch.zeros(2, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Numbers of clusters by prediction strength, and of mixture components, on points and gradients that are known."""
+"""Tests the estimated numbers of clusters and of mixture components, on known points and gradients."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from lit_cfl.errors import InputError
 
 
 def bundles(sizes: list[int], noise: float = 0.1, seed: int = 0) -> Tensor:
-    """Updates around orthogonal directions, the same number around each."""
+    """Makes updates around orthogonal directions, with this number of updates in each."""
     rng = torch.Generator().manual_seed(seed)
     centres = torch.eye(20, dtype=torch.float64)[torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))]
     return centres + noise * torch.randn(centres.shape, generator=rng, dtype=torch.float64)
@@ -85,7 +85,7 @@ NO_LABELS = torch.zeros(60, 0, dtype=torch.int64)
 
 
 def mixtures(components: int, clients: int = 60, noise: float = 0.1) -> Tensor:
-    """Makes updates [2, clients, 400] from halves of clients that mix orthogonal gradients in their own proportions."""
+    """Makes updates `[2, clients, 400]` of two halves of clients that mix orthogonal gradients in individual shares."""
     rng = torch.Generator().manual_seed(components)
     draws = torch.rand(clients, components, generator=rng, dtype=torch.float64).square()
     proportions = draws / draws.sum(1, keepdim=True)

@@ -10,7 +10,7 @@ from lit_cfl.errors import InputError
 
 
 def rows_of(n: int, d: int, seed: int = 0) -> torch.Tensor:
-    """Directions that share a part, as clients' gradients do."""
+    """Makes rows with a common component, as clients' gradients have."""
     return torch.randn(n, d, generator=rng(seed)) + 0.5 * torch.randn(1, d, generator=rng(seed + 1))
 
 

@@ -1,4 +1,4 @@
-"""Comparisons from the command line and from Python: paired runs, one table, mistakes said before anything runs."""
+"""Tests comparisons from the command line and from Python: paired runs, the table, and early errors."""
 
 import contextlib
 import io
@@ -71,7 +71,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A comparison of FedAvg and Ditto that has ended, and what it printed. Not to be changed."""
+    """Runs a comparison of FedAvg and Ditto; returns its directory and output, which tests must not change."""
     path, out = tmp_path_factory.mktemp("finished") / "c", io.StringIO()
     words = ("--algorithms", "FedAvg", "Ditto", "--pictures.formats", "[]", "--compare_dir", str(path), "--quiet")
     with contextlib.redirect_stdout(out):
@@ -81,7 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def copied(finished: tuple[Path, str]) -> None:
-    """The same comparison, as `c` in the test's folder."""
+    """Copies the finished comparison to `c` in the test's folder."""
     shutil.copytree(finished[0], "c")
 
 
@@ -90,7 +90,7 @@ def table(path: str) -> list[dict[str, Any]]:
 
 
 def seen_by(monkeypatch: pytest.MonkeyPatch, *kinds: type[Algorithm]) -> dict[str, list[tuple[list[int], bytes]]]:
-    """What each class is given in its rounds from now on: the cohort, and w_0."""
+    """Records what each class receives in its rounds from now on: the cohort, and w_0."""
     seen = defaultdict(list)
     for kind in kinds:
 
@@ -310,7 +310,7 @@ def test_lost_files_of_a_finished_run_are_named_or_written_again(capsys: pytest.
 
 
 def test_pair_whose_shared_clients_have_no_known_figure_is_noted_and_not_counted():
-    """A perplexity over some of the clients does not follow from those of each client."""
+    """A perplexity over some of the clients cannot be computed from the perplexity of each client."""
     score = Score("perplexity", higher_is_better=False, transform="exp")
     jobs = {name: Job(Path("c"), name, 0, 1) for name in ("A", "B")}
     for name, clients in (("A", (0, 1)), ("B", (1, 2))):

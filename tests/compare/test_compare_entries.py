@@ -1,4 +1,4 @@
-"""What is said of `--algorithms` and its options before anything runs."""
+"""Tests errors about `--algorithms` and its options, before anything runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Comparisons in real processes: killed and resumed, interrupted, side by side in Ray."""
+"""Tests comparisons in real processes: killed and resumed, interrupted, and in parallel in Ray."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ def start(*algorithms: str) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """All that must be equal: every table but its clocks, and the text of the results without their times."""
+    """Reads the content that must be equal: every table without its clocks, and the results without times."""
     found: dict[str, Any] = {}
     for file in sorted(path.rglob("*.csv")):
         found[str(file.relative_to(path))] = [
@@ -56,7 +56,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison that nobody disturbed, one run after the other."""
+    """Runs a comparison without interruption, one run after another."""
     path = tmp_path_factory.mktemp("whole")
     with contextlib.chdir(path), contextlib.redirect_stdout(io.StringIO()):
         assert main([*start("FedAvg", "IFCA"), "--num_cpus", "1"]) == 0

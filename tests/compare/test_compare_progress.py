@@ -1,4 +1,4 @@
-"""What a comparison shows of each of its runs while it goes on."""
+"""Tests what a comparison shows of each run while it continues."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Every figure of a comparison, by hand, from runs that were made up: no two columns of them agree."""
+"""Tests every value of a comparison by hand, on invented runs in which no two columns agree."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many runs side by side, from Python: where they are, what is resumed, what fails."""
+"""Tests parallel runs from Python: their directories, resumption, and failures."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a new user gets wrong: each is said in one line that names the option or the file."""
+"""Tests that common mistakes of new users give one-line errors that name the option or the file."""
 
 import io
 import struct
@@ -71,7 +71,7 @@ def changed_optimizer(optimizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_huge(path: Path) -> None:
-    """A file .npz of a few bytes, whose header declares 7 TiB."""
+    """Writes an `.npz` file of a few bytes whose header declares 7 TiB."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
     with zipfile.ZipFile(path, "w") as archive:

@@ -1,4 +1,4 @@
-"""An experiment is built from its configuration alone; a changed one is built again from the changed configuration."""
+"""Tests that an experiment is built from its configuration alone, also after a change of the configuration."""
 
 import re
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""The catalogue reads source files; what it says must equal what importing them gives."""
+"""Tests that the catalogue, which reads source files, equals what imports give."""
 
 import importlib
 import inspect
@@ -34,14 +34,14 @@ PACKAGES = {
 
 
 def is_one(found: object, base: type) -> bool:
-    """Whether it is a subclass that can be chosen: neither abstract nor declared as a base class."""
+    """Returns whether an object is a subclass that can be chosen: neither abstract nor declared as a base class."""
     if not inspect.isclass(found) or not issubclass(found, base) or found is base:
         return False
     return not inspect.isabstract(found) and ABC not in found.__bases__
 
 
 def classes(package: str, base: type) -> list[str]:
-    """Names of the subclasses that importing every file of the package gives, sorted."""
+    """Lists the subclasses found by importing every file of the package, sorted by name."""
     folder = importlib.import_module(package).__path__
     modules = [importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folder)]
     return sorted(

@@ -1,4 +1,4 @@
-"""What the command line says of words it does not know, and of skews and shifts in all their forms."""
+"""Tests the command line's errors about unknown words, and about all forms of skews and shifts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every YAML in configs/: parsed, built and run with `--tiny`, most of them in the full lane."""
+"""Tests that every YAML in configs/ is parsed, built and run with `--tiny`, most of them in the full lane."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_first_line_says_what_to_expect(name: str):
 
 @pytest.fixture
 def mnist_by_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random images of 24 writers, in place of those that `benchmarks/mnist_writers.py` writes."""
+    """Writes random images of 24 writers, in place of the output of `benchmarks/mnist_writers.py`."""
     owners = np.repeat(np.arange(24), 120)
     images = np.random.default_rng(0).integers(0, 256, (len(owners), 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "mnist_by_writer.npz", x=images, y=np.arange(len(owners)) % 10, client=owners)
@@ -52,7 +52,7 @@ def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
 
 
 def test_numbers_of_clusters_that_are_found_run_tiny(tmp_path: Path):
-    """With a threshold there is no number of clusters that could ask for more clients."""
+    """With a threshold, no number of clusters is given that could require more clients."""
     words = ["--config", "flhc/digits"]
     for option in ("--algorithm", "--baseline"):
         words += [option, "FLHC", f"{option}.num_clusters", "null", f"{option}.threshold", "1.0"]

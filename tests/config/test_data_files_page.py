@@ -1,4 +1,4 @@
-"""The page about data in files: a table, arrays and a data set in the Hub's form are the same clients."""
+"""Tests the page on data files: a table, arrays, and a data set in the Hub's format give the same clients."""
 
 import runpy
 import shlex

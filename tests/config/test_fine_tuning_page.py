@@ -1,4 +1,4 @@
-"""The page about fine-tuning: clients train and send adapters alone, and are clustered by them."""
+"""Tests the page on fine-tuning: clients train and send adapters alone, and are clustered by them."""
 
 import re
 import runpy
@@ -20,7 +20,7 @@ PAGE = (DOCS / "fine_tuning.md").read_text()
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder; modules that are imported from it are forgotten afterwards, for its files lie beside them."""
+    """Provides an empty current folder; modules imported from it are removed from `sys.modules` afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     before = set(sys.modules)
@@ -78,7 +78,7 @@ def test_figures_of_the_page_come_out(folder: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.full
 def test_the_same_with_transformers_and_peft(folder: Path):
-    """Runs in the environment that `.ci/full` makes for it: the extra `finetune` is no part of the other tests."""
+    """Runs only in the environment with the extra `finetune`, which `.ci/full` creates."""
     pytest.importorskip("peft")
     pytest.importorskip("transformers")
     commands = unpack("fine_tuning")

@@ -1,4 +1,4 @@
-"""What does not fit a class is found by its fields and arguments, whatever the parser would say of it."""
+"""Tests that a value that does not fit a class is found by the class's fields and arguments, not by the parser."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

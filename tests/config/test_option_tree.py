@@ -1,4 +1,4 @@
-"""The index of options against the parsers of the commands, lists on a command line, and what is refused early."""
+"""Tests the index of options against the parsers of the commands, lists on a command line, and early errors."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The pages about own code: their files, in an empty folder, with their commands, do what they say."""
+"""Tests the pages on user code: their files and commands work in an empty folder as described."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def test_files_next_to_the_yaml_are_found_from_another_folder(empty_folder: Path
 
 @pytest.mark.long
 def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """The second command has neither the module nor its folder from the first."""
+    """The resuming command must not rely on the module, or its folder, that the first one imported."""
     folder, path = empty_folder / "elsewhere", list(sys.path)
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -167,7 +167,7 @@ class Evil(FedAvg):
 
 
 def poisoned(run: Path, name: str) -> None:
-    """Makes the run one of a class in its own directory."""
+    """Rewrites a run's configuration to name a class from a file in the run's directory."""
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["algorithm"]["class_path"] = name
     write_config(run, config, read_run_id(run))
@@ -204,7 +204,7 @@ def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
 
 
 def recorded_study(class_path: str, study: Path) -> None:
-    """A study directory as a trial's run finds it, without trials."""
+    """Makes a study directory without trials, as a trial's run sees it."""
     algorithm = {"class_path": class_path}
     words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
     begun = parse_study(words).study

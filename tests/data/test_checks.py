@@ -1,4 +1,4 @@
-"""The border at which own data modules hand in examples and their division: what is refused, what is noted."""
+"""Tests the checks of examples and divisions from user data modules: errors and warnings."""
 
 import warnings
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from lit_cfl.errors import InputError, Notice
 
 
 class Own(FederatedDataModule):
-    """Six clients with ten of 60 examples each, eight to train on; parts can be changed."""
+    """Data module with six clients and 60 examples, 10 per client, 8 of them for training; parts can be changed."""
 
     def __init__(self, examples: Any = None, change: Callable[[Division], Any] = lambda division: division) -> None:
         super().__init__(allow_unseen_labels=True)
@@ -38,7 +38,7 @@ def pool(**changes: Any) -> Examples:
 
 
 def lists(**changed: list[int]) -> Callable[[Division], Division]:
-    """Changes the lists of some clients, such as train2."""
+    """Returns a function that replaces some clients' lists, named like `train2`."""
 
     def change(division: Division) -> Division:
         parts = {"train": list(division.train), "test": list(division.test)}
@@ -192,7 +192,7 @@ def test_unseen_label_is_named_in_words():
 
 
 class Moving(Shift):
-    """Gives client 4 other examples, or another client away."""
+    """Shift that gives client 4 other examples, or changes the number of clients."""
 
     def __init__(self, entries: list[int], kept: int = 6) -> None:
         object.__setattr__(self, "entries", entries)

@@ -1,4 +1,4 @@
-"""Errors about a client say its name in the source, next to its number."""
+"""Tests that errors about a client quote its name in the source next to its number."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ WARDS = ("East", "North", "South", "West")  # in the order of their numbers
 
 
 def wards(names: tuple[str, ...] = WARDS, size: int = 10, huge: str = "") -> ArrayData:
-    """Two inputs of `size` patients in each ward; those of one ward may be so large that no loss is finite."""
+    """Makes two-dimensional inputs of patients in wards; the ward `huge` has inputs that make losses infinite."""
     ward = np.repeat(names, size)
     inputs = np.random.default_rng(0).normal(size=(len(ward), 2)).astype(np.float32)
     inputs[ward == huge] = 3e38

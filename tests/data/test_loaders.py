@@ -1,4 +1,4 @@
-"""Data modules as ordinary LightningDataModules: the union of the clients in training, batch by batch."""
+"""Tests data modules as ordinary LightningDataModules: batches over the union of all training clients."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A partition as a file: saved with a run, loadable, hashed, refused where it does not belong."""
+"""Tests partition files: saved with a run, loaded, hashed, and refused for other data."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What all shifts promise, alone and together: pure functions of seed and round, and an exact log."""
+"""Tests all shifts, alone and together: they are pure functions of seed and round, with an exact log."""
 
 from collections import Counter
 from dataclasses import fields, replace

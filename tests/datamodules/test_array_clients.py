@@ -1,4 +1,4 @@
-"""ArrayData: its clients and their true clusters, files of arrays, and tables."""
+"""Tests ArrayData: its clients and their true clusters, files of arrays, and tables."""
 
 import warnings
 from pathlib import Path

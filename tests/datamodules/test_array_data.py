@@ -1,4 +1,4 @@
-"""ArrayData: arrays and tensors in all their forms, their labels; what is refused."""
+"""Tests ArrayData: all forms of arrays, tensors and labels, and errors."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cache of arrays: whole entries or none, repaired where damaged, and clear errors where it cannot be written."""
+"""Tests the cache of arrays: entries are complete or absent, and repaired if damaged; errors are clear."""
 
 import os
 import warnings
@@ -23,7 +23,7 @@ ARRAYS = {
 
 
 class Maker:
-    """Makes `ARRAYS` and counts how often."""
+    """Function that returns `ARRAYS` and counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0

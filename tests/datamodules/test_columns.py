@@ -1,4 +1,4 @@
-"""Columns of labels, clients and clusters in every form in which tables hold them."""
+"""Tests columns of labels, clients and clusters in all forms that occur in tables."""
 
 import datetime
 import warnings

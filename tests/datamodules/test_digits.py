@@ -1,4 +1,4 @@
-"""The digits data module, and what every data module offers."""
+"""Tests the digits data module, and features common to all data modules."""
 
 import pytest
 import torch

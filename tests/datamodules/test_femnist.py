@@ -1,4 +1,4 @@
-"""FEMNIST: writers as clients, all characters or ten letters."""
+"""Tests FEMNIST: writers as clients, with all characters or ten letters."""
 
 from pathlib import Path
 

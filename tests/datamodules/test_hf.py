@@ -1,4 +1,4 @@
-"""HFDataset: columns of images, texts and numbers by name, natural clients, splits, options, and errors."""
+"""Tests HFDataset: columns of images, texts and numbers by name, natural clients, splits, options, and errors."""
 
 import re
 import sys
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> str:
 
 
 def written(folder: Path, **columns: Any) -> Path:
-    """The first four rows are `train`, the others `test`."""
+    """Writes a data set with the first four rows as `train`, and the others as `test`."""
     parts = {
         split: {name: column[rows] for name, column in columns.items()}
         for split, rows in {"train": slice(0, 4), "test": slice(4, None)}.items()
@@ -247,7 +247,7 @@ def test_each_option_that_changes_the_arrays_is_another_entry(folder: str):
 
 
 def labelled(folder: Path, feature: Any, **labels: list[Any]) -> Path:
-    """Parts with inputs 0, 1, ... and these labels."""
+    """Writes splits with inputs 0, 1, ... and these labels."""
     parts = {split: {"x": [float(i) for i in range(len(values))], "y": values} for split, values in labels.items()}
     return write(folder, {"x": Value("float32"), "y": feature}, **parts)
 

@@ -1,4 +1,4 @@
-"""The commit of a data set on the Hub: a branch moves, so a run records what it loaded."""
+"""Tests that a run records the loaded commit of a data set on the Hub, whose branch may move."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ RUN = (
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Hub with one data set, whose table lies where `datasets` puts it: in a folder that its commit names."""
+    """Simulates a Hub with one data set, cached by `datasets` in a folder named after the commit."""
     fresh_caches(tmp_path, monkeypatch)
     local = write(tmp_path / "mine", FEATURES, train=ROWS)
     made = datasets.load_dataset(str(local))["train"].cache_files[0]["filename"]

@@ -1,4 +1,4 @@
-"""Hybrid: data modules side by side in one pool, renumbered; and which parts fit each other."""
+"""Tests Hybrid: renumbered examples, labels and clusters of several data modules, and which of these fit together."""
 
 from functools import partial
 from pathlib import Path
@@ -31,18 +31,18 @@ SPLITS = ("train", "test")
 
 
 def images(first: int, number: int, clients: int = 3, **options: Any) -> ArrayData:
-    """Images 2 x 2 of one grey, each another one: `first`, `first` + 1, ...; labels 0, 1, 2 in turn."""
+    """Makes uniform 2 x 2 images with grey values `first`, `first` + 1, ..., and labels 0, 1, 2 in turn."""
     x = np.arange(first, first + number, dtype=np.uint8)[:, None, None] + np.zeros((1, 2, 2), np.uint8)
     return ArrayData(x, np.arange(number) % 3, partition=IID(clients, 0.25), **options)
 
 
 def noisy(number: int) -> ArrayData:
-    """The same, with a single cluster, seen through noise."""
+    """Makes images as `images` does, in a single cluster, seen through noise."""
     return images(100, number, skew=[NoiseLevels([0.5])])
 
 
 def seen(examples: Examples, index: ClientIndex) -> list[list[tuple[float, int]]]:
-    """What each client sees: the mean of each input, in units of a grey, and its label; sorted."""
+    """Returns what each client sees: the mean grey value and the label of each input, sorted."""
     rows = []
     for client in index:
         inputs, labels = examples.batch(client, torch.float64)
@@ -52,7 +52,7 @@ def seen(examples: Examples, index: ClientIndex) -> list[list[tuple[float, int]]
 
 
 def divisions_of(parts: list[FederatedDataModule], seed: int) -> list[Any]:
-    """Each part divided by itself, with the generator that a Hybrid gives it."""
+    """Divides each part separately, with the generator that a Hybrid gives it."""
     generators = np.random.default_rng(seed).spawn(len(parts))
     return [part.divide(part.examples, own) for part, own in zip(parts, generators, strict=True)]
 
@@ -231,7 +231,7 @@ def test_parts_other_than_data_modules_are_refused():
 
 
 class Given(FederatedDataModule):
-    """These examples, with one client."""
+    """Data module with given examples and one client."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__()

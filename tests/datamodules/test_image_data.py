@@ -1,4 +1,4 @@
-"""The image sets: what reaches the pool, the cache, the labels of EMNIST, options, real rounds, known pixels."""
+"""Tests the image sets: pool, cache, labels of EMNIST, options, real rounds, known pixels."""
 
 import sys
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny `ylecun/mnist`, found by its Hub id."""
+    """Writes a tiny data set that is found under the Hub id `ylecun/mnist`."""
     monkeypatch.setenv("LITCFL_DATA", str(tmp_path / "data"))
     return write_images(tmp_path / "data" / "mnist")
 
@@ -185,7 +185,7 @@ def test_round_on_the_first_rows_of_real_images(name: str, make: Callable[..., I
 def test_whole_real_sets_have_the_known_pixels(
     name: str, make: Callable[..., ImageSet], train: int, mean: list[float], tmp_path: Path
 ):
-    """Means of the training part as everyone normalises with; equally many images of each label but in MNIST."""
+    """Checks the well-known means of the training part, and equal numbers per label except in MNIST."""
     if not (SHARED / name).exists():
         pytest.skip(f"{SHARED / name} holds no copy of this data set")
     data = make(str(SHARED / name))

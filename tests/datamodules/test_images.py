@@ -1,4 +1,4 @@
-"""Decoding images and scaling pixels: exact pixels, hand arithmetic, and errors that name the image."""
+"""Tests decoding of images and scaling of pixels: exact values, hand arithmetic, and errors that name the image."""
 
 import io
 from typing import Any
@@ -143,7 +143,7 @@ def test_eight_and_sixteen_bits_are_not_mixed(first: int):
 
 
 def transparent(mode: str, colour: int, alpha: list[int]) -> bytes:
-    """Two pixels of one colour, with these opacities."""
+    """Encodes an image of two pixels with one colour and these opacities."""
     grey = np.array([[[colour, alpha[0]], [colour, alpha[1]]]], np.uint8)
     image = Image.fromarray(grey, "LA")
     return saved(image if mode == "LA" else image.convert(mode))

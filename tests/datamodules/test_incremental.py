@@ -1,4 +1,4 @@
-"""Training data that arrive by and by."""
+"""Tests training data that are released gradually."""
 
 from dataclasses import replace
 from fractions import Fraction

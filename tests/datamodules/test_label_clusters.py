@@ -1,4 +1,4 @@
-"""Clusters of clients with the same labels, or one label above all."""
+"""Tests clusters of clients with the same labels, or with one dominant label."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Label drift: who drifts, when, how far, and what is logged of it."""
+"""Tests label drift: which clients drift, when and how far, and the log."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +19,7 @@ from lit_cfl.errors import InputError, Notice
 
 
 def drifting(data: FederatedData, shift: LabelDrift, round: int, seed: int = 0) -> Tensor:
-    """The share of each client's examples that have drifted."""
+    """Returns the share of each client's examples that have drifted."""
     now = data_at(data, [shift], round, seed)
     views = len(data.examples.views) // 2
     old = [float((one // len(data.examples) >= views).double().mean()) for one in now.train]

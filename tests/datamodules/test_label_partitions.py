@@ -1,4 +1,4 @@
-"""Partitions by label: Dirichlet, classes for each client, shards."""
+"""Tests partitions by label: Dirichlet, classes per client, shards."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The synthetic mixture: labels by the models, shares by the weights, sizes, the published law, bad input."""
+"""Tests the synthetic mixture: labels, mixture weights, sizes, the published distribution, and bad input."""
 
 from typing import Any
 

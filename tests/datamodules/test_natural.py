@@ -1,4 +1,4 @@
-"""The clients that the data came with."""
+"""Tests natural partitions, with one client per owner in the data."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def owned_pool(owner: Tensor = OWNER, num_train: int | None = None) -> Pool:
 
 
 def owners(division: Division, owner: Tensor = OWNER) -> list[set[int]]:
-    """Owners of what each client has."""
+    """Returns the set of owners of each client's examples."""
     both = zip(division.train, division.test, strict=True)
     return [set(owner[torch.cat([train, test])].tolist()) for train, test in both]
 

@@ -1,4 +1,4 @@
-"""The generators behind the papers' tables: FedProx's MNIST and FEMNIST, Ditto's 500 clients, and bad input."""
+"""Tests the partitions of the papers' tables: FedProx's MNIST and FEMNIST, Ditto's 500 clients, and bad input."""
 
 import warnings
 

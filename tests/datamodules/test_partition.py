@@ -1,4 +1,4 @@
-"""What all partitions promise: every example goes to one client, and a seed gives the same clients again."""
+"""Tests rules common to all partitions: each example goes to one client, and a seed gives the same clients again."""
 
 from dataclasses import dataclass, replace
 
@@ -45,7 +45,7 @@ EVERYTHING = (
 
 
 def all_of(division: Division) -> Tensor:
-    """Examples of each client, training and test together."""
+    """Counts each client's examples, training and test together."""
     return division.train.sizes + division.test.sizes
 
 
@@ -168,7 +168,7 @@ def test_no_clients_are_refused(number: int):
 
 @dataclass(frozen=True)
 class Given(SharedOut):
-    """A user's own partition, as broken as can be."""
+    """User partition with any lists, also invalid ones."""
 
     lists: tuple[tuple[int, ...], ...] = ()
 

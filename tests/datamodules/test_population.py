@@ -1,4 +1,4 @@
-"""The law of Synthetic(alpha, beta): models, inputs, labels."""
+"""Tests the distribution of Synthetic(alpha, beta): models, inputs, labels."""
 
 import numpy as np
 import pytest

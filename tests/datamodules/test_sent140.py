@@ -1,4 +1,4 @@
-"""The tweets of Sentiment140, as token ids or as word vectors, and rounds of training on them."""
+"""Tests Sentiment140 tweets as token ids and as word vectors, and rounds of training on them."""
 
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ needs_real_tweets = pytest.mark.skipif(
 def one_round(
     folder: Path, source: Path | str, min_examples: int, data: str, net: str, epochs: int = 2
 ) -> tuple[PreparedRun, Round]:
-    """A round of FedAvg with two clients, of the four that there are at most."""
+    """Runs a round of FedAvg with two of at most four clients."""
     config = folder / "config.yaml"
     config.write_text(
         "data:\n"
@@ -211,7 +211,7 @@ def one_round(
 
 
 def made_tweets(folder: Path) -> str:
-    """Two users with 16 tweets of two words, and one with a single tweet."""
+    """Writes 16 tweets of two words for each of two users, and a single tweet of a third user."""
     rows = [(f"{word} day", user, 4 * (word == "good")) for user in ("ann", "bob") for word in ["good", "bad"] * 8]
     return tweets(folder, [*rows, ("rare", "cat", 4)])
 

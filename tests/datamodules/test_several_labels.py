@@ -1,4 +1,4 @@
-"""Several labels of each example: read from arrays and columns, counted, shown, and refused where one is needed."""
+"""Tests several labels per example: reading, counting, display, and errors where a single label is needed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -214,7 +214,7 @@ def test_parts_of_a_hybrid_have_as_many_labels():
 
 
 class Pictures(ArrayData):
-    """Images with three labels."""
+    """Data module of six images with three labels each."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(np.arange(6 * 16, dtype=np.uint8).reshape(6, 4, 4), Y, CLIENT, [0, 1], test=0.4, **options)

@@ -1,4 +1,4 @@
-"""Skews, their products, and data of clients that see them: the view of each cluster."""
+"""Tests skews and their products: the view of each cluster, and the data that its clients see."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -264,7 +264,7 @@ def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]
 
 
 class TwoGroups(Partition):
-    """Even clients have labels 0 and 1, odd ones 2 and 3; a fifth of the examples is for testing."""
+    """Partition with labels 0 and 1 for even clients, 2 and 3 for odd ones; a fifth of the examples is for testing."""
 
     skew = "label"
 
@@ -283,7 +283,7 @@ class TwoGroups(Partition):
 
 
 class Squares(PooledDataModule):
-    """400 grey images, 3 x 3 with pixels of their own, of four labels in turn."""
+    """Data module of 400 different grey images of 3 x 3 pixels, with four labels in turn."""
 
     def pool(self) -> Pool:
         images = torch.arange(3600).view(400, 1, 3, 3).float()

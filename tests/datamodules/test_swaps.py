@@ -1,4 +1,4 @@
-"""Swaps: two clients exchange all their data, or the examples of one label each."""
+"""Tests swaps: two clients exchange all their data, or the examples of one label each."""
 
 from collections import Counter
 from dataclasses import replace
@@ -134,7 +134,7 @@ def test_each_possible_label_is_as_likely():
 
 
 def alike_and_different() -> FederatedData:
-    """Six clients with label 0, two with 1 and two with 2, the labels both in training and in test."""
+    """Makes six clients with label 0, two with 1 and two with 2, the same in training and test data."""
     labels = ids(0, 0, 0, 0, 0, 0, 1, 1, 2, 2).repeat(2)
     one_each = ClientIndex.from_sizes(torch.arange(10), torch.ones(10, dtype=torch.int64))
     examples = Examples(torch.arange(20)[:, None].float(), labels, 3)

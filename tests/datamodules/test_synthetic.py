@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta) as a data module: sizes, split, truth, a run, bad input."""
+"""Tests Synthetic(alpha, beta) as a data module: sizes, split, true clusters, a run, bad input."""
 
 import numpy as np
 import pytest

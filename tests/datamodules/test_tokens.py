@@ -1,4 +1,4 @@
-"""Tokens and vocabularies."""
+"""Tests tokens and vocabularies."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The page of the interface of algorithms: its example prints what it says, and its tables are complete."""
+"""Tests the page on the interface of algorithms: its example prints the shown output, its tables are complete."""
 
 import re
 from dataclasses import fields
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "algorithm_interface.md").read_text
 
 
 def named_in(heading: str) -> set[str]:
-    """Names in the first column of the tables under a heading, up to the next heading of any level."""
+    """Returns the names in the first column of the tables under a heading, up to the next heading of any level."""
     text = re.split(r"\n#+ ", PAGE.partition(f"{heading}\n")[2])[0]
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return {name for cell in cells for name in re.findall(r"`(\w+)", cell)}

@@ -1,4 +1,4 @@
-"""The page of each algorithm, the index of them all, and the table of disputed points."""
+"""Tests the page of each algorithm, the index of all algorithms, and the table of disputed points."""
 
 import dataclasses
 import inspect
@@ -29,7 +29,7 @@ def page(name: str) -> str:
 
 
 def section_of(name: str, heading: str) -> str:
-    """The page, and those of other algorithms that this section of it points to."""
+    """Returns a page, and the pages of other algorithms to which one of its sections links."""
     section = page(name).partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return "\n".join([page(name), *((FOLDER / link).read_text() for link in re.findall(r"\((\w+\.md)\)", section))])
 

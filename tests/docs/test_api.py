@@ -1,4 +1,4 @@
-"""`docs/api.md` lists what is public, and README and pages use nothing else."""
+"""Tests that `docs/api.md` lists all public names, and that README and pages use no others."""
 
 import ast
 import importlib
@@ -22,7 +22,7 @@ PUBLIC = {
 
 
 def imported(code: str) -> set[str]:
-    """Returns the dotted names of ours that Python code imports."""
+    """Returns the dotted names of Lit-CFL that Python code imports."""
     found = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lit_cfl"):
@@ -33,7 +33,7 @@ def imported(code: str) -> set[str]:
 
 
 def class_paths(value: object) -> set[str]:
-    """Returns the class paths of ours in a YAML file."""
+    """Returns the class paths of Lit-CFL in a YAML file."""
     if isinstance(value, dict):
         own = {value["class_path"]} if str(value.get("class_path", "")).startswith("lit_cfl") else set()
         return own.union(*map(class_paths, value.values()))
@@ -41,7 +41,7 @@ def class_paths(value: object) -> set[str]:
 
 
 def is_public(name: str) -> bool:
-    """Whether a dotted name is a public module, or a name, or an attribute of a name, that one lists."""
+    """Returns whether a dotted name is a public module, a public name, or an attribute of a public name."""
     modules = [module for module in PUBLIC if f"{name}.".startswith(f"{module}.")]
     rest = [name.removeprefix(module).lstrip(".").partition(".")[0] for module in modules]
     return any(not first or first in PUBLIC[module] for module, first in zip(modules, rest, strict=True))

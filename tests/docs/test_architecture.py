@@ -1,4 +1,4 @@
-"""`docs/architecture.md` against the source: layers, both tables, the picture, and the names on the page."""
+"""Tests `docs/architecture.md` against the source: layers, both tables, the picture, and names."""
 
 import ast
 import importlib
@@ -19,7 +19,7 @@ LAYERS: dict[str, list[str]] = architecture.layers_of_the_page()
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, set[str]]:
-    """What each module of the source imports."""
+    """Returns the imports of each module of the source."""
     return architecture.read_imports()
 
 
@@ -37,7 +37,7 @@ def importing(package: str, imports: dict[str, set[str]]) -> set[str]:
 
 
 def faults(imports: dict[str, set[str]]) -> Iterator[str]:
-    """Yields what breaks a rule of the page, in words."""
+    """Yields descriptions of imports that break a rule of the page."""
     between = architecture.group_by_part(imports)
     if circle := architecture.find_cycle(between):
         yield f"imported in a circle: {' -> '.join(circle)}"

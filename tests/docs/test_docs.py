@@ -1,4 +1,4 @@
-"""Commands, links and paths of the documentation work, and its tables are complete."""
+"""Tests that commands, links and paths in the documentation work, and that its tables are complete."""
 
 import json
 import re
@@ -79,7 +79,7 @@ NAMED_PATH = re.compile(
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the anchors that GitHub gives to the headings of a page."""
+    """Returns the anchors that GitHub makes for the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -97,7 +97,7 @@ def test_links_and_paths_of_a_page_exist(page: Path):
 
 
 def test_links_and_paths_of_pages_are_found():
-    """A page may have none, but hardly all of them."""
+    """Checks the patterns: most pages have a link, and many name a path."""
     texts = [page.read_text() for page in PAGES]
     assert sum(bool(LINK.search(text)) for text in texts) > len(texts) / 2
     assert sum(bool(NAMED_PATH.search(text)) for text in texts) > len(texts) / 4
@@ -140,7 +140,7 @@ def test_every_metric_and_column_is_explained():
 
 
 def section(heading: str) -> list[str]:
-    """Rows of the table under a heading of docs/results.md."""
+    """Returns the rows of the table under a heading of docs/results.md."""
     page = (ROOT / "docs" / "results.md").read_text()
     text = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return [line for line in text.splitlines() if line.startswith("| `")]
@@ -206,7 +206,7 @@ GROUPS = {
 
 
 def keys_and_defaults() -> Iterator[tuple[str, str]]:
-    """Yields every key of an experiment's file in the order of the classes, and its default as a file has it."""
+    """Yields every key of an experiment's file, in the order of the classes, and its default as written there."""
     for field in fields(Experiment):
         if field.name == "stop" or field.name not in GROUPS:
             yield field.name, written_default(field)

@@ -1,4 +1,4 @@
-"""The words of sources and pages: arguments are described by noun phrases, and our own idioms stay out."""
+"""Tests the English of sources and pages: arguments are described by noun phrases, and idioms are avoided."""
 
 import ast
 import re
@@ -52,7 +52,7 @@ _WRITTEN = {"testing.md", "which_method.md"}
 
 
 def described_arguments(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yields each argument under `Args:`, and the beginning of its description."""
+    """Yields each argument under `Args:`, with the first line of its description."""
     _, _, rest = docstring.partition("Args:\n")
     for line in rest.splitlines():
         if line and not line.startswith(" "):
@@ -97,7 +97,7 @@ def test_only_the_first_line_of_an_argument_is_read(docstring: str, expected: li
 @pytest.mark.long
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_pages_and_sources_use_the_usual_words(idiom: str):
-    """The right column of the table says what to write."""
+    """The values of `IDIOMS` say what to write instead."""
     found = []
     for path in (*SOURCES, *PAGES):
         for number, line in enumerate(path.read_text().splitlines(), 1):

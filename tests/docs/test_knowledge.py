@@ -1,4 +1,4 @@
-"""What code, tests and pages cite is written down: disputed points C1 to C40, and the checks of the ground truth."""
+"""Tests that cited knowledge is documented: disputed points C1 to C40, and the checks of the ground truth."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ TEXTS = {
 
 
 def cited_checks(text: str) -> set[int]:
-    """Numbers in "ground_truth.md, checks 6, 8 and 27" and "checks 12 to 15"."""
+    """Returns the numbers of checks cited as "ground_truth.md, checks 6, 8 and 27" or "checks 12 to 15"."""
     found: set[int] = set()
     for numbers in re.findall(r"ground_truth\.md, checks? ([\d, toand]+)", text):
         for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):

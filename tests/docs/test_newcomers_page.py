@@ -1,4 +1,4 @@
-"""The example of docs/newcomers.md: newcomers of two makes, without labels."""
+"""Tests the example of docs/newcomers.md: unlabelled newcomers that are machines of two makes."""
 
 import shlex
 from pathlib import Path

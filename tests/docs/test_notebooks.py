@@ -1,4 +1,4 @@
-"""The notebooks run from their first block to their last.
+"""Tests that the notebooks run from the first block to the last.
 
 `tests/tune/test_tune_ready.py` runs the one that starts Ray.
 """

@@ -1,4 +1,4 @@
-"""The page about finished runs: its commands and its Python run in this order, and its tables name what there is."""
+"""Tests the page on finished runs: its commands and Python blocks run in order, and its tables are complete."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 
 def write_hospital() -> None:
-    """Three wards with 60 digits each; those of the second lie on their side."""
+    """Writes three wards with 60 digits each; those of the second ward are rotated by 90 degrees."""
     images, labels = load_digits(return_X_y=True)
     images = (images[:180] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     client = np.repeat(["ward-a", "ward-b", "ward-c"], 60)

@@ -1,4 +1,4 @@
-"""No private name of another package is used: a release of theirs may change it without a word."""
+"""Tests that no private name of another package is used, since it may change without notice."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def is_private(name: object) -> bool:
 
 
 def names_of(tree: ast.AST) -> Iterator[str]:
-    """Yields what a file defines or assigns."""
+    """Yields the names that a file defines or assigns."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -35,7 +35,7 @@ def names_of(tree: ast.AST) -> Iterator[str]:
 
 
 def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
-    """Yields private names of other packages: imported ones, and attributes that we define nowhere."""
+    """Yields private names of other packages: imported names, and attributes that Lit-CFL does not define."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] in LIBRARIES:

@@ -1,4 +1,4 @@
-"""Every recipe of `docs/recipes.md` runs, and does what its page says."""
+"""Tests that every recipe of `docs/recipes.md` runs and has the described effect."""
 
 import re
 from pathlib import Path
@@ -20,14 +20,14 @@ RECIPES = [block for block in BLOCKS if "space" not in block]
 
 
 def named(value: Any) -> Any:
-    """Options with the classes by their names, without their modules."""
+    """Replaces class paths in options by class names without their modules."""
     if isinstance(value, dict):
         return {k: v.rpartition(".")[2] if k == "class_path" else named(v) for k, v in value.items()}
     return [named(part) for part in value] if isinstance(value, list) else value
 
 
 def holds(whole: Any, part: Any) -> bool:
-    """Says whether options hold those of a part."""
+    """Returns whether options contain all entries of a part."""
     if isinstance(part, dict):
         return all(key in whole and holds(whole[key], value) for key, value in part.items())
     if isinstance(part, list):

@@ -1,4 +1,4 @@
-"""The site builds without a warning, and needs no network."""
+"""Tests that the site builds without a warning, and needs no network."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Augmentation in local training: by hand, the same in every way of training and company, nowhere else, and refused."""
+"""Tests augmentation in local training: by hand, equal in every way of training and cohort, and its errors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +44,7 @@ WAYS = {"chain": Plan("chain"), **{name: PLANS[name] for name in ("trainer", "pl
 
 
 def brighter(batch: Batch, keys: Tensor) -> Batch:
-    """One's own: a brightness for each example, and a label moved by one for some."""
+    """User augmentation: a random brightness for each example, and another label for some examples."""
     draws = draw_keyed_uniform(keys, 2)
     factors = draws[:, 0].to(batch[0].dtype).view(-1, *[1] * (batch[0].dim() - 1))
     return batch[0] * (0.5 + factors), torch.where(draws[:, 1] < 0.1, (batch[1] + 1) % 10, batch[1])
@@ -59,7 +59,7 @@ def augmented_data(augment: AugmentFunction | None = BOTH) -> FederatedData:
 
 
 def windows(image: Tensor, augment: Augment) -> set[tuple[float, ...]]:
-    """All that may become of an image: slices of the padded one, and their mirrors."""
+    """Returns all possible results of an augmentation: slices of the padded image, and their mirror images."""
     p, (height, width) = augment.crop, image.shape[1:]
     wide = nn.functional.pad(image, (p, p, p, p))
     found = [wide[:, y : y + height, x : x + width] for y in range(2 * p + 1) for x in range(2 * p + 1)]
@@ -100,7 +100,7 @@ def test_zeros_outside_stay_zeros_next_to_infinite_pixels():
 def work_of(
     engine: Engine, data: FederatedData, round: int = 2, clients: Tensor | None = None, weights: Tensor | None = None
 ) -> CohortFit:
-    """The work as ways of training receive it."""
+    """Returns the `CohortFit` that a way of training receives for these clients."""
     clients = ids(*range(len(SIZES))) if clients is None else clients
     clients, seen = clients[data.num_examples[clients] > 0], []
     loop = engine.way

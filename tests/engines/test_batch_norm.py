@@ -1,4 +1,4 @@
-"""BatchNorm in a stack: every client has its own statistics, as with a Trainer of its own."""
+"""Tests BatchNorm in a stack: every client has separate statistics, as with a separate Trainer."""
 
 import re
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_batch_norm_in_a_stack_gives_the_trainers_result(options: dict[str, floa
 
 
 class PartlyFrozen(nn.Module):
-    """A net whose BatchNorm and dropout stay in evaluation mode, as where a pretrained part is kept."""
+    """A net whose BatchNorm and dropout stay in evaluation mode, as with a frozen pretrained part."""
 
     def __init__(self, dropout: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Chains of fully connected layers train as autograd and PyTorch's optimizers do, with the same bits in any company."""
+"""Tests that chains train as autograd and PyTorch's optimizers do, with the same bits in any cohort."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ FORMS = {"held": 0, "dual": 1}
 
 
 class Binary(Classification):
-    """A user's task: a logit for each of two labels that may both be right, and their binary cross-entropy."""
+    """User task with binary cross-entropy over two labels, both of which may apply."""
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         outputs = self(batch[0])
@@ -83,7 +83,7 @@ LABELS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def nobody(ended: int) -> None:
-    """Is told how many clients have ended."""
+    """Ignores the number of clients that have finished."""
 
 
 def fit(
@@ -109,7 +109,7 @@ def require_same_as_plain(name: str, work: CohortFit, local: LocalTraining = LOC
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All clients that can, or none, have the first layer in dual form."""
+    """Puts the first layer of all clients, or of none, into dual form where that is possible."""
     chosen_form = FORMS[request.param]
     monkeypatch.setattr(chain_way, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
 
@@ -150,7 +150,7 @@ def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
 
 
 def test_a_single_output_has_the_same_bits_alone():
-    """A product with one row takes another way where it is alone: seen from about 400 multiply-adds on."""
+    """A product with a single row uses another kernel, observed from about 400 multiply-adds on."""
     module, layout = made(lambda: Regression(MCLR([1, 28, 28], 1), SGD))
     work = cohort(layout, (60, 20, 33), labels=LABELS["regression"], shape=(1, 28, 28))
     loop = ChainWay(module, layout, Plan(precision="64-true"), LOCAL)
@@ -160,7 +160,7 @@ def test_a_single_output_has_the_same_bits_alone():
 
 
 def test_one_step_of_a_linear_client_is_the_closed_form():
-    """Squared error, full batch: w - lr 2/n X^T (X w + b - y)."""
+    """For the squared error and a full batch, the step is w - lr 2/n X^T (X w + b - y)."""
     module, layout = made(TASKS["linear regression"])
     work = cohort(layout, (5, 40), labels=LABELS["regression"], budget=Budget(1, "steps", "full"))
     rows, losses = ChainWay(module, layout, Plan(precision="64-true"), LOCAL).fit(work, nobody)
@@ -188,7 +188,7 @@ def test_single_precision_stays_close():
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 @pytest.mark.usefixtures("form")
 def test_models_and_centres_that_clients_share_stay_unchanged(name: str, prox: float, sizes: tuple[int, ...]):
-    """One client that starts from the only model there is: its weights are that model's, unless they are copied."""
+    """A single client that starts from the only model would overwrite that model unless it was copied."""
     work = work_of(name, sizes, prox=prox)
     centers = None if work.centers is None else work.centers[:1]
     zeros = torch.zeros_like(work.start)
@@ -238,7 +238,7 @@ def test_gradients_are_those_of_autograd_in_any_company(name: str):
 
 
 class Lenient(Classification):
-    """A user's task: the second largest output is right, too."""
+    """User task in which the label may also be the second largest output."""
 
     def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         outputs = self(batch[0])
@@ -330,7 +330,7 @@ def test_threads_change_no_bit():
 
 
 def test_the_dual_form_pays_for_few_examples_and_many_steps():
-    """An example: 64 examples, batches of 10, 784 to 128: a step takes 2.8 M one way, 0.09 M the other."""
+    """For 64 examples, batches of 10 and a 784 x 128 layer, a step costs 0.09 M multiply-adds instead of 2.8 M."""
     sizes, steps = torch.tensor([64, 64, 64, 1024]), torch.tensor([60, 6, 1, 200])
     assert dual_pays(sizes, steps, torch.full((4,), 10), 784, 128).tolist() == [True, True, False, False]
     held, dual = 28 * 784 * 128, 10 * 64 * 136  # of a step

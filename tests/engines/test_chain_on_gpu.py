@@ -1,4 +1,4 @@
-"""Chains on a GPU that is only pretended: the CPU's numbers, from steps that are captured once and replayed."""
+"""Tests chains on a simulated GPU: the CPU's numbers, from steps that are captured once and replayed."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Chains are recognised in any module whose losses they are, and in no other."""
+"""Tests that chains are recognised in any module that computes their losses, and in no other module."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ SHAPE = [1, 4, 4]
 
 
 class OfFunctions(LightningModule):
-    """A user's module: calls in place of layers, a reshape of its own, and another way to write the cross-entropy."""
+    """User module with function calls instead of layers, a reshape, and another form of cross-entropy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class OfFunctions(LightningModule):
 
 
 class Changed(OfFunctions):
-    """The same with a change of its outputs or of its losses."""
+    """An `OfFunctions` with changed outputs or losses."""
 
     def __init__(
         self,

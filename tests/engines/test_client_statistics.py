@@ -1,4 +1,4 @@
-"""`work.map`: a user's function on each client's training examples, the same in every engine."""
+"""Tests `work.map`: a user's function on each client's training examples gives the same in every engine."""
 
 from pathlib import Path
 

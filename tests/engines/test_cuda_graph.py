@@ -1,4 +1,4 @@
-"""Captured steps, with a stand-in for CUDA graphs that records operations on the CPU, and engines short of memory."""
+"""Tests captured steps with a stand-in for CUDA graphs on the CPU, and engines that run out of memory."""
 
 import gc
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ WIDE = Plan("stack", lanes=4)
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """CUDA as far as captures use it. Gives the devices that were made the current one."""
+    """Replaces the parts of CUDA that captures use; returns the devices made current."""
     return stand_in_for_cuda(monkeypatch)
 
 
@@ -42,7 +42,7 @@ def mlp() -> nn.Module:
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stacks on the CPU are captured as on the GPU `cuda:1`."""
+    """Makes stacks on the CPU capture their steps, as on the GPU `cuda:1`."""
     make = StackWay.__init__
 
     def made(loop: StackWay, *given: object) -> None:
@@ -53,7 +53,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(plan: Plan, captured: bool = True) -> Engine:
-    """An engine whose stacks are captured as the fixture has it, or not."""
+    """Builds an engine whose stacks capture their steps, or do not if `captured` is false."""
     engine = build_engine(task(mlp, ADAM), plan, 5, LocalTraining(1, 10))
     if not captured:
         engine.way._captured = None
@@ -160,7 +160,7 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
-    """Stacks of this many lanes or more run out of memory. Returns the lanes of the stacks that are tried."""
+    """Makes stacks of this many lanes or more run out of memory; returns the numbers of lanes tried."""
     whole, tried = StackWay._fit, []
 
     def fit(loop: StackWay, *given: object) -> object:

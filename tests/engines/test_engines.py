@@ -1,4 +1,4 @@
-"""One result: every engine, plan and order of clients computes the same."""
+"""Tests that every engine, plan and order of clients computes the same results."""
 
 import re
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def _groups(parameters: list[nn.Parameter]) -> list[dict[str, object]]:
 def of_trainer(
     net: str, optimizer: str = "sgd", precision: Precision = "64-true", **options: object
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, losses and who was trained, as the engine `trainer` computes them."""
+    """Returns rows, losses and the mask of trained clients as the engine `trainer` computes them."""
     found, _ = fitted(task(NETS[net], OPTIMIZERS[optimizer]), Plan("trainer", precision=precision), **options)
     return rows_of(found), found.losses, found.trained
 
@@ -367,7 +367,7 @@ def test_error_of_the_users_module_names_client_and_round(plan: str):
 
 
 class Coupled(Classification):
-    """A loss that looks at the whole batch, as no loss per example should."""
+    """Task whose loss of an example wrongly depends on the whole batch."""
 
     def losses(self, batch: Batch) -> Tensor:
         return super().losses(batch) * (1 + batch[0].mean())
@@ -388,7 +388,7 @@ class WithBatchNorm(nn.Module):
 
 
 class WithAverage(nn.Module):
-    """Keeps a moving average of what it sees."""
+    """Net that keeps a moving average of its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -401,7 +401,7 @@ class WithAverage(nn.Module):
 
 
 class WithSpare(MLP):
-    """Has a layer that nobody uses."""
+    """Net with an unused layer."""
 
     def __init__(self) -> None:
         super().__init__(12, SHAPE, 10)
@@ -446,7 +446,7 @@ MAKE = task(lambda: MCLR(SHAPE, 10))
 
 
 def pulled(plan: str, centers: Tensor, center: Tensor) -> Tensor:
-    """Clients that start from one model, each drawn to its own centre: `[clients, d]`."""
+    """Trains clients that start from one model, each pulled to another centre: `[clients, d]`."""
     data = ragged_data()
     engine = build_engine(MAKE, Plan(**vars(PLANS[plan]) | {"precision": "64-true"}), 5, LOCAL)
     work, clients = engine.at(1, data), torch.arange(data.num_clients)
@@ -520,7 +520,7 @@ def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
 
 
 def require_alike(found: Any, expected: Any, name: str = "state") -> None:
-    """States agree to 1e-11 after three rounds of sums and norms, also in models that dictionaries and lists hold."""
+    """Compares states up to 1e-11, the rounding of three rounds, also inside dictionaries and lists."""
     assert type(found) is type(expected), name
     if isinstance(expected, dict):
         assert list(found) == list(expected), name

@@ -1,4 +1,4 @@
-"""The local models of a fit, held in memory or read once; and the budget of a fit."""
+"""Tests the local models of a fit, held in memory or read once, and the budget of a fit."""
 
 from collections.abc import Iterator
 from math import isnan, nan
@@ -15,7 +15,7 @@ NUM_EXAMPLES = ids(1, 5, 2)
 
 
 def chunks(trained: tuple[bool, bool, bool] = (True, True, True)) -> Iterator[Chunk]:
-    """Three clients in chunks of two and one: losses 3, 7 and 10, nan where one did not train."""
+    """Yields three clients in chunks of two and one, with losses 3, 7 and 10, or nan if not trained."""
     rows, done = torch.tensor(ROWS), torch.tensor(trained)
     losses = torch.where(done, torch.tensor([3.0, 7.0, 10.0]), nan)
     for part in (slice(0, 2), slice(2, 3)):

@@ -1,4 +1,4 @@
-"""Nets of which a part is frozen: clients fine-tune adapters, and share the rest."""
+"""Tests nets with a frozen part: clients fine-tune adapters, and share the rest."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ WIDTH, RANK = 12, 4
 
 
 class Adapted(nn.Module):
-    """A frozen fully connected layer with a trained product of two thin matrices (LoRA; Hu et al., 2022)."""
+    """Frozen fully connected layer with a trained low-rank product (LoRA; Hu et al., 2022)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """A small vision transformer on patches of 2 x 2; its adapters and its head are trained."""
+    """Small vision transformer on patches of 2 x 2, with trained adapters and head."""
 
     def __init__(self) -> None:
         super().__init__()

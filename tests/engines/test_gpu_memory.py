@@ -1,4 +1,4 @@
-"""Data sets and stacks that do not fit a GPU, which is only pretended."""
+"""Tests data sets and stacks that do not fit a simulated GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""GPU machines without ray, wandb, datasets, jsonargparse or rich still train."""
+"""Tests that training needs no ray, wandb, datasets, jsonargparse or rich, which GPU machines may lack."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def test_training_needs_none_of_the_packages_around_it(tmp_path):
 
 @pytest.mark.slow
 def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
-    """Pandas is for whoever asks for a table of an opened run."""
+    """Only the tables of an opened run need pandas."""
     code = (
         "import sys, lit_cfl.runs.load_run, lit_cfl.runs.run\n"
         "from lit_cfl.cli.main import main\n"
@@ -54,7 +54,7 @@ def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
 
 @pytest.mark.slow
 def test_what_only_reads_files_or_asks_the_machine_needs_no_lightning():
-    """A page of a finished run, without its data, and `lit-cfl doctor`."""
+    """Builds a page without its data, and runs `lit-cfl doctor`."""
     code = (
         "import sys, lit_cfl.report.assemble, lit_cfl.report.page, lit_cfl.progress.console\n"
         "from lit_cfl.cli.main import main\n"

@@ -1,4 +1,4 @@
-"""The penalty on kernels: in what is trained, not in what is reported, and the same on every engine (C10, C11)."""
+"""Tests the penalty on kernels: it is trained but not reported, and equal on every engine (C10, C11)."""
 
 from collections.abc import Callable
 from dataclasses import replace

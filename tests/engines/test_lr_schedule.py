@@ -1,4 +1,4 @@
-"""Learning rates over rounds: PyTorch's own numbers, the same in every engine, after a resume, and in a search."""
+"""Tests learning rates over rounds against PyTorch's schedulers, in every engine, after a resume, in a search."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,7 +89,7 @@ QUARTERED = {
 
 @pytest.mark.parametrize(("name", "plan"), thinned(QUARTERED, [*PLANS, "chain"]))
 def test_every_engine_trains_with_the_rates_of_the_round(name: str, plan: str):
-    """After two of three rounds half of half is left of the rates: the same as an optimizer with a quarter of them."""
+    """After two rounds that halve the rates, training equals that of an optimizer with a quarter of the rates."""
     optimizer, at_quarter = QUARTERED[name]
     net = lambda: MLP(12, SHAPE, 10)  # noqa: E731
     how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
@@ -124,7 +124,7 @@ def test_rates_change_from_round_to_round_in_one_engine(plan: str):
 
 @pytest.mark.long
 def test_plain_sgd_in_dual_form_has_the_rates_too():
-    """Clients of few examples and many steps train their first layer in dual form."""
+    """Clients with few examples and many steps train their first layer in dual form."""
     local = LocalTraining(40, 2, lr_schedule=HALVED)
     found, _ = fitted(MLP12, Plan("chain", precision="64-true"), local=local)
     expected, _ = fitted(MLP12, Plan("loop", precision="64-true"), local=local)

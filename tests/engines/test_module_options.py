@@ -1,4 +1,4 @@
-"""What is recorded of a module besides its tensors, and which differences count."""
+"""Tests which options of a module are recorded besides its tensors, and which differences count."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +13,14 @@ from lit_cfl.engines.module_options import changed_options, module_options
 
 @dataclass
 class Shape:
-    """Options of a net in an object of the user's."""
+    """Options of a net, in a user's object."""
 
     width: int = 4
     act: Any = torch.relu
 
 
 class Own(LightningModule):
-    """A module with options of all kinds; none changes the shape of a weight."""
+    """Module with options of all kinds, none of which changes the shape of a weight."""
 
     def __init__(self, p: float = 0.1, **more: Any) -> None:
         super().__init__()

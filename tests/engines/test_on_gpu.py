@@ -1,4 +1,4 @@
-"""The engine on a GPU that is only pretended: the CPU's bits, and how often it is launched, fed and waited for."""
+"""Tests the engine on a simulated GPU: the CPU's bits, and the numbers of launches, copies and waits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.full  # a pretended GPU
 
 
 class Recurrent(nn.Module):
-    """Reads an image row by row."""
+    """Net that reads an image row by row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ gpu = pytest.fixture(pretended)
 
 @pytest.fixture(autouse=True)
 def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bits of a product may follow from how many lanes are busy: a GPU's stack is as wide as a CPU's."""
+    """Gives the GPU's stack a single width as on the CPU, since bits may depend on the number of lanes."""
     monkeypatch.setattr(stack_way, "widths_of", lambda lanes, narrow: [lanes])
 
 
@@ -69,7 +69,7 @@ def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **op
 
 
 def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Tensor, float, Tensor, Tensor, Tensor]:
-    """Trains all clients, takes the means of two clusters, and computes losses, gradients and scores."""
+    """Trains all clients, averages them in two clusters, and computes losses, gradients and scores."""
     work, clients = engine.at(2, data), torch.arange(data.num_clients)
     models, labels = torch.stack([engine.initial(number) for number in range(3)]), clients % 2
     fitted = work.fit(models, clients, labels, prox=prox, centers=models, center=2)
@@ -146,7 +146,7 @@ def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
 
 
 def counted(net: str, gpu: PretendedGPU, clients: int, steps: int, prox: float = 0.0) -> Counts:
-    """Counts what a fit and its means take, once all is captured."""
+    """Counts the operations, copies and waits of a fit and its means, after everything has been captured."""
     engine, data = engine_of(net, GPU_PLAN), ragged_data((10 * steps // 2,) * clients)
     everyone, models = torch.arange(clients), engine.initial(0)[None]
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_a_client_more_is_one_addition_more_and_moves_only_its_batches(gpu: Pret
 
 
 class InFloat32(Classification):
-    """Computes its losses in float32, whatever the type of the model."""
+    """Task that computes its losses in float32, regardless of the model's dtype."""
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return cross_entropy(self(batch[0]).float(), batch[1], reduction="none")

@@ -1,4 +1,4 @@
-"""Modules that users bring: what no copy and no row can hold is refused by name, and the rest trains alike."""
+"""Tests user modules: those that cannot be copied or stored in a row are refused; all others train alike."""
 
 import warnings
 from collections import OrderedDict, namedtuple
@@ -33,7 +33,7 @@ STACKS = ("plain loop", "4 lanes")
 
 
 class Linear(nn.Module):
-    """A linear net; what derives from it changes one thing."""
+    """Linear net, of which each subclass changes one thing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def obstacles_of(make: Callable[[], nn.Module]) -> list[str]:
 
 
 class Masked(Linear):
-    """Rows of an image attend to earlier rows."""
+    """Net in which rows of an image attend to earlier rows."""
 
     def __init__(self, fill: float = -inf, persistent: bool = True) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_a_constant_that_is_not_finite_is_not_a_divergence_and_not_in_a_row(plan
 
 
 class Observer(Linear):
-    """Keeps the lowest input that it has seen."""
+    """Net that stores the lowest input that it has seen."""
 
     def __init__(self, start: float) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_buffer_that_is_not_finite_has_no_column(fill: float):
 
 
 class Tempered(Linear):
-    """Divides by a temperature that is learnt, and adds a number that is not."""
+    """Net that divides by a learnt temperature, and adds a constant."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ def test_initial_models_that_differ_are_not_noted():
 
 
 class MonteCarlo(Linear):
-    """Drops inputs in evaluation, too."""
+    """Net that applies dropout to its inputs in evaluation, too."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc(dropout(inputs.flatten(1), 0.5, True))
@@ -274,7 +274,7 @@ def test_what_a_module_draws_in_evaluation_follows_from_the_seed_alone():
 
 
 class Normed(Linear):
-    """Divides each input by its norm: 0/0 for a black image."""
+    """Net that divides each input by its norm: 0/0 for a black image."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         flat = inputs.flatten(1)
@@ -294,7 +294,7 @@ def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_ra
 
 
 class CountsScores(Linear):
-    """Divides by the number of its calls, in evaluation, too."""
+    """Net that divides by the number of its calls, in evaluation, too."""
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ Pair = namedtuple("Pair", ["outputs", "hidden"])
 
 
 class ModelOutput(OrderedDict):
-    """Has its values as attributes, too, as outputs of Hugging Face's nets have."""
+    """Dictionary whose values are also attributes, like outputs of Hugging Face's nets."""
 
     def __getattr__(self, name: str) -> Tensor:
         if name not in self:
@@ -397,7 +397,7 @@ def test_own_module_whose_forward_returns_no_tensor_is_refused():
 
 
 class Scheduled(Classification):
-    """Halves its learning rate after each epoch."""
+    """Task that halves its learning rate after each epoch."""
 
     def __init__(self, form: Callable[..., object]) -> None:
         super().__init__(Linear())
@@ -454,7 +454,7 @@ def test_optimizer_that_asks_for_a_trainer_needs_one():
 
 
 class ByLambda(Linear):
-    """Its function keeps the layer of the module that it was made in."""
+    """Net whose lambda refers to the original module, so that a copy still uses the original's layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -465,7 +465,7 @@ class ByLambda(Linear):
 
 
 class ByHook(Linear):
-    """Its hook scales by a parameter of the module that it was made in."""
+    """Net whose hook scales by a parameter of the original module, also in copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -497,7 +497,7 @@ def test_copy_that_computes_with_the_originals_layers_is_refused(net: Callable[[
 
 
 class Unseeded(Linear):
-    """Has fixed features that nobody could make again."""
+    """Net with a constant drawn without a seed, which cannot be reproduced."""
 
     def __init__(self) -> None:
         super().__init__()

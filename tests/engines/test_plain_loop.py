@@ -1,4 +1,4 @@
-"""The plain loop: large batches in parts."""
+"""Tests the plain loop: large batches are split into parts."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ DATA = ragged_data((3, 8, 16, 17, 9, 20))
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many examples there were in each batch whose losses the loop asked for, in parts of at most 8."""
+    """Records the sizes of the batches whose losses the loop computes, in parts of at most 8 examples."""
     sizes = []
 
     def counted(module: torch.nn.Module, batch: Batch, weights: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The rule that chooses a plan, restated: it runs in `.ci/full`. What is refused: `test_plan_refusals.py`."""
+"""Tests the rule that chooses a plan against a restatement of it; `test_plan_refusals.py` tests errors."""
 
 import os
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ def test_nets_of_the_papers_use_workers_where_a_round_takes_a_second(
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """A job that may run on one of the machine's cores."""
+    """Restricts the process to one of the machine's cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield
@@ -125,7 +125,7 @@ def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch:
 
 
 def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stack can train everything, and a lane takes the given MiB."""
+    """Makes every task stackable, with lanes that take the given MiB."""
     monkeypatch.setattr(StackWay, "reason_against", classmethod(lambda *_: None))
     monkeypatch.setattr(StackWay, "client_bytes", classmethod(lambda *_: int(mib * 2**20)))
 

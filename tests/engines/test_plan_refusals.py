@@ -1,4 +1,4 @@
-"""What a plan may not be, and what is set explicitly: it stays."""
+"""Tests that invalid plans are refused, and that explicit parts of a plan are kept."""
 
 import pytest
 import torch

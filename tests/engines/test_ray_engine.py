@@ -1,4 +1,4 @@
-"""The `ray` engine against the engine that its workers run, workers that die, and clusters that cannot be used."""
+"""Tests the `ray` engine against the engine of its workers, workers that die, and unusable clusters."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ class OwnNet(nn.Sequential):  # 1.2 MiB
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Ray as a user may have started it, and as many threads here as the plan has."""
+    """Starts Ray as a user may have done, and sets the plan's number of threads."""
     import ray
 
     threads = torch.get_num_threads()
@@ -64,13 +64,13 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that workers look into at each step: files there tell them to fail."""
+    """Provides a folder in which a file can tell workers to fail at their next step."""
     return tmp_path_factory.mktemp("orders")
 
 
 @pytest.fixture(scope="module")
 def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
-    """Of a net in a file that only the driver's path leads to, and of a class that no file holds."""
+    """Makes a task of a net that only the driver's path contains, and of a class that no file contains."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "own_net_of_a_user.py").write_text(OWN_CODE)
     sys.path.append(str(folder))
@@ -96,7 +96,7 @@ def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
 
 @pytest.fixture
 def order(orders: Path) -> Iterator[Callable[[str], None]]:
-    """Gives an order, and takes back all of them in the end."""
+    """Provides a function that tells workers to fail, and revokes all orders afterwards."""
     yield lambda name: (orders / name).touch()
     for file in orders.iterdir():
         file.unlink()
@@ -131,7 +131,7 @@ def engine_of(task: TaskFactory, engine: str = "loop", workers: int = 1) -> Engi
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that was just killed is given some seconds."""
+    """Returns whether a process has ended, waiting some seconds for it."""
     for _ in range(100):
         try:
             os.kill(pid, 0)
@@ -144,7 +144,7 @@ def gone(pid: int) -> bool:
 @pytest.mark.ray
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_the_run(monkeypatch: pytest.MonkeyPatch):
-    """It comes before the tests of the fixture `cluster`, whose Ray lives to the end of this file."""
+    """Must run before the tests with the fixture `cluster`, whose Ray lives until the end of this file."""
     import ray
 
     assert not ray.is_initialized()
@@ -350,7 +350,7 @@ def test_gradients_are_those_of_the_stack():
 
 
 class Careful(Classification):
-    """Refuses to score what has diverged; its losses show which examples are scored together."""
+    """Task that refuses to score diverged models, and whose losses show which examples are scored together."""
 
     def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         losses, right = super().outcomes(batch)

@@ -1,4 +1,4 @@
-"""The engine `ray` on a GPU that only Ray believes in, and a driver that has none."""
+"""Tests the engine `ray` on a GPU that only Ray reports, with a driver that has none."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from lit_cfl.tasks import Classification
 
 
 class OnGPU(Classification):
-    """Trains and scores only where Ray shows a GPU."""
+    """Task that trains and scores only if Ray assigns a GPU."""
 
     def outcomes(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         import ray

@@ -1,4 +1,4 @@
-"""Many tasks in Ray, of which a list of calls takes the place: what begins when, and what comes back."""
+"""Tests many tasks in Ray, replaced by a list of calls: their order of start, and their results."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ CPU = {"CPU": 1.0}
 
 
 class CallsInTurn:
-    """Ray, whose calls end one by one, the last begun first."""
+    """Stand-in for Ray whose calls end one by one, the last started first."""
 
     exceptions = SimpleNamespace(RayError=RayError)
 

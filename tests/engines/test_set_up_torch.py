@@ -1,4 +1,4 @@
-"""What a plan sets for the whole process."""
+"""Tests the process-wide options that a plan sets."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from lit_cfl.engines.plan import Plan, set_up_torch
 
 @pytest.fixture
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is set for the process is put back."""
+    """Restores the process-wide options after a test."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "put back in the end")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
@@ -59,7 +59,7 @@ print(min(faults() for _ in range(10)))
 @pytest.mark.slow  # a process of its own, whose memory no other test has touched
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
 def test_freed_memory_is_kept_for_the_next_tensor():
-    """Else the kernel clears each page of 64 MiB anew: 16,384 faults."""
+    """Otherwise the kernel would clear 64 MiB page by page again, with 16,384 page faults."""
     done = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 100  # the first ones make room
 

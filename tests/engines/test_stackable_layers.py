@@ -1,4 +1,4 @@
-"""Plain LSTM and GRU layers against PyTorch's fused ones, alone and in whole fits."""
+"""Tests plain LSTM and GRU layers against PyTorch's fused layers, alone and in whole fits."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,7 +32,7 @@ exactly = partial(assert_close, atol=1e-12, rtol=0)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """As a run of small models has it."""
+    """Sets one thread, as runs of small models do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 
 def cells(kind: type[Cells], **options: object) -> tuple[Cells, PlainLSTM | PlainGRU]:
-    """A fused layer of 4 inputs and 3 outputs, and its plain form with the same parameters."""
+    """Makes a fused layer with 4 inputs and 3 outputs, and its plain form with the same parameters."""
     torch.manual_seed(1)
     fused = kind(4, 3, **options).double()
     return fused, {nn.LSTM: PlainLSTM, nn.GRU: PlainGRU}[kind](fused)
@@ -51,12 +51,12 @@ def normal(seed: int, *shape: int) -> Tensor:
 
 
 def flat(found: tuple[Tensor, Tensor | tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Outputs, h_n, and c_n of an LSTM."""
+    """Returns a list of the outputs, h_n, and for an LSTM also c_n."""
     return [found[0], *([found[1]] if isinstance(found[1], Tensor) else found[1])]
 
 
 def results(layer: nn.Module, inputs: Tensor, start: list[Tensor]) -> list[Tensor]:
-    """All outputs, and the gradients of a function of them all by parameters, inputs and starting states."""
+    """Returns outputs, and the gradients of a function of them with respect to parameters, inputs and states."""
     inputs, start = inputs.clone().requires_grad_(), [state.clone().requires_grad_() for state in start]
     found = flat(layer(inputs, *([tuple(start)] if len(start) == 2 else start)))
     total = sum((part * normal(9 + k, *part.shape)).sum() for k, part in enumerate(found))
@@ -199,7 +199,7 @@ def test_clients_of_the_papers_recurrent_nets_end_alike_in_every_engine(name: st
 
 
 class Reader(nn.Module):
-    """A recurrent layer, the mean of its outputs, and a linear one."""
+    """Net of a recurrent layer, the mean of its outputs, and a linear layer."""
 
     def __init__(self, rnn: nn.RNNBase, packed: bool = False) -> None:
         super().__init__()
@@ -216,11 +216,11 @@ class Reader(nn.Module):
 
 
 class OwnGRU(nn.GRU):
-    """Somebody's own layer, whose forward may do anything."""
+    """User's subclass of GRU, whose forward may do anything."""
 
 
 class OwnEmbedding(nn.Embedding):
-    """As above."""
+    """User's subclass of Embedding, whose forward may do anything."""
 
 
 def with_hook(layer: nn.RNNBase) -> nn.RNNBase:
@@ -263,14 +263,14 @@ def test_layer_that_has_no_plain_form_is_named(layer: nn.Module, reason: str):
 
 
 class Penalized(Classification):
-    """Adds to the loss where no fast engine looks."""
+    """Task with a penalty in its training step, which only `trainer` calls."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() + 0.1 * self.net.out.weight.square().sum()
 
 
 class Logging(Classification):
-    """Trains as Classification does: it only logs, and its step has no index."""
+    """Task whose training step only adds logging, and takes no batch index."""
 
     def training_step(self, batch):
         loss = self.losses(batch).mean()
@@ -279,7 +279,7 @@ class Logging(Classification):
 
 
 class AsksTrainer(Classification):
-    """Cannot be trained without a Trainer."""
+    """Task whose training step needs a Trainer."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() * self.trainer.max_epochs

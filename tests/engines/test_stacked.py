@@ -1,4 +1,4 @@
-"""Stacks of clients: products against PyTorch's own layers, the schedule of their lanes, and the memory of a lane."""
+"""Tests stacks of clients: products against PyTorch's layers, the schedule and the memory of lanes."""
 
 from functools import partial
 from typing import Any
@@ -67,7 +67,7 @@ def test_outputs_and_gradients_are_those_of_conv2d(case: str):
 
 
 class Pooled(nn.Conv2d):
-    """Calls `conv2d` in a forward of its own."""
+    """Convolution whose overridden forward calls `conv2d`, and then pools."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input).amax((2, 3))
@@ -251,7 +251,7 @@ def test_double_precision_takes_twice_the_memory():
 @pytest.mark.long
 @pytest.mark.parametrize(("net", "optimizer"), [(net, (SGD, Adam)[k % 2]) for k, net in enumerate(NETS)])
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
-    """Records six lanes, where the estimate takes two."""
+    """Compares the memory recorded for six lanes with an estimate made from two lanes."""
     loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
     assert isinstance(loop, StackWay)
     slots, width = loop.layout.slots, 6

@@ -1,4 +1,4 @@
-"""Modules whose loss depends on when: on the Trainer's progress, or on steps before. Only `trainer` gives them that."""
+"""Tests modules whose loss depends on the Trainer's progress or on earlier steps, so that they need `trainer`."""
 
 import itertools
 from collections import deque
@@ -26,7 +26,7 @@ from lit_cfl.tasks import Classification
 
 
 class Plain(LightningModule):
-    """A linear model; what derives from it changes one thing."""
+    """Linear module, of which each subclass changes one thing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class ByPartsStep(Plain):
 
 
 class BySlots(Plain):
-    """Reads progress where it may not: training cannot begin without a Trainer."""
+    """Module that reads a progress attribute of the Trainer, which does not exist without one."""
 
     def factor(self, batch):
         return 1 / self.trainer.num_training_batches
@@ -97,7 +97,7 @@ class BySlots(Plain):
 
 
 class Step(Plain):
-    """Trains what `losses` gives, divided by what `by` makes of the number of the batch and the module."""
+    """Module whose training loss is divided by a function `by` of the module and the batch index."""
 
     by: Callable[["Step", int], float]
 
@@ -110,7 +110,7 @@ def step_by(rule: Callable[[Step, int], float]) -> type[Step]:
 
 
 class Times(Plain):
-    """Hands the number to PyTorch, which asks no method of it."""
+    """Module that passes the batch index to PyTorch, which calls no method of it."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() * (1 + torch.ones(()).mul(batch_idx))
@@ -148,7 +148,7 @@ class Counts(Plain):
 
 
 class CountsForNothing(Plain):
-    """Its 100th step would be another one."""
+    """Module whose loss changes at its 100th step."""
 
     def factor(self, batch):
         self.seen = (self.seen or 0) + 1
@@ -163,7 +163,7 @@ class Queue(Plain):
 
 
 class LastBatch(Plain):
-    """Compares a batch with the one before it, which is all that it keeps."""
+    """Module that compares each batch with the previous one."""
 
     def factor(self, batch):
         last, self.seen = self.seen, batch[0].mean()
@@ -205,7 +205,7 @@ class Reassigned(Plain):
 
 
 class Teacher(Plain):
-    """Follows its own weights, as a mean teacher does."""
+    """Module with a moving average of its own weights, like a mean teacher."""
 
     def __init__(self):
         super().__init__()
@@ -220,7 +220,7 @@ class Teacher(Plain):
 
 
 class FirstWeights(Plain):
-    """Keeps where it started, to be drawn there."""
+    """Module that stores its first weights, and is pulled towards them."""
 
     def factor(self, batch):
         if self.seen is None:
@@ -229,7 +229,7 @@ class FirstWeights(Plain):
 
 
 class InitialisedByData(Plain):
-    """Sets a bias from the first batch."""
+    """Module that sets a bias from its first batch."""
 
     def __init__(self):
         super().__init__()
@@ -252,7 +252,7 @@ class OwnGenerator(Plain):
 
 
 class Iterates(Plain):
-    """Nothing shows how far the iterator is but what follows from it."""
+    """Module whose loss uses an iterator, the position of which is visible only by its values."""
 
     def __init__(self):
         super().__init__()
@@ -272,7 +272,7 @@ class Schedule:
 
 
 class Elsewhere(Plain):
-    """Keeps its number in an object of its own, in a list."""
+    """Module whose counter is in an object within a list."""
 
     def __init__(self):
         super().__init__()
@@ -334,7 +334,7 @@ def test_what_earlier_steps_have_left_is_named(module: Callable[[], LightningMod
 
 
 class Remembers(Plain):
-    """Keeps what it saw last, for a picture, and a constant that it makes when it is first needed."""
+    """Module that stores its last batch, for a picture, and a constant made at first use."""
 
     def factor(self, batch):
         self.seen = batch[0].detach()
@@ -344,7 +344,7 @@ class Remembers(Plain):
 
 
 class Logs(Plain):
-    """Counts and logs, and hands its number on without a look at it."""
+    """Module that counts and logs, and passes on the batch index without reading it."""
 
     def __init__(self):
         super().__init__()
@@ -391,7 +391,7 @@ def test_our_nets_are_asked_as_others_are():
 
 @pytest.mark.long
 def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
-    """It lives until it is collected, and configurations name classes without their modules."""
+    """A watching class exists until it is collected, with the name by which configurations find the watched class."""
     from lit_cfl.tasks import Classification
 
     kept, watched = [], step_dependence._make_watched_class
@@ -422,7 +422,7 @@ def test_progress_of_a_trainer_starts_at_0_in_every_fit():
 
 
 class AsksItsTrainer(Plain):
-    """Its scores need no Trainer, its losses do."""
+    """Module whose losses need a Trainer, but whose scores do not."""
 
     def factor(self, batch):
         return 1 / (1 + self.trainer.current_epoch)

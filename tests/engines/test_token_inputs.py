@@ -1,4 +1,4 @@
-"""Integers among the inputs: token ids for a net that looks them up, numbers for others."""
+"""Tests integer inputs: token ids for a net with an embedding, numbers for other nets."""
 
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_integers_train_as_floats_of_the_same_value():
 
 
 class Table(nn.Module):
-    """Logits of the next token by the last one."""
+    """Net that looks up the logits of the next token by the last token."""
 
     def __init__(self) -> None:
         super().__init__()

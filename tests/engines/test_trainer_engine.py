@@ -1,4 +1,4 @@
-"""The `trainer` engine against plain PyTorch."""
+"""Tests the `trainer` engine against plain PyTorch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -47,7 +47,7 @@ def engine_of(
 
 
 def options(engine: Engine, client: int, epochs: int, batch: int, prox: float = 0.0) -> Tensor:
-    """The same training in a plain loop."""
+    """Trains a client in a plain loop, as a reference."""
     data, module = made_data(), engine.module(engine.initial(0))
     optimizer = module.configure_optimizers()
     begin = [p.detach().clone() for p in module.parameters()]
@@ -240,7 +240,7 @@ def test_any_training_hook_of_a_module_is_called():
 
 
 class TwoOptimizers(Classification):
-    """Steps weights and biases by one optimizer each, after a common backward pass."""
+    """Task that updates weights and biases by separate optimizers, after a common backward pass."""
 
     def __init__(self, *options: object):
         super().__init__(*options)

@@ -1,4 +1,4 @@
-"""Factors of the losses of single examples, the same on every engine, and the losses that they may be made of."""
+"""Tests weights of the losses of single examples: the same on every engine, and which losses allow them."""
 
 from dataclasses import replace
 from functools import partial
@@ -32,7 +32,7 @@ LOCAL = LocalTraining(3, 10)
 
 
 def drawn(data: FederatedData = DATA, clients: Tensor = CLIENTS) -> Tensor:
-    """Weights from 0 to 1, some of them 0."""
+    """Draws weights from 0 to 1, some of them exactly 0."""
     rng = torch.Generator().manual_seed(3)
     found = torch.rand(int(data.num_examples[clients].sum()), generator=rng, dtype=torch.float64)
     return torch.where(found < 0.2, 0.0, found)

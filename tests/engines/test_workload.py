@@ -1,4 +1,4 @@
-"""What is counted of a net, and how the workload of a run uses it."""
+"""Tests how the operations of a net are counted, and how the workload of a run uses the counts."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ class _Recurrent(nn.Module):
 
 
 class _ByNumbers(nn.Module):
-    """Cannot tell its operations from shapes alone."""
+    """Net whose operations depend on the values of its inputs, not on shapes alone."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trains with the compiled steps in a folder, or without any."""
+"""Trains with the compiled steps of a folder; if the folder has none, without compiled steps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The experiment on digits from which most tests of runs start, changing some options."""
+"""The digits experiment from which most tests of runs start, with some options changed."""
 
 from functools import partial
 from pathlib import Path

@@ -39,7 +39,7 @@ def skipped_without_data() -> Iterator[None]:
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Limits the size of files in bytes, which gives the error of a full disk."""
+    """Limits the size of written files in bytes, which gives the same error as a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -49,7 +49,7 @@ def files_up_to(size: int) -> Iterator[None]:
 
 
 def write(folder: Path, features: Mapping[str, Any], **parts: Mapping[str, Sequence[Any]]) -> Path:
-    """Writes `<split>-00000-of-00001.parquet` for each part."""
+    """Writes a Parquet file `<split>-00000-of-00001.parquet` for each split."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, columns in parts.items():
         part = Dataset.from_dict(dict(columns), features=Features(dict(features)))
@@ -58,7 +58,7 @@ def write(folder: Path, features: Mapping[str, Any], **parts: Mapping[str, Seque
 
 
 def picture(pixels: np.ndarray, format: str = "PNG") -> dict[str, Any]:
-    """Encodes an image as the Hub stores it: `pixels` uint8 `[height, width]` or `[height, width, 3]`."""
+    """Encodes pixels, uint8 `[height, width]` or `[height, width, 3]`, as the Hub stores images."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format)
     return {"bytes": file.getvalue(), "path": None}
@@ -78,7 +78,7 @@ def write_images(
     labels: Any = ClassLabel(names=DIGITS),
     values: Sequence[int] | None = None,
 ) -> Path:
-    """Writes the random images `pixels(train + test, *shape)` with these labels, or with all labels in turn."""
+    """Writes random images `pixels(train + test, *shape)` with these labels, or with all labels in turn."""
     images = pixels(train + test, *shape)
     count = labels.num_classes if isinstance(labels, ClassLabel) else 10
     values = [row % count for row in range(len(images))] if values is None else values
@@ -89,7 +89,7 @@ def write_images(
 
 
 def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
-    """Writes a data set in FEMNIST's format: only a `train` split, with one image for each character and its writer."""
+    """Writes a data set in FEMNIST's format: a single split `train`, an image per character, and its writer."""
     images = [picture(image) for image in pixels(len(characters), 28, 28)]
     features = {
         "image": datasets.Image(),

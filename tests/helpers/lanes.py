@@ -8,7 +8,7 @@ import pytest
 
 
 def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]:
-    """Returns all combinations of some arguments' values; about two thirds of them run only in the full lane.
+    """Returns all combinations of arguments' values, of which about two thirds run only in the full lane.
 
     The default lane has a diagonal, which contains every value of every argument. Of a single argument it has every
     third value.
@@ -29,5 +29,5 @@ def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]
 
 
 def every_third(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Returns cases with a value per argument, of which the default lane has every third."""
+    """Returns all cases, of which the default lane runs every third."""
     return [pytest.param(*case, marks=[pytest.mark.full] if number % 3 else []) for number, case in enumerate(cases)]

@@ -1,4 +1,4 @@
-"""A table with columns of all kinds."""
+"""Makes a table with columns of all kinds."""
 
 import datasets
 from datasets import ClassLabel, List, Value

@@ -75,14 +75,14 @@ def configuration(address: str) -> dict[str, object]:
 
 
 def expected(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Returns each metric's values by round, without blanks."""
+    """Returns each metric's values by round from `metrics.csv`, without blanks."""
     rows = read_table(run / "metrics.csv")
     found = {name: [(int(row["round"]), float(row[name])) for row in rows if row[name] is not None] for name in rows[0]}
     return {name: values for name, values in found.items() if values}
 
 
 def on_server(address: str) -> list[dict[str, list[tuple[int, float]]]]:
-    """Returns the same for each run of the experiment, as read by MLflow's client, oldest first."""
+    """Returns each metric's values by round for each run on the server, read by MLflow's client, oldest run first."""
     from mlflow.tracking import MlflowClient  # type: ignore[import-not-found]  # only in its own environment
 
     client = MlflowClient(address)
@@ -99,7 +99,7 @@ def on_server(address: str) -> list[dict[str, list[tuple[int, float]]]]:
 
 
 def check() -> None:
-    """Raises AssertionError if the server and the files differ."""
+    """Raises AssertionError if the metrics on the server and in the files differ."""
     with TemporaryDirectory(prefix="lit-cfl-") as name, server(Path(name)) as address:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump(configuration(address)))

@@ -17,7 +17,7 @@ from lit_cfl.tasks import Classification
 
 
 def round_of_fedavg(data: FederatedDataModule, path: Path) -> dict[str, Any]:
-    """Runs a round with two clients; returns the last row of `metrics.csv`."""
+    """Runs a round of FedAvg with two clients; returns the last row of `metrics.csv`."""
     shape, num_labels = list(data.examples.input_shape), data.examples.num_labels
 
     def task() -> Classification:

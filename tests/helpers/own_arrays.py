@@ -16,7 +16,7 @@ OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 1, 0 and 2 with 4, 3 an
 
 
 def given(**changes: Any) -> dict[str, Any]:
-    """Returns arguments for twelve inputs of two numbers: 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
+    """Returns arguments of ArrayData for twelve inputs 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
     return {"x": np.arange(24.0).reshape(12, 2), "y": np.arange(12) % 3} | changes
 
 
@@ -43,7 +43,7 @@ def saved(path: Path, **arrays: Any) -> Path:
 
 
 def folder_of(tmp_path: Path, **clusters: Any) -> Path:
-    """Writes b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
+    """Writes a folder of `.npz` files: b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
     for name, rows in {"b": slice(0, 2), "a": slice(2, 3), "a-c": slice(3, 6)}.items():
         arrays = {key: array[rows] for key, array in given().items()}
         saved(tmp_path / f"{name}.npz", **arrays, **({"cluster": clusters[name[-1]]} if clusters else {}))

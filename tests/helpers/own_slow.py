@@ -1,4 +1,4 @@
-"""A user's algorithm for the tests of `tune/`: slow, and at some rates it fails or hangs."""
+"""A user's slow algorithm for the tests of `tune/`, which fails or hangs at some values of an option."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from lit_cfl.algorithms import FedAvg
 
 @dataclass(frozen=True)
 class Slow(FedAvg):
-    """FedAvg with pauses.
+    """FedAvg that pauses in each round, and fails or hangs at some rates.
 
     Args:
         rate: Has no effect on training; from 0.4 to 0.6 it fails in round 3, above 1 it hangs in round 1.

@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def labels_of(counts: list[int], seed: int = 0) -> Tensor:
-    """Returns `counts[k]` examples of each label k, shuffled."""
+    """Makes shuffled labels with `counts[k]` examples of label k."""
     return torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts)))
 
 
@@ -36,7 +36,7 @@ def divided(partition: Partition, pool: Pool, seed: int = 0) -> Division:
 
 
 def held(division: Division) -> list[int]:
-    """Returns the sorted numbers of all examples that clients have, with repetitions."""
+    """Returns the sorted indices of all examples that clients have, with repetitions."""
     return torch.cat([division.train.entries, division.test.entries]).sort().values.tolist()
 
 

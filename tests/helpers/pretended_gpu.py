@@ -1,4 +1,4 @@
-"""Pretends a GPU by PyTorch's modes: its tensors are in the CPU's memory, but are tracked separately.
+"""Simulates a GPU by PyTorch's modes: its tensors are in the CPU's memory, but are tracked separately.
 
 Results are real, so they can be compared bit for bit. An operation on tensors of both devices is refused, as on a GPU.
 Costs on a GPU are counted: launched operations, copies in both directions, and waits of the CPU.
@@ -28,7 +28,7 @@ _NO_KERNEL |= {_aten.lift_fresh, _aten.detach, _aten._unsafe_view, _aten.view, _
 
 @dataclass
 class Counts:
-    """Work that a GPU would have had: operations and replays, copies from and to the CPU, waits of the CPU."""
+    """Counts of a GPU's work: operations and replays, copies from and to the CPU, waits of the CPU."""
 
     launches: int = 0
     replays: int = 0
@@ -40,7 +40,7 @@ class Counts:
 
 
 class PretendedGPU:
-    """Context manager in which some tensors are on the pretended GPU."""
+    """Context manager within which some tensors count as being on the simulated GPU."""
 
     def __init__(self) -> None:
         self.counts, self.replaying, self.ended = Counts(), False, False
@@ -85,7 +85,7 @@ class PretendedGPU:
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
-        """Yields counts that start from zero and end with the block."""
+        """Yields counts that start from zero and stop at the end of the block."""
         self.counts = Counts()
         yield self.counts
         self.counts = Counts()
@@ -110,7 +110,7 @@ def _keep(held: dict[int, StorageWeakRef], tensor: Tensor) -> None:
 
 @contextmanager
 def _hidden(gpu: PretendedGPU) -> Iterator[None]:
-    """Treats all operations as the CPU's."""
+    """Makes all operations within the block count as the CPU's."""
     gpu.ended, before = True, gpu.ended
     try:
         yield
@@ -293,7 +293,7 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
 
 
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
-    """Yields a pretended GPU, with a CUDA that captures on it; for use as a fixture."""
+    """Yields a simulated GPU, with a CUDA that captures on it; used as a fixture."""
     found = PretendedGPU()
     stand_in_for_cuda(monkeypatch, found)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # in other threads, too

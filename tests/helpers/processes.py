@@ -73,12 +73,12 @@ def in_child(
 
 
 def wait(child: int) -> int:
-    """Returns the exit code, or minus the signal number."""
+    """Waits for a process; returns its exit code, or minus the signal number."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def descendants(process: int) -> list[int]:
-    """Returns the processes that a process has started, and those that they have started."""
+    """Returns the ids of all descendants of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process has just ended
@@ -89,7 +89,7 @@ def descendants(process: int) -> list[int]:
 
 
 def left(mark: str, *, agents: bool = True) -> list[int]:
-    """Returns the processes with a mark in their environment; waits up to 100 seconds for them to end.
+    """Returns the processes with a mark in their environment, after waiting up to 100 seconds for them to end.
 
     Args:
         agents: True to include Ray's agents. Those of a killed Ray live for a minute, in which they try to report to
@@ -109,7 +109,7 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
 
 
 def contents(path: Path) -> dict[str, object]:
-    """Returns all that must be equal: every file except clocks, locks and identities."""
+    """Reads the content of a run that must be equal: every file, without times, locks and ids."""
     found: dict[str, object] = {}
     for run in (path, path / "baseline"):
         name = run.name
@@ -143,7 +143,7 @@ def wait_for(path: Path, text: str = "") -> None:
 
 
 def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
-    """Compares contents except for how often the runs were saved."""
+    """Returns whether two contents are equal, regardless of how often the runs were saved."""
     for found in (mine, other):
         for name in ("run config", "baseline config"):
             found[name] = {**found[name], "checkpoint": None}

@@ -49,7 +49,7 @@ def task(
 
 
 def in_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-    """Makes an SGD with different weight decays for kernels and biases, and another learning rate for biases."""
+    """Makes an SGD with separate weight decays for kernels and biases, and another learning rate for biases."""
     found = list(parameters)
     kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
     groups = [{"params": kernels, "weight_decay": 0.02}, {"params": biases, "lr": 0.3, "weight_decay": 0.01}]
@@ -66,7 +66,7 @@ def fitted(
     budget: Budget | None = None,
     data: FederatedData | None = None,
 ) -> tuple[Fitted, Engine]:
-    """Trains clients that start from two models in turn and are pulled to a third."""
+    """Trains clients that start from two models in turn and are pulled towards a third model."""
     data = data or ragged_data()
     engine = build_engine(make, plan, 5, local)
     clients = torch.arange(data.num_clients) if clients is None else clients
@@ -77,11 +77,11 @@ def fitted(
 
 
 def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
-    """Returns why clients cannot train in a loop, or else why not in a stack; empty if they can."""
+    """Returns why clients cannot train in a loop, or else why not in a stack; empty if both are possible."""
     traits = TaskTraits.of(build_module(make, 0), data or ragged_data())
     return traits.trainer_reasons or traits.stack_reasons
 
 
 def rows_of(fit: Fitted) -> Tensor:
-    """Returns all rows, even of a fit that yields chunks."""
+    """Returns all rows of a fit, also if it yields chunks."""
     return fit.rows if fit.held else torch.cat([chunk.models for chunk in fit.chunks()])

@@ -43,7 +43,7 @@ def made(
 def after(
     data: FederatedData, *shifts: Shift, round: int = 0, seed: int = 0, warm: Tensor | None = None
 ) -> FederatedData:
-    """Returns the data after one round's shifts."""
+    """Returns the data after one round of these shifts."""
     return apply_shifts(data, shifts, round, seed, data.population if warm is None else warm)[0]
 
 
@@ -58,7 +58,7 @@ def everything(data: FederatedData) -> tuple[list[list[list[int]]], list[int]]:
 
 
 def seen(data: FederatedData, client: int, *names: str) -> Counter[tuple[float, int]]:
-    """Returns inputs and labels as a client sees them."""
+    """Returns the inputs and labels that a client sees."""
     pairs: Counter[tuple[float, int]] = Counter()
     for index in (getattr(data, name) for name in names or VISIBLE):
         if index is not None:
@@ -77,7 +77,7 @@ def rows(moves: ShiftLog) -> list[tuple[int, ...]]:
 
 
 def two_clients(**more: object) -> FederatedData:
-    """Makes client 0 with labels 0 and 1 and an untested 2, and client 1 with 1 and 2 and an untested 0."""
+    """Makes client 0 with labels 0, 1 and an untested 2, and client 1 with labels 1, 2 and an untested 0."""
     labels = ids(0, 0, 1, 2, 1, 2, 2, 0, 0, 1, 1, 2, 0, 2)
     examples = Examples(torch.arange(14)[:, None].float(), labels, 3)
     train = ClientIndex.from_lists([ids(0, 1, 2, 3), ids(4, 5, 6, 7)])
@@ -96,13 +96,13 @@ def with_sizes(*sizes: int) -> FederatedData:
 
 
 def held(data: FederatedData, *names: str) -> Tensor:
-    """Returns the sorted numbers of the examples that clients have."""
+    """Returns the sorted indices of the examples that clients have."""
     indices = [getattr(data, name).entries for name in names if getattr(data, name) is not None]
     return (torch.cat(indices) % len(data.examples)).sort().values
 
 
 def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
-    """Shifts the data up to a round, counted in completed rounds, with all clients as participants."""
+    """Shifts the data up to a round, given as completed rounds, with all clients as participants."""
     for number in range(round + 1):
         data, _ = apply_shifts(data, shifts, number, seed, data.population)
     return data

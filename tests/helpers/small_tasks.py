@@ -23,7 +23,7 @@ def sentences(**changes: Any) -> ArrayData:
 
 
 class Bigram(nn.Module):
-    """Table of logits for the next token given the last one."""
+    """Net with a table of the next token's logits, given the last token."""
 
     def __init__(self, vocabulary: int = 4):
         super().__init__()

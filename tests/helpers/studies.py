@@ -68,7 +68,7 @@ def tune_command(*words: str) -> list[str]:
 
 @pytest.fixture(scope="module")  # other files start their own Ray in the same process
 def cluster() -> Iterator[None]:
-    """Runs Ray with two cores and a pretended GPU for the tests of a file; a fixture for `conftest.py`."""
+    """Runs Ray with two cores and a simulated GPU for the tests of a file; a fixture for `conftest.py`."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""A trainable that takes no time, in a separate module that workers import without PyTorch."""
+"""A trainable that takes no time, in a module that workers import without PyTorch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Trials of a study without Ray: a searcher that follows a script, and trials that end at once."""
+"""Runs trials of a study without Ray: a searcher that follows a script, and trials that end at once."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

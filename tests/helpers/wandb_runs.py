@@ -27,7 +27,7 @@ _WHOLE, _LAST = 1, 4
 
 
 def tracked(path: Path, *options: str, rounds: int = 4, **variables: str | None) -> int:
-    """Runs a small quickstart with PNGs; returns the exit code. Variables are W&B's, without their prefix."""
+    """Runs a small tracked quickstart; returns the exit code. Variables are W&B's, without their prefix."""
     return tracked_command(start(path, "--pictures.formats", "[png]", *options, rounds=rounds), **variables)
 
 
@@ -70,7 +70,7 @@ def logged(run: Path) -> list[dict[str, float]]:
 
 
 def history(folder: Path) -> Iterator[dict[str, float]]:
-    """Yields the rows logged into a folder, up to where it was cut off."""
+    """Yields the rows logged into a folder, up to the point where it was cut off."""
     from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -105,7 +105,7 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def numbers(row: dict[str, object]) -> dict[str, object]:
-    """Returns the figures of ours in a logged row, or in a row of `metrics.csv`."""
+    """Returns the values of our metrics in a logged row, or in a row of `metrics.csv`."""
     return {
         name: value
         for name, value in row.items()
@@ -119,7 +119,7 @@ def own_rows(run: Path) -> list[dict[str, object]]:
 
 @contextmanager
 def server_that_refuses() -> Iterator[str]:
-    """Runs a server that refuses every key; yields its address."""
+    """Runs a server that rejects every key; yields its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -147,7 +147,7 @@ class _Refuses(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """The parts of W&B's server that a run needs; `sent` records the requests' paths and bodies."""
+    """Stand-in for the parts of W&B's server that a run needs; `sent` records the requests' paths and bodies."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Takes)
@@ -156,7 +156,7 @@ class Server(ThreadingHTTPServer):
         Thread(target=self.serve_forever, daemon=True).start()
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns the history of a run: each line at the offset that the client gave."""
+        """Returns the history of a run, each line at the offset that the client gave."""
         lines: dict[int, dict[str, Any]] = {}
         for path, body in self.sent:
             sent = json.loads(body) if path.endswith("/file_stream") else {}
@@ -185,7 +185,7 @@ class Server(ThreadingHTTPServer):
 
 
 def upload(folder: Path) -> Server:
-    """Runs `wandb sync` on a folder; returns the closed server that received the contents."""
+    """Uploads a folder by `wandb sync`; returns the closed server that received the contents."""
     server = Server()
     words = [sys.executable, "-m", "wandb", "sync", str(folder)]
     variables = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_CONFIG_DIR": "/dev/null"}
@@ -230,7 +230,7 @@ class _Takes(_Refuses):
         return {"model": self._resumed(given["name"])} if "RunResumeStatus" in asked["query"] else None
 
     def _resumed(self, name: str) -> dict[str, Any] | None:
-        """Returns the answer about a run that was started before."""
+        """Returns the server's answer about a run that was started before."""
         history = self.server.history()
         if not history:
             return None

@@ -1,4 +1,4 @@
-"""Workloads for the rule that chooses a plan: tasks of any size, and a pretended GPU."""
+"""Workloads for the rule that chooses a plan: tasks of any size, and a simulated GPU."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ class Hooked(Classification):
 
 
 def traits(parameters: int = 7_850, multiply_adds: int = 0, kind: type[Classification] = Classification) -> TaskTraits:
-    """Returns the traits of a task with the given numbers of parameters and of multiply-adds per example."""
+    """Returns the traits of a task with given numbers of parameters, and of multiply-adds per example."""
     module: LightningModule = kind(Branching(parameters))
     found = TaskTraits(module, ParameterLayout.of(module), (torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)), 100)
     found.__dict__["multiply_adds"] = multiply_adds
@@ -42,7 +42,7 @@ def work(parameters: int = 7_850, multiply_adds: int = 0, **options: Any) -> Wor
 
 
 def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:
-    """Pretends a GPU with the given memory in GiB."""
+    """Simulates a GPU with the given memory in GiB."""
     card = SimpleNamespace(total_memory=int(total * 2**30))
     for name, answer in (("is_available", True), ("device_count", 1), ("get_device_properties", card)):
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)

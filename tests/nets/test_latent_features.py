@@ -1,4 +1,4 @@
-"""Latent features: the inputs of a net's last layer, however the net is built."""
+"""Tests latent features: the inputs of a net's last layer, for all ways to build a net."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_nothing_is_left_on_the_module():
 
 
 class Functional(nn.Module):
-    """Its last layer is a function of a parameter of its own."""
+    """Net whose last layer is a function call with a parameter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The papers' nets, VGG16 among them: counts of parameters, shapes, starting weights, and what they take."""
+"""Tests the papers' nets and VGG16: numbers of parameters, shapes, initial weights, and accepted inputs."""
 
 import re
 from dataclasses import replace
@@ -45,7 +45,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "nets.md"
 
 
 def sizes_after(net: Net, inputs: Tensor, kind: type[nn.Module]) -> list[int]:
-    """The height of what each layer of a kind puts out, in order."""
+    """Returns the height of each output of the layers of a kind, in order."""
     seen: list[int] = []
     for layer in net.modules():
         if isinstance(layer, kind):

@@ -1,4 +1,4 @@
-"""The papers' nets for tweets: starting weights, what they compute, and what they take."""
+"""Tests the papers' nets for tweets: initial weights, outputs, and accepted inputs."""
 
 import copy
 from collections.abc import Sequence

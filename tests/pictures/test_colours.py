@@ -1,4 +1,4 @@
-"""Colours of clusters, as people with and without all three kinds of cones see them."""
+"""Tests that colours of clusters can be distinguished, also with colour-vision deficiencies."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def linear(rgb: np.ndarray) -> np.ndarray:
 
 
 def lab(rgb: np.ndarray, sight: str) -> np.ndarray:
-    """Converts sRGB `[n, 3]` to CIELAB under D65, as somebody of this sight sees it."""
+    """Converts sRGB `[n, 3]` to CIELAB under D65, as a person with this kind of colour vision sees it."""
     seen = (linear(rgb) @ np.array(SIGHTS[sight]).T).clip(0, 1)
     xyz = seen @ TO_XYZ.T / TO_XYZ.sum(1)
     x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116).T
@@ -31,7 +31,7 @@ def lab(rgb: np.ndarray, sight: str) -> np.ndarray:
 
 
 def ciede2000(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Computes the distance of colours in CIELAB (Sharma, Wu, Dalal 2005), for `[..., 3]` and `[..., 3]`."""
+    """Computes the CIEDE2000 difference of CIELAB colours (Sharma, Wu, Dalal 2005), for `[..., 3]` and `[..., 3]`."""
     (l1, a1, b1), (l2, a2, b2) = np.moveaxis(one, -1, 0), np.moveaxis(other, -1, 0)
     mean7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
     stretch = 1.5 - 0.5 * np.sqrt(mean7 / (mean7 + 25.0**7))

@@ -1,4 +1,4 @@
-"""What is drawn is what the data say: heights, bases, edges of bands, lines by name, weights over models, ranks."""
+"""Tests that drawings show the data: heights, bases, edges of bands, line styles, weights, ranks."""
 
 import re
 from dataclasses import replace
@@ -38,7 +38,7 @@ PANEL = Panel(
 
 
 def corners(axes: Axes) -> list[tuple[float, float, float]]:
-    """Left edges, lower edges and heights of the bars."""
+    """Returns left edges, lower edges and heights of the bars."""
     return [(bar.get_x(), bar.get_y(), bar.get_height()) for bar in axes.patches]
 
 
@@ -56,7 +56,7 @@ def test_a_panel_draws_curves_in_their_bands_bars_on_their_bases_and_points_with
 
 
 def marks(svg: str) -> dict[str, list[str]]:
-    """What the marks of a page's figure say, by the name of their group."""
+    """Returns the notes of the marks in a page's figure, by the name of their group."""
     root, found = ElementTree.fromstring(svg), {}  # noqa: S314  # our own
     for group in root.iter("{http://www.w3.org/2000/svg}g"):
         if "data-name" in group.attrib:
@@ -136,7 +136,7 @@ def test_each_line_of_a_learning_curve_is_its_own_column():
 
 
 def held(*labels: tuple[int, ...], **more: Any) -> FederatedData:
-    """Clients with these labels in their training data, of which they have test examples, too."""
+    """Makes clients with these labels in their training data, and test examples of all labels."""
     pool = Examples(torch.rand(3, 1, 2, 2), torch.arange(3), 3)
     train = ClientIndex.from_lists([ids(*own) for own in labels])
     none = ClientIndex.from_lists([ids()] * len(labels))

@@ -1,4 +1,4 @@
-"""No picture that cannot be drawn ends what it shows: each is made to fail, and the rest goes on."""
+"""Tests that a picture that cannot be drawn does not end a run, comparison, study or page."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ def empty(*_: object, **__: object) -> Figure:
 
 
 def last_view(folder: Path) -> Any:
-    """A view at the end of a run of which all pictures are due."""
+    """Makes a view of the end of a run for which all pictures are due."""
     none = {"cluster": np.empty((0, 2), int), "true_cluster": np.zeros(2, int), "rounds": np.empty(0, int)}
     return SimpleNamespace(
         algorithm="FedAvg", score=ACCURACY, round=3, last=True, compared=3, rows=list, snapshot=dict,

@@ -1,4 +1,4 @@
-"""Pictures of runs: what stands where, colours, samples, and when they are drawn."""
+"""Tests pictures of runs: positions, colours, samples, and when they are drawn."""
 
 import shutil
 from pathlib import Path
@@ -45,7 +45,7 @@ def compared(found: list[int], true: list[int], matrix: np.ndarray | None = None
 
 
 def legend(figure: Figure) -> list[str]:
-    """The names in the legend, in the order of the styles, by which it reads (see below)."""
+    """Returns the names in the legend, in the order of the styles."""
     return sorted((text.get_text() for text in draw(figure).legends[0].get_texts()), key=list(figure.styles).index)
 
 
@@ -225,7 +225,7 @@ COMPARING = ["clients", "curve", "histogram", "memberships", "similarity"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a baseline and all pictures. Not to be changed."""
+    """Runs an experiment with a baseline and all pictures; tests must not change its directory."""
     path = tmp_path_factory.mktemp("finished") / "run"
     let_runs_draw(True)
     run(digits(baseline=FedAvg()), path)
@@ -342,7 +342,7 @@ def test_a_curve_of_points_shows_their_marker_in_the_legend():
 
 
 def curves_of(*runs: list[float]) -> Figure:
-    """The curve of an algorithm whose runs have these accuracies in rounds 1, 2, ..."""
+    """Draws the curve of an algorithm whose runs have these accuracies in rounds 1, 2, ..."""
     tables = [[{"round": k, "test/weighted_accuracy": value} for k, value in enumerate(run, 1)] for run in runs]
     figure = mean_curves({"A": tables}, None)
     assert figure is not None

@@ -1,4 +1,4 @@
-"""The table at the end of a run, its notes and its advice, from runs that were made up."""
+"""Tests the table at the end of a run, its notes and its advice, on invented runs."""
 
 import re
 from io import StringIO
@@ -23,7 +23,7 @@ MAE = Score("mae", higher_is_better=False)
 
 
 def ended(path: Path, algorithm: str, values: tuple[float, ...], score: Score = ACCURACY, seed: int = 0) -> FinishedRun:
-    """A run of five clients and a newcomer, whose true clusters nobody knows."""
+    """Writes a finished run of five clients and a newcomer, with unknown true clusters."""
     path.mkdir(parents=True)
     rows = [
         {"client": client, "cluster": cluster, "n_test": size, score.name: value, "newcomer": 0}

@@ -1,4 +1,4 @@
-"""`--dry-run`: what its figures are of."""
+"""Tests the numbers that `--dry-run` prints."""
 
 from collections.abc import Callable
 from io import StringIO
@@ -23,13 +23,13 @@ def experiment(*words: str) -> Experiment:
 
 @pytest.fixture(scope="module")
 def prepared() -> PreparedRun:
-    """Cohorts of 3 clients with 50 steps each."""
+    """Prepares a run with cohorts of 3 clients with 50 steps each."""
     words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "50", "--local.batch_size", "full")
     return experiment(*words).prepare(0)
 
 
 def costing(monkeypatch: pytest.MonkeyPatch, costs: Costs) -> list[Tensor]:
-    """Fits cost this from now on; the list grows by the steps of each client in each fit."""
+    """Sets the cost of fits; returns a list that records each client's steps in each fit."""
     asked: list[Tensor] = []
 
     def seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a run shows: a line in a terminal, lines in a pipe, JSON for programs, next to nothing for scripts."""
+"""Tests the displays of a run: a live line in a terminal, lines in a pipe, JSON, and quiet output."""
 
 import io
 import json
@@ -29,7 +29,7 @@ FAST = (*TINY, "--algorithm.pretrain_scale", "2", "--rounds", "3")
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """Clock whose time is set by the test."""
 
     def __init__(self) -> None:
         self.now = 5.0
@@ -44,7 +44,7 @@ def row(round: int, **more: Any) -> dict[str, Any]:
 
 
 def lines(seconds: list[float], rounds: int | None = None, reason: str | None = None) -> list[str]:
-    """Lines printed for rounds that end at these times."""
+    """Returns the lines printed for rounds that end at these times."""
     clock, out = Clock(), StringIO()
     display = LogDisplay(Console(file=out, width=200), clock=clock)
     display.started("FedAvg", 0, rounds or len(seconds))
@@ -89,7 +89,7 @@ def test_the_last_round_of_a_run_that_stops_early_is_shown():
 
 
 def doings(moments: list[tuple[float, Activity]], rounds: int = 9) -> list[str]:
-    """What is printed where a run begins to do these things at these seconds, and somebody looks at each second."""
+    """Returns the lines printed for activities that start at these times, with a check in every second."""
     clock, out = Clock(), StringIO()
     display, waiting = LogDisplay(Console(file=out, width=200), clock=clock), list(moments)
     for second in range(int(moments[-1][0]) + 11):
@@ -289,7 +289,7 @@ def plain_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> Iterator[list[str]]:
-    """Standard output is a terminal within the block; afterwards the list holds what it got."""
+    """Makes standard output a terminal within the block; the list receives the output."""
     shown: list[str] = []
     ours, theirs = os.openpty()
     reader = threading.Thread(target=lambda: shown.append(_all_of(ours)))
@@ -312,7 +312,7 @@ def _all_of(terminal: int) -> str:
 
 
 def left_standing(shown: str) -> list[str]:
-    """The lines that a terminal shows in the end: each as it was drawn last."""
+    """Returns the lines that a terminal finally shows, each as it was last drawn."""
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in shown.replace("\r\n", "\n").split("\n")]
     return [line.rpartition("\r")[2] for line in lines]
 
@@ -334,7 +334,7 @@ def test_a_run_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch):
 
 
 def drawn(display: TerminalDisplay) -> str:
-    """The lines that a person sees now."""
+    """Returns the lines that are currently visible."""
     file = display.console.file = io.StringIO()
     assert display.shown is not None
     display.shown.refresh()

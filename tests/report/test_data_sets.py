@@ -1,4 +1,4 @@
-"""A page of comparisons on different data: methods by their mean rank over the data sets."""
+"""Tests the page of comparisons on different data, with methods by their mean rank over the data sets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Pages in headless Chromium without a network: every figure is drawn, slider, legend, hover and keyboard work."""
+"""Tests pages in headless Chromium without a network: figures, slider, legend, hover and keyboard."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def driver() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run whose names hold HTML, and a study."""
+    """Makes the pages of a study and of a run whose names contain HTML."""
     folder = tmp_path_factory.mktemp("pages")
     run = made_run(
         folder / "run",
@@ -67,7 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def show(driver: Any, page: Path, width: int = 1280, dark: bool = False) -> None:
-    """Opens a page so high that all of it is in view."""
+    """Opens a page in a window so high that the whole page is visible."""
     colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
     size = {"width": width, "height": 12000, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -77,7 +77,7 @@ def show(driver: Any, page: Path, width: int = 1280, dark: bool = False) -> None
 
 
 def requests(driver: Any) -> set[str]:
-    """Returns what was asked for since the last time, but for the page and what stands in it."""
+    """Returns the addresses requested since the last call, other than the page and its own content."""
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     urls = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
     return {url for url in urls if not url.startswith(("data:", "blob:", "file:"))}

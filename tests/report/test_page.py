@@ -1,4 +1,4 @@
-"""The file itself: readable without a script, safe whatever names hold, small, and made by the command."""
+"""Tests the page file: readable without scripts, safe for any names, small, and written by the command."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ HACK = "</script><script>hacked = 1</script>"
 
 
 class Reader(HTMLParser):
-    """Collects scripts, headings, cells of tables and texts of a page."""
+    """Collects scripts, headings, table cells and texts of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tm
 
 @pytest.fixture(scope="module")
 def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The page of a real run with its figures, as the command makes it, and what it prints."""
+    """Makes the page of a real run and its figures by the command; returns their folder and the output."""
     folder, printed = tmp_path_factory.mktemp("made"), io.StringIO()
     with contextlib.redirect_stdout(printed):
         words = ["report", str(whole), "--out", str(folder / "pages" / "page.html"), "--figures", str(folder / "f")]

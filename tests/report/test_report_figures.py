@@ -1,4 +1,4 @@
-"""What figures hold: means and bands, samples, 8 bits, delays, trees, searches, papers' numbers."""
+"""Tests the content of figures: means and bands, samples, delays, trees, searches, papers' numbers."""
 
 from itertools import pairwise
 from pathlib import Path

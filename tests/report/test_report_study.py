@@ -1,4 +1,4 @@
-"""The page of a study, from records as the search writes them, without Ray."""
+"""Tests the page of a study, on records as the search writes them, without Ray."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ METRIC = "val/weighted_accuracy"
 
 
 def made_study(path: Path) -> Path:
-    """Ten trials: eta_g decides; one was stopped, one failed, one repeats the first."""
+    """Writes ten trials that differ by eta_g; one was stopped, one failed, one repeats the first."""
     path.mkdir(parents=True)
     Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
     usual = {"rounds": 4, "seconds": 1.0, "finished": True}

@@ -1,4 +1,4 @@
-"""What the figures of a run say: values, captions, descriptions and tables, on data in which no two notions agree.
+"""Tests values, captions, descriptions and tables of a run's figures, on data for which no two definitions agree.
 
 Found clusters are not the true ones, clients have numbers that are not their places, one moves twice, a drift is
 detected twice, and the rounds that are scored differ between groups and seeds.
@@ -39,7 +39,7 @@ DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (9, 0, 1, 1), (1, 1, 0, 0), (8, 2, 1, 0)
 
 
 def unfinished(folder: Path, rounds: int = 4) -> Path:
-    """A run that goes on, without its usual clusters."""
+    """Writes an unfinished run without the usual clusters."""
     return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
 
 
@@ -59,7 +59,7 @@ def table(found: Figure) -> list[list[Any]]:
 
 
 def of_run(run: RunFiles, name: str) -> Figure:
-    """The figure of this name of a run that shares its page with no other."""
+    """Returns the figure with this name of a run that is alone on its page."""
     found = figure(figures_of(run, "x", ACCURACY, 1), f"x-{name}")
     assert run.problems == []
     return found
@@ -116,7 +116,7 @@ def test_layers_have_their_silhouettes_and_only_the_chosen_ones_a_dot(tmp_path: 
 
 @pytest.fixture
 def drifting(tmp_path: Path) -> RunFiles:
-    """Twelve rounds. Client 0's first shift is detected twice, those of 1, 3, 4 and 5 never."""
+    """Writes a run of twelve rounds in which the shifts of clients 1, 3, 4 and 5 are never detected."""
     run = unfinished(tmp_path / "drifting", rounds=12)
     write_table(run / "shift.csv", ("round", "client"), [{"round": r, "client": c} for r, c in SHIFTS])
     columns = ("round", "client", "cluster_before", "cluster_after")
@@ -180,7 +180,7 @@ MIB = {"A": (1.5, 3.0, 7.0), "B": (2.0,)}  # a round
 
 @pytest.fixture
 def groups(tmp_path: Path) -> list[Group]:
-    """Two algorithms. A's third run is not over; B has no validation data and more rounds."""
+    """Makes the runs of algorithms A, the third of which is unfinished, and B, without validation data."""
     found = []
     for name, seeds in SCORES.items():
         for seed, scores in enumerate(seeds):
@@ -331,7 +331,7 @@ COSINES = {(0, 1): -0.25, (0, 2): 0.75, (0, 3): 0.125, (1, 2): 0.0, (1, 3): 0.37
 
 @pytest.fixture
 def compared(tmp_path: Path) -> RunFiles:
-    """Clients 3, 5, 8 and 9 of eight, compared in rounds 2 and 7: found clusters 1 0 1 0, true ones 1 1 0 2."""
+    """Writes a run in which clients 3, 5, 8 and 9 of eight were compared, in rounds 2 and 7."""
     run = unfinished(tmp_path)
     last, first = np.eye(4, dtype=np.float16), np.full((4, 4), 0.9375, dtype=np.float16)
     for (one, other), cosine in COSINES.items():
@@ -436,7 +436,7 @@ SUMMARY = {"test/max_weighted_accuracy": (0.9, 0.95), "test/newcomers_accuracy":
 
 
 def ended_group(folder: Path, name: str, *seeds: dict[str, Any], score: str = "accuracy", **summary: Any) -> Group:
-    """A group whose runs end with these rows."""
+    """Makes a group whose runs end with these rows."""
     runs = []
     for seed, values in enumerate(seeds):
         run = made_run(folder / name / f"seed-{seed}", [metric_row(4) | values], snapshots=0, over=False)

@@ -1,4 +1,4 @@
-"""What directories hold, and what is said where they hold less: half-written, damaged, not comparable, or nothing."""
+"""Tests which directories are recognised, and errors for incomplete, damaged or incomparable ones."""
 
 import shutil
 from pathlib import Path
@@ -283,7 +283,7 @@ def test_runs_under_other_seeds_are_distinguished(tmp_path: Path):
 
 
 def group_of(folder: Path, *runs: tuple[list[float], bool], name: str = "A") -> Group:
-    """Runs with these test scores, a round each, and whether each is over."""
+    """Makes a group of runs with these test scores per round, each finished or not."""
     for seed, (scores, over) in enumerate(runs):
         rows = [metric_row(k, **{"test/weighted_accuracy": score}) for k, score in enumerate(scores, 1)]
         made_run(folder / name / f"seed-{seed}", rows, over=over)

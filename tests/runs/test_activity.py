@@ -1,4 +1,4 @@
-"""What a run says of what it is doing, from the loading of its data on."""
+"""Tests the activities that a run reports, from the loading of its data on."""
 
 from dataclasses import replace
 from functools import partial

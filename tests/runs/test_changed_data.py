@@ -1,4 +1,4 @@
-"""Runs are not averaged or compared with finished ones if the data have changed in between."""
+"""Tests that runs are not averaged or compared with finished ones if the data have changed in between."""
 
 import shutil
 from pathlib import Path

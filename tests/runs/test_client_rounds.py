@@ -1,4 +1,4 @@
-"""The scores of each client in each round: the figures of the other files, and after a resume the same files."""
+"""Tests the scores per client and round: they agree with other files, and are the same after a resume."""
 
 from pathlib import Path
 

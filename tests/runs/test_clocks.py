@@ -1,4 +1,4 @@
-"""Clocks and sizes of a run, with a clock of the test's: a round takes ten seconds, an evaluation one."""
+"""Tests times and sizes of a run under a test clock: a round takes ten seconds, an evaluation one."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seconds(path: Path) -> list[tuple[float, ...]]:
-    """Of each row: the round, and the seconds of training, of the evaluation, and since the start."""
+    """Returns for each row the round, and the seconds of training, of evaluation, and since the start."""
     return [
         (row["round"], *(row[f"time/{name}_seconds"] for name in TIMES)) for row in read_table(path / "metrics.csv")
     ]

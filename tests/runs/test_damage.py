@@ -1,4 +1,4 @@
-"""Files that were changed, cut off or are not ours, and directories that are in use: named, and nothing is lost."""
+"""Tests changed, truncated and foreign files and locked directories: each is named, and nothing is lost."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("output")
 
 @pytest.fixture(scope="module")
 def half(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run as `whole`, interrupted in its middle. Not to be changed."""
+    """Runs the same experiment as `whole`, interrupted half way; tests must not change its directory."""
     path, add_row = tmp_path_factory.mktemp("half") / "run", RunDirectory.add_row
 
     def interrupted(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
@@ -55,7 +55,7 @@ def half(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def interrupted(half: Path, tmp_path: Path) -> Path:
-    """A copy of that run, as `run` in the test's folder."""
+    """Copies the interrupted run `half` to `run` in the test's folder."""
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
@@ -160,7 +160,7 @@ def edit_config_in_checkpoint(path: Path, part: str = "local", **options: object
 
 
 def on_another_machine(path: Path) -> None:
-    """Records the plan of a machine with many GPUs."""
+    """Rewrites a run as if recorded on a machine with many GPUs."""
     replace_in_config(path, "device: cpu", "device: cuda:31")
     edit_config_in_checkpoint(path, "plan", device="cuda:31")
 

@@ -1,4 +1,4 @@
-"""Runs that a version before 0.3 trained, and configurations that ask for what it had."""
+"""Tests runs trained by versions before 0.3, and configurations that request plans of that time."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +36,7 @@ START = [
 
 @pytest.fixture
 def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run as version 0.2 recorded it."""
+    """Writes a run as version 0.2 recorded it."""
     config, path = PreparedRun.config, tmp_path / "run"
 
     def recorded(prepared: PreparedRun) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A fixed share of `benchmarks/kills.py`: killed, or on a full disk, a run goes on to all of its files."""
+"""Tests a fixed part of `benchmarks/kills.py`: after a kill or a full disk, a run still completes its files."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def test_run_hurt_at_some_of_its_file_operations_leaves_what_an_unhurt_run_leaves(
     pictures: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The children are forks of this process, which must have computed in one thread only."""
+    """Sets one thread, since the children are forks of this process."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     monkeypatch.setattr("lit_cfl.pictures.files._DPI", 20)  # as the script sets it
     import kills

@@ -1,4 +1,4 @@
-"""Opening a run again: tables, models, scores, newcomers."""
+"""Tests opening runs: tables, models, scores, newcomers."""
 
 import math
 import shutil
@@ -132,7 +132,7 @@ def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_tha
 
 
 def test_new_clusters_are_marked_in_the_table_and_free_numbers_are_not_a_next_best(capsys):
-    """The run has clusters 0 and 2; number 1 is free. Newcomers found clusters 1 and 3; the last has no data."""
+    """The run has clusters 0 and 2, newcomers found 1 and 3, and the last newcomer has no data."""
     inf, nan = float("inf"), float("nan")
     placed = PlacedNewcomers(
         Assignment(torch.zeros(4, 1), torch.tensor([2, 3, 1, -1])),
@@ -251,7 +251,7 @@ def test_newcomers_with_hidden_labels_are_scored_by_them(averaged: Path):
 
 
 class NotesLabels(FedAvg):
-    """Notes what the clients that it places show of their labels."""
+    """Algorithm that records the labels shown by the clients that it places."""
 
     seen: ClassVar[list[tuple[int, set[int]]]] = []
 
@@ -283,7 +283,7 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
 
 
 class NotesLabelSpace(FedAvg):
-    """Notes the size of the label space of the clients that it places."""
+    """Algorithm that records the number of labels of the clients that it places."""
 
     seen: ClassVar[list[int]] = []
 
@@ -293,7 +293,7 @@ class NotesLabelSpace(FedAvg):
 
 
 def newcomers(labels: list[int]) -> FederatedData:
-    """Two clients with these labels in turn."""
+    """Makes two clients with these labels in turn."""
     x = np.random.default_rng(0).random((len(labels), 1, 8, 8), dtype=np.float32)
     return ArrayData(x=x, y=labels, client=np.arange(len(labels)) % 2).federated(0)
 

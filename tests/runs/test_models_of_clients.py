@@ -1,4 +1,4 @@
-"""States with a model for each client are saved incrementally and resumed exactly."""
+"""Tests that states with a model per client are saved incrementally and resumed exactly."""
 
 import os
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class PersonalState:
 
 @dataclass(frozen=True)
 class Personal(Algorithm):
-    """Every client keeps a model of its own."""
+    """Algorithm in which every client keeps its own model."""
 
     state_type = PersonalState
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_0_2_with_a_file_for_each_model_is_read_and_continued(tm
 
 
 def files(folder: Path) -> dict[str, tuple[int, Tensor]]:
-    """When each file of rows was written, and the rows in it."""
+    """Returns the time and the rows of each file of rows."""
     return {
         file.name: (file.stat().st_mtime_ns, torch.load(file, weights_only=True))
         for file in sorted((folder / "rows").iterdir())
@@ -173,7 +173,7 @@ def test_loaded_models_stay_in_their_files(tmp_path: Path):
 
 
 def _private_mib() -> float:
-    """Memory of this process that no file backs."""
+    """Returns the anonymous memory of this process in MiB."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) / 1024
 
@@ -224,7 +224,7 @@ def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
 
 
 class Watched(Personal):
-    """Counts, in each round but the first, the models that any round was given and that are still in memory."""
+    """Counts, from the second round on, how many models given to any round are still in memory."""
 
     seen: ClassVar[list[ReferenceType[Tensor]]] = []
     alive: ClassVar[list[int]] = []

@@ -1,4 +1,4 @@
-"""An algorithm's own tables and columns of `clusters.csv`, from `Info` to the files of a run."""
+"""Tests an algorithm's own tables and columns of `clusters.csv`, from `Info` to the files of a run."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from lit_cfl.testing import check_algorithm
 
 @dataclass(frozen=True)
 class Tells(FedAvg):
-    """FedAvg that tells of its cohorts."""
+    """FedAvg that reports its cohorts in a table."""
 
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cohorts": ("client", "examples")}
 

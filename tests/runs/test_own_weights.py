@@ -1,4 +1,4 @@
-"""Weights that are in no model's row, such as a frozen base from a file: recorded with a run, and compared later."""
+"""Tests weights outside of models' rows, such as a frozen base from a file: recorded and compared on resume."""
 
 import re
 import warnings
@@ -21,7 +21,7 @@ from lit_cfl.tasks import Classification
 
 
 class OnBase(nn.Module):
-    """A trained layer on a frozen one from a file."""
+    """Net with a trained layer on a frozen layer that is read from a file."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.M
 
 
 class Fixed(nn.Module):
-    """Starts from the same weights under every seed."""
+    """Net with the same initial weights under every seed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_seeds_that_start_apart_are_not_noted(tmp_path: Path):
 
 
 class Drawn(nn.Module):
-    """Drops inputs in evaluation, too."""
+    """Net that applies dropout to its inputs in evaluation, too."""
 
     def __init__(self) -> None:
         super().__init__()

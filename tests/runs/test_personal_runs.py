@@ -1,4 +1,4 @@
-"""Runs whose clients keep layers: scored with them, resumed and opened with them, and alike in every engine."""
+"""Tests runs with personal layers: scored, resumed and opened with them, and equal in every engine."""
 
 import signal
 from dataclasses import replace

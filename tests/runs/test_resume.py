@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is, bit for bit, the run that was never killed.
+"""Tests that a killed and resumed run equals an uninterrupted run bit for bit.
 
 The processes are real ones: children that begin as copies of this one (so that they need not load PyTorch again)
 and are ended by real signals.
@@ -238,7 +238,7 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
 
 @pytest.mark.long
 def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resumed(whole: Path, tmp_path: Path):
-    """As where it ran out of memory, and took another plan by itself; `config.yaml` is written first."""
+    """A run that changes its plan, such as for lack of memory, writes `config.yaml` before the checkpoint."""
     path = tmp_path / "run"
     assert main(start(path, rounds=3)) == 0
     config = stored_config(path)
@@ -295,12 +295,12 @@ def changed_task(rate: float) -> Callable[[], Classification]:
 
 
 def hidden_rate(rate: float) -> Callable[[], Classification]:
-    """A task whose learning rate shows only in its optimizer."""
+    """Makes a task whose learning rate is visible only in its optimizer."""
     return lambda: Classification(MCLR([1, 8, 8], 10), lambda parameters: torch.optim.SGD(parameters, lr=rate))
 
 
 def net(activation: type[nn.Module] = nn.ReLU, p: float = 0.5, last: Sequence[nn.Module] = ()) -> Callable[[], Any]:
-    """A task whose net's weights have the same shapes and initial values whatever the arguments."""
+    """Makes a task whose net has the same shapes and initial weights for all arguments."""
 
     def build() -> Classification:
         layers = (nn.Flatten(), nn.Dropout(p), nn.Linear(64, 8), activation(), nn.Linear(8, 10), *last)

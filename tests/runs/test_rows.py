@@ -1,4 +1,4 @@
-"""The rows that a run writes, what it carries between them, and what others see of tables that grow, by hand."""
+"""Tests the rows that a run writes, its totals, and readers of growing tables, by hand."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ CLIENTS, INDEX = ids(1, 2, 4), ids(0, 0, 2)
 
 
 def scored(clients: torch.Tensor = CLIENTS, index: torch.Tensor = INDEX) -> Evaluation:
-    """Clients with 1, 3 and 2 test examples, of which 1, 1 and 2 are right; their losses add up to 4, 2 and 5."""
+    """Makes scores of clients with 1, 3 and 2 test examples, 1, 1 and 2 of them right, and losses 4, 2 and 5."""
     count, right = ids(1, 3, 2)[: len(clients)], torch.tensor([[1.0, 1.0, 2.0]], dtype=torch.float64)[:, : len(clients)]
     loss = torch.tensor([4.0, 2.0, 5.0], dtype=torch.float64)[: len(clients)]
     test = SplitScores(CLASSIFIER, count, loss, right, count[None].double())
@@ -69,7 +69,7 @@ def test_local_work_is_that_of_all_rounds():
 
 @pytest.fixture
 def data() -> FederatedData:
-    """Six clients with other numbers of training, validation and test examples; client 5 is a newcomer."""
+    """Makes six clients with different numbers of examples per split; client 5 is a newcomer."""
     sizes = {"train": (5, 1, 4, 2, 3, 6), "validation": (1, 2, 0, 3, 1, 0), "test": (0, 1, 3, 2, 2, 1)}
     lists = {name: ClientIndex.from_sizes(torch.arange(sum(of)) % 8, ids(*of)) for name, of in sizes.items()}
     pool = Examples(torch.zeros(8, 1), torch.arange(8) % 2, 2)
@@ -109,7 +109,7 @@ def test_a_snapshot_has_found_and_true_clusters_of_the_clients_that_were_compare
 
 
 def moves(*examples: int) -> ShiftLog:
-    """A shift of clients, with the number of examples of each."""
+    """Makes the log of a shift of clients with these numbers of changed examples."""
     nobody = torch.full((len(examples),), -1)
     return ShiftLog("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
 

@@ -1,4 +1,4 @@
-"""Whole runs on the digits: files, repeatability, baseline, seeds, evaluation of others, early stopping."""
+"""Tests whole runs on the digits: files, repeatability, baseline, seeds, evaluation, early stopping."""
 
 import json
 from dataclasses import replace
@@ -202,7 +202,7 @@ def test_run_in_which_some_clients_trained_does_not_say_that_none_did(tmp_path: 
 
 
 class Silent(Classification):
-    """Optimises manually, and reports no loss."""
+    """Task that optimises manually, and reports no loss."""
 
     def __init__(self) -> None:
         super().__init__(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))

@@ -1,4 +1,4 @@
-"""Runs with a partition or data from elsewhere: resumed in another folder, and after the files are gone."""
+"""Tests runs with a partition or data from other files: resumed in another folder, and without these files."""
 
 import contextlib
 import io
@@ -47,7 +47,7 @@ def lit_cfl(*words: object) -> None:
 
 
 def run(path: str | Path, *options: object, **changes: Any) -> Path:
-    """A run of the configuration with these changes, into a folder given from here."""
+    """Runs the configuration with these changes, in a folder relative to the current one."""
     Path("own.yaml").write_text(yaml.safe_dump(CONFIG | changes))
     lit_cfl("run", "--config", "own.yaml", "--run_dir", path, *options)
     return Path(path).absolute()
@@ -55,14 +55,14 @@ def run(path: str | Path, *options: object, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the configuration."""
+    """Runs the configuration unchanged."""
     with contextlib.chdir(tmp_path_factory.mktemp("finished")), contextlib.redirect_stdout(io.StringIO()):
         return run("first")
 
 
 @pytest.fixture
 def first(finished: Path) -> Path:
-    """A copy of it, in the test's folder."""
+    """Copies the finished run to `first` in the test's folder."""
     return shutil.copytree(finished, Path("first").absolute())
 
 

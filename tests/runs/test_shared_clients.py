@@ -1,4 +1,4 @@
-"""Two runs that score different clients are compared over those that both score."""
+"""Tests that two runs that score different clients are compared on the clients scored in both."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ RUN = ("run", *SMALL[1:-4], "--algorithm.pretrain_scale", "2", "--rounds", "1") 
 
 
 def clients(**values: float) -> ScoredClients:
-    """Clients k1, k2, ... with as many examples as their number says."""
+    """Makes scored clients named k1, k2, ..., with as many examples as their number."""
     numbers = [int(name[1:]) for name in values]
     return ScoredClients(dict(zip(numbers, numbers, strict=True)), dict(zip(numbers, values.values(), strict=True)))
 

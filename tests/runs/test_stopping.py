@@ -1,4 +1,4 @@
-"""When a run ends early."""
+"""Tests early stopping of runs."""
 
 import re
 
@@ -19,7 +19,7 @@ def history(*values: float | None, metric: str = ACCURACY) -> list[dict[str, flo
 
 
 def stops_at(rule: StopRule, rows: list[dict[str, float | None]]) -> int | None:
-    """The number of rows after which the rule stops first."""
+    """Returns the number of rows after which the rule first stops."""
     return next((n for n in range(len(rows) + 1) if rule.reason(rows[:n], seconds=0)), None)
 
 

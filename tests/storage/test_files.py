@@ -1,4 +1,4 @@
-"""What a run writes: checkpoints, and the files of its directory."""
+"""Tests the files that a run writes: checkpoints, and the files of its directory."""
 
 import errno
 import json

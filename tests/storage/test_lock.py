@@ -1,4 +1,4 @@
-"""A directory is for one process; a look at whether one holds it keeps no other out."""
+"""Tests that a directory is locked for one process, and that checking the lock does not take it."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""MultiLabel by hand: losses, scores of examples and of sets; the same in every engine, and in a whole run."""
+"""Tests MultiLabel: losses and scores by hand, the same in every engine, and a whole run."""
 
 from dataclasses import replace
 from functools import partial
@@ -139,7 +139,7 @@ def test_chain_is_the_way_by_rule_for_fully_connected_nets(net: str):
 
 
 class Tagged(ArrayData):
-    """Twelve clients of two clusters, whose inputs show three labels in different places."""
+    """Data module with twelve clients in two clusters, whose inputs show three labels in different places."""
 
     def __init__(self, **options: Any) -> None:
         rng = np.random.default_rng(0)

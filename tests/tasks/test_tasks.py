@@ -1,4 +1,4 @@
-"""The ready tasks beside Classification: hand arithmetic, every engine, and labels of the wrong kind."""
+"""Tests the ready-made tasks other than Classification: hand arithmetic, every engine, wrong labels."""
 
 from math import exp, log
 from typing import Any
@@ -56,7 +56,7 @@ def test_a_net_with_several_outputs_is_refused_for_regression(outputs: int):
 
 
 def certain(share: float) -> NextToken:
-    """After token k comes k + 1 modulo 4 with probability `share`, each other token with a third of the rest."""
+    """Makes a task that predicts token k + 1 modulo 4 with probability `share` after token k."""
     task = NextToken(Bigram())
     rest = (1 - share) / 3
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The W&B workspace against the metrics of real runs and of docs/results.md; no account, no network."""
+"""Tests the W&B workspace against the metrics of real runs and of docs/results.md, without account or network."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ RUNS = {
 
 
 def on_panels() -> list[str]:
-    """The metrics of the workspace's panels, read from what would be sent to W&B."""
+    """Lists the metrics on the workspace's panels, from the content that would be sent to W&B."""
     pytest.importorskip("wandb_workspaces", reason="needs the extra dashboard")
     sections = workspace("project", "entity", "name")._to_model().spec.section.panel_bank_config.sections
     assert [section.name for section in sections] == list(sections_of(CLASSIFIER))
@@ -36,7 +36,7 @@ def on_panels() -> list[str]:
 
 
 def documented() -> set[str]:
-    """The columns that docs/results.md explains."""
+    """Returns the columns that docs/results.md explains."""
     table = (DOCS / "results.md").read_text().partition("## `metrics.csv`")[2].partition("\nSearches use")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

@@ -1,4 +1,4 @@
-"""Trackers: the mode of W&B and when it is loaded, its models, loggers that fail, and what each receives of a run."""
+"""Tests trackers: the mode and loading of W&B, its models, failing loggers, and what each tracker receives."""
 
 import re
 import shutil
@@ -61,7 +61,7 @@ def test_an_unknown_mode_is_refused(monkeypatch):
 
 
 class FullDisk(CSVLogger):
-    """Fails at its third row."""
+    """Logger that fails at its third row."""
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         if step == 3:
@@ -102,7 +102,7 @@ def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
 
 @dataclass(frozen=True)
 class Odd(FedAvg):
-    """FedAvg with a figure that is not always a number, and a table with names that are not plain."""
+    """FedAvg with a score column that is sometimes NaN, and a table with unusual column names."""
 
     score_columns: ClassVar[tuple[str, ...]] = (*FedAvg.score_columns, "odd/figure")
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"odd": ("who, when", "what")}
@@ -212,7 +212,7 @@ def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
 
 
 class Tied(nn.Module):
-    """A frozen layer, and a trained one that has two names."""
+    """Net with a frozen layer, and a trained layer under two names."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Weights & Biases without a network: what its files hold, odd names, uploads, and that nothing of it stops a run."""
+"""Tests Weights & Biases without a network: its files, unusual names, uploads, and that it never stops a run."""
 
 import getpass
 import json
@@ -48,7 +48,7 @@ REFUSES = "http://127.0.0.1:9"
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run without a key and without options, and what it printed."""
+    """Runs an experiment offline, without a W&B key or options."""
     folder = tmp_path_factory.mktemp("offline")
     os.environ["CHILD_OUTPUT"] = str(folder / "output.txt")
     let_runs_draw(True)
@@ -102,7 +102,7 @@ def test_configuration_and_summary_are_logged_and_round_is_the_step(offline: Pat
 
 
 def concluded(folder: Path) -> dict[str, object]:
-    """The summary that a folder holds."""
+    """Reads the summary from a W&B folder."""
     return {
         item.key: json.loads(item.value_json)
         for record in records(folder)
@@ -287,13 +287,13 @@ def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Pat
 
 
 def often(**variables: str | None) -> None:
-    """In a child: as `set_variables`, but pictures and tables are never left out."""
+    """Sets W&B variables as `set_variables` does, and removes the time limit for pictures and tables."""
     set_variables(**variables)
     trackers.SHARE = float("inf")
 
 
 def shown(run: Path, name: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A table of W&B that stands in an entry of the history."""
+    """Reads a W&B table to which an entry of the history refers."""
     content: dict[str, Any] = json.loads((folders(run)[0] / "files" / row[f"tables/{name}.path"]).read_text())
     return content
 

@@ -1,4 +1,4 @@
-"""configs/cluster/, and a cluster of two nodes on this machine: real processes, a token, and a node that is killed."""
+"""Tests configs/cluster/ and a cluster of two nodes on this machine: real processes, a token, a killed node."""
 
 import contextlib
 import csv
@@ -33,7 +33,7 @@ SLOW = {"class_path": "own_slow.Slow", "init_args": {"rate": 0.0, "pause": 0.0}}
 
 
 def ray_cluster_files() -> list[str]:
-    """Our file, and the same with the lines for AWS that the docs give."""
+    """Returns our cluster file, and the same file with the lines for AWS from the docs."""
     aws = DOCS.read_text().partition("```yaml\nprovider:")[2].partition("```")[0]
     ours = yaml.safe_load((FOLDER / "ray-cluster.yml").read_text())
     return [yaml.safe_dump(ours), yaml.safe_dump(ours | yaml.safe_load("provider:" + aws))]
@@ -121,7 +121,7 @@ def free_port() -> int:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes with this text in their environment."""
+    """Lists the processes with this text in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end(mark: str) -> None:
-    """Ends the processes of a mark, by their ids."""
+    """Ends the marked processes by their ids."""
     for signum, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
         deadline = time.monotonic() + seconds
         for pid in marked(mark):
@@ -150,7 +150,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 240)
 
 @dataclass
 class Cluster:
-    """A head node and a second one, each of one core."""
+    """Cluster of a head node and a second node, with one core each."""
 
     folder: Path
     port: int
@@ -180,7 +180,7 @@ class Cluster:
             )
 
     def begin(self, words: list[str], folder: Path) -> subprocess.Popen[str]:
-        """Starts `python WORDS` as somebody who knows the token."""
+        """Starts `python WORDS` with the cluster's token."""
         return subprocess.Popen(
             [sys.executable, *words],
             env=self.environment,
@@ -191,7 +191,7 @@ class Cluster:
         )
 
     def run(self, words: list[str], folder: Path) -> tuple[int, str]:
-        """The exit code and the output of `python WORDS`."""
+        """Runs `python WORDS`; returns its exit code and output."""
         process = self.begin(words, folder)
         output, _ = process.communicate(timeout=240)
         return process.returncode, output
@@ -425,7 +425,7 @@ STAND_INS = {
 
 
 def slurm(folder: Path, printed: str = "10.0.0.5", nodes: str = "n1 n2", **variables: str) -> tuple[int, str, str]:
-    """Runs the script with stand-ins for SLURM and Ray. Returns its exit code, the address, and its last error."""
+    """Runs the script with stand-ins for SLURM and Ray; returns exit code, address and last error."""
     for name, text in STAND_INS.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}")
         (folder / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""`lit-cfl launch` without a cluster (tests/tune/test_clusters.py has one): what is sent, comes back, is refused."""
+"""Tests `lit-cfl launch` without a cluster: what is sent and fetched, and errors (see also test_clusters.py)."""
 
 import io
 import os
@@ -33,7 +33,7 @@ OWN = "from helper_of_launch import RATE\nfrom lit_cfl.algorithms import FedAvg\
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder: an experiment, the code that it uses, and much that is nobody's business."""
+    """Makes a user's folder with an experiment, its code, and private files that must not be sent."""
     folder = tmp_path / "project"
     (folder / "nets_of_launch" / "deep").mkdir(parents=True)
     (folder / "own_of_launch.py").write_text(OWN)
@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sent(order) -> tuple[set[str], dict]:
-    """What of a job's folder is not our packages, and its configuration."""
+    """Returns the files in a job's folder other than our packages, and the configuration."""
     with job_folder(order) as folder:
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         ours = {name for name in found if name.startswith("lit_cfl/")}
@@ -269,7 +269,7 @@ def archived(*members: tarfile.TarInfo) -> str:
 
 
 def without_filters(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
-    """Takes tarfile's filters away, as in Debian 12's Python."""
+    """Removes tarfile's filters, as in Debian 12's Python."""
     if not filters:
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
     elif not hasattr(tarfile, "data_filter"):
@@ -293,7 +293,7 @@ def test_an_incomplete_result_leaves_no_files(tmp_path: Path):
 
 
 class FakeJobs:
-    """A cluster that gives scripted answers."""
+    """Stand-in for a cluster with scripted answers."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -320,7 +320,7 @@ class FakeJobs:
 
 
 class Outage:
-    """A client of Ray's whose connection breaks for some calls."""
+    """Ray client whose connection breaks for some calls."""
 
     def __init__(self, calls_without_answer: int) -> None:
         self.left, self.asked = calls_without_answer, 0

@@ -1,4 +1,4 @@
-"""What a person may type wrong: said in one line, with exit code 2, before anything is started or left behind."""
+"""Tests that typing errors give one line and exit code 2, before anything is started or written."""
 
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def test_a_searcher_on_the_command_line_takes_the_place_of_the_files(tmp_path: P
 
 
 def test_errors_of_a_nets_constructor_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Such a net is tried as a net of ours first, which it is not: that is no reason."""
+    """The net is first tried as one of our nets; that attempt must not appear as the cause."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_odd_net.py").write_text(
         "import torch\n\n\nclass Odd(torch.nn.Module):\n"

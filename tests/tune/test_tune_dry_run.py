@@ -1,4 +1,4 @@
-"""`lit-cfl tune --dry-run`: what it says, and that it starts and writes nothing."""
+"""Tests the output of `lit-cfl tune --dry-run`, and that it starts and writes nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ STUDY = {"seeds": [3, 4], "num_repeats": 5}
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A machine with four cores and two GPUs."""
+    """Simulates a machine with four cores and two GPUs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cluster, "_this_machine", lambda: {"CPU": 4, "GPU": 2})
     monkeypatch.setattr(cluster.ray_cluster, "is_there", lambda: False)  # other tests in this process connect to Ray
@@ -26,12 +26,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 @pytest.fixture
 def half_a_minute(monkeypatch: pytest.MonkeyPatch):
-    """A run trains for half a minute."""
+    """Makes a run take half a minute."""
     monkeypatch.setattr(dry_run, "show", lambda console, experiment: 30.0 * len(experiment.seeds))
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> dict[str, str]:
-    """What the command says of a study with these changes, by its first column."""
+    """Returns the command's output for a study with these changes, by its first column."""
     assert main(["tune", "--config", str(study_file(Path(), **STUDY | changes)), "--dry-run", *words]) == 0
     return {line[:18].strip(): line[19:] for line in capsys.readouterr().out.splitlines()}
 
@@ -65,7 +65,7 @@ def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
     at_a_time: str,
     time: str,
 ):
-    """The study is checked once for all of them."""
+    """All cases share one checked study, to save time."""
 
     def with_study(study: Study, path: Path) -> PreparedStudy:
         job = replace(prepared.job, study=replace(study, seeds=prepared.study.seeds))

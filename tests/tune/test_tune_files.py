@@ -1,4 +1,4 @@
-"""The files of a study while its trials run; without Ray."""
+"""Tests the files of a study while its trials run; without Ray."""
 
 import csv
 from pathlib import Path
@@ -21,7 +21,7 @@ SETTINGS = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (
 
 @pytest.fixture
 def files(tmp_path: Path) -> StudyFiles:
-    """Of a study of three trials, all of which run."""
+    """Makes the files of a study with three running trials."""
     prepared = prepare(parse_study(["--config", str(study_file(tmp_path))]).study, tmp_path)
     trials = new_trials(prepared.job.folder, SETTINGS, prepared.limit, first=prepared.first)
     while (record := trials.next()) is not None:

@@ -1,4 +1,4 @@
-"""What a resumed study reads if nothing is left to train, and why a study ends; without Ray."""
+"""Tests what a finished study reads when resumed, and the reasons why studies end; without Ray."""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two trials, whose best is not the default, and of one new seed."""
+    """Writes a finished study of two trials and one new seed, in which the default is not the best."""
     path = tmp_path_factory.mktemp("finished") / "study"
     path.mkdir()
     quiet = base(rounds=2, tracking={"wandb": "disabled"})
@@ -69,7 +69,7 @@ def study(finished: Path, tmp_path: Path) -> Path:
 
 
 class NothingToTrainError(AssertionError):
-    """Ray was needed."""
+    """Raised when Ray is used although nothing is left to train."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""`lit_cfl.tune(...)` in Python: what the command does, and its files as pandas tables."""
+"""Tests `lit_cfl.tune(...)` in Python: it does the same as the command, and returns pandas tables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A full disk ends a study in one line, is no failure of a trial, and costs nothing once there is room again."""
+"""Tests that a full disk ends a study in one line, fails no trial, and loses nothing once there is room again."""
 
 import csv
 import errno
@@ -37,7 +37,7 @@ ERRORS = [
 
 
 def ended_by(step: Callable[[], object], path: Path) -> str:
-    """What a study says that ends in a step of Ray's, which takes every Exception for a failure of the trial."""
+    """Returns the message of a study that ends in a step of Ray, which would attribute any Exception to a trial."""
 
     def as_ray() -> None:
         try:

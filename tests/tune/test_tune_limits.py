@@ -1,4 +1,4 @@
-"""What ends a trial that takes too long, and what is said of a dead worker and of silence; without Ray."""
+"""Tests time limits of trials, and messages about dead workers and silent studies; without Ray."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from lit_cfl.tune.trial import limit_time
 
 
 def in_a_process(path: Path, trial: Callable[[], object]) -> int | None:
-    """Runs a trial that may take 0.6 seconds, in a fork of this process. Returns its exit code, or minus the signal."""
+    """Runs a trial limited to 0.6 seconds in a fork; returns its exit code, or minus the signal number."""
 
     def begin() -> None:
         with limit_time(path, 0.01):
@@ -40,7 +40,7 @@ def in_a_process(path: Path, trial: Callable[[], object]) -> int | None:
 
 
 def hang() -> None:
-    """Stays in C, where it never gives Python's lock away."""
+    """Hangs in C code, which never releases Python's lock."""
     re.match("(a+)+$", "a" * 64 + "b")
 
 
@@ -89,7 +89,7 @@ def test_a_restarted_trial_is_reported_in_one_line():
 
 
 def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(monkeypatch: pytest.MonkeyPatch):
-    """A record each second would be 32 MB a second with 1,000 trials."""
+    """A record per second would write 32 MB per second with 1,000 trials."""
     monkeypatch.setattr(ray_cluster, "connect", lambda plan: None)
     monkeypatch.setattr(ray_cluster, "disconnect", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

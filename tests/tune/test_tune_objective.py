@@ -1,4 +1,4 @@
-"""What a study is judged by."""
+"""Tests the objective of a study."""
 
 from pathlib import Path
 from types import SimpleNamespace

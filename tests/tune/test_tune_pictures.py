@@ -1,4 +1,4 @@
-"""What a study shows: importance, pictures, the table at its end."""
+"""Tests what a study shows: importance, pictures, and its final table."""
 
 import json
 from io import StringIO
@@ -44,7 +44,7 @@ def row(number: int, figure: float | None, mib: float = 1.0, status: str = "fini
 
 
 def plain_rows(count: int) -> list[dict[str, Any]]:
-    """Trials of which the number of clusters alone decides."""
+    """Makes trials whose score depends on the number of clusters alone."""
     rng, rows = Random(0), []
     for number in range(count):
         values = {
@@ -164,7 +164,7 @@ def test_the_front_holds_what_none_beats_in_both():
 
 
 def test_the_history_numbers_trials_as_the_tables_do():
-    """Settings that had been tried before have no mark, but their numbers stay theirs."""
+    """Repeated settings are not drawn, but keep their trial numbers."""
     rows = [row(0, 0.5), row(3, 0.7), row(4, None, status="failed"), row(6, 0.9, status="stopped"), row(7, 0.6)]
     panel = made(rows, "history").drawing
     marks = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in panel.points}

@@ -1,4 +1,4 @@
-"""Small studies that share one Ray: those in configs/tune/, that of the notebook, and what ends a study."""
+"""Tests small studies that share one Ray: those in configs/tune/, the notebook's, and how studies end."""
 
 import csv
 import json
@@ -70,7 +70,7 @@ def test_the_quickstart_searches_several_clustered_algorithms():
 
 
 def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
-    """A ready study with two trials of two rounds beyond the one that clusters first."""
+    """Writes a packaged study with two trials, which run two rounds more than the first clustering needs."""
     content = yaml.safe_load(READY[name].read_text())
     content["base"]["rounds"] = first_clustering_round + 2
     content["base"]["tracking"] = {"wandb": "disabled"}
@@ -91,7 +91,7 @@ def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
 def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The trials one after another in this process, in place of Ray."""
+    """Runs the trials one after another in this process instead of in Ray."""
     if name not in DRAWN:
         monkeypatch.setattr("lit_cfl.tune.pictures._write", lambda *_: None)
     as_it_is = prepare(parse_study(["--config", name]).study, tmp_path / "as-it-is")
@@ -186,7 +186,7 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round_and_
 
 
 def kept(wandb: Path) -> dict[str, Any]:
-    """What the offline folders of W&B tell of a run: its options, configuration, rows, and files of artifacts."""
+    """Reads a run's options, configuration, rows and artifact files from W&B's offline folders."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: dict[str, Any] = {"rows": [], "files": []}

@@ -1,4 +1,4 @@
-"""The runs on new seeds, without Ray: how many there are at a time, where their files go, and what is left of each."""
+"""Tests runs on new seeds without Ray: how many run in parallel, where their files are, and what is recorded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 class Runs:
-    """Ray, whose runs end one by one, the last begun first; seed 2 of the default setting fails."""
+    """Stand-in for Ray whose runs end one by one, the last started first; the default fails under seed 2."""
 
     exceptions = ray.exceptions
 

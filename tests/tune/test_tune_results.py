@@ -1,4 +1,4 @@
-"""What a study writes of its trials, and what it says of each."""
+"""Tests what a study writes and prints about its trials."""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every kind of searcher and scheduler in real Ray, on a trainable that takes no time; and what is refused."""
+"""Tests every searcher and scheduler in real Ray, on a trainable that takes no time, and errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ GRID = {"algorithm.eta_g": {"grid": [0.0, 0.5, 1.0]}}
 
 
 def only(groups: Any) -> Any:
-    """The scheduler of a study of one algorithm."""
+    """Returns the scheduler of a study with one algorithm."""
     (one,) = groups.of_algorithm.values()
     return one
 
@@ -39,7 +39,7 @@ def study(space: dict[str, Any], **changes: Any) -> Study:
 
 
 def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
-    """A study of the synthetic trainable in Ray, which goes the way of a real one from its trials on."""
+    """Runs a study of the synthetic trainable in Ray, from its trials on like a real study."""
     from ray import tune as ray_tune
 
     first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]
@@ -108,7 +108,7 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
 def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The Ray is one that a person has started for something else."""
+    """Uses a running Ray, which the study must not stop."""
     shared = study(GRID, resources=Resources(cpus=1, gpus=0.5))
     with connect_to_ray(None, shared.resources):
         assert fitted(shared, tmp_path, 4)[0].num_errors == 0
@@ -162,7 +162,7 @@ def test_what_cannot_search_this_space_is_refused(space: dict[str, Any], options
 
 
 class Controller:
-    """Ray's controller with trials that report on command."""
+    """Stand-in for Ray's controller, with trials that report on command."""
 
     def __init__(self, groups: Any) -> None:
         self.groups = groups
@@ -227,7 +227,7 @@ def earlier(number: int, rounds: int) -> EarlierTrial:
 
 @pytest.mark.parametrize("kind", ["ASHAScheduler", "MedianStoppingRule"])
 def test_a_trial_after_a_resume_is_stopped_in_the_round_of_the_undisturbed_study(kind: str):
-    """Three trials have ended and a fourth is in round 6; a trial of 0.4 falls behind them in round 4 of 16."""
+    """After three finished trials and a running one, a worse trial is stopped in round 4 of 16."""
     asked = study(TWO, scheduler=kind)
     whole = Controller(make_scheduler(asked, 16, 0))
     for number, (figure, ended) in EARLIER.items():

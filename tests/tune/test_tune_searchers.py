@@ -1,4 +1,4 @@
-"""What searchers are asked and receive; without Ray running."""
+"""Tests what searchers are asked and receive; without Ray."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def optuna_of(asked: Study) -> Searcher:
 
 
 def test_optuna_ranks_a_trial_that_was_stopped_early_after_all_finished_ones():
-    """Ray's own way tells it that every trial is complete, with the last figure for the result."""
+    """Ray's own searcher would report every trial as complete, with its last value."""
     optuna = optuna_of(study(ETA, searcher="TPESampler"))
     for number, result in enumerate((FINISHED, STOPPED, FAILED)):
         optuna.add(number, optuna.ask(number), result)

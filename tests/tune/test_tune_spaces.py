@@ -1,4 +1,4 @@
-"""What a study may search, and what is refused before anything starts."""
+"""Tests which spaces a study may search, and errors before anything starts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from lit_cfl.tune.study import Limits, Study
 
 
 def check(space: dict[str, Any], **changes: Any) -> None:
-    """All checks of a study before it starts."""
+    """Makes all checks of a study before it starts."""
     study, default, corners = check_study(Study(base(**changes), space))
     check_on_clients(study, default, corners)
 
@@ -246,7 +246,7 @@ def optimizers(folder: Path) -> Path:
 
 @pytest.mark.long
 def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
-    """The parser would fill in all defaults of a class that goes by its whole path, `params: None` of Adam, too."""
+    """The parser would fill in all defaults of a class named by its full path, even `params: None` of Adam."""
     study = parse_study(["--config", str(optimizers(tmp_path))]).study
     assert study.space == yaml.safe_load(optimizers(tmp_path).read_text())["space"]
     _, _, corners = check_study(study)
@@ -264,7 +264,7 @@ def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
 
 
 def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A worker's current folder is one of Ray's session, another one at each resume."""
+    """A worker's current folder belongs to a Ray session, and changes with each resume."""
     content = base_config(base(), tmp_path)
     session = tmp_path / "session"
     session.mkdir()

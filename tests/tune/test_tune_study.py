@@ -1,4 +1,4 @@
-"""Whole studies in real Ray, killed and resumed; the first part of each in a process of its own."""
+"""Tests whole studies in real Ray, killed and resumed; the first part of each study runs in a separate process."""
 
 import contextlib
 import csv
@@ -27,7 +27,7 @@ SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, n
 
 
 class Command:
-    """A study in a process of its own, and all processes that it started, found by a mark in their environment."""
+    """A study in a separate process, with all processes that it started, found by a mark in their environment."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
@@ -40,11 +40,11 @@ class Command:
             )
 
     def end(self) -> tuple[int, str]:
-        """Waits for the study. Returns its exit code and what it said."""
+        """Waits for the study to end; returns its exit code and output."""
         return self.process.wait(timeout=900), self.said.read_text()
 
     def kill(self) -> None:
-        """Kills the study, with which all its processes end; Ray's agents do so later."""
+        """Kills the study, which ends all its processes; Ray's agents end later."""
         self.process.kill()
         self.process.wait()
         assert left(self.mark, agents=False) == []
@@ -69,7 +69,7 @@ def rounds_in(folder: Path) -> list[list[str]]:
 
 
 def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
-    """A folder with a study over the slow algorithm, and the algorithm's file beside it."""
+    """Makes a folder with a study over the slow algorithm, and the algorithm's file."""
     shutil.copy(Path(__file__).parents[1].joinpath("helpers", "own_slow.py"), tmp)
     algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause, "log": str(tmp / "log.txt")}}
     own = {"scheduler": "FIFOScheduler", "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
@@ -79,7 +79,7 @@ def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, list[int]]:
-    """A study that nobody disturbed: its directory, exit code, output and the processes left."""
+    """Runs a study without interruption; returns its directory, exit code, output and remaining processes."""
     limits = {"trials": 4, "concurrent": 1}
     folder = prepared_folder(tmp_path_factory.mktemp("whole"), 0.0, num_repeats=2, limits=limits)
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
@@ -100,7 +100,7 @@ def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, in
 
 
 def test_trials_run_in_the_folder_of_the_command(whole: tuple[Path, int, str, list[int]]):
-    """So that a relative path in a setting names the same file as where it was checked."""
+    """Relative paths in settings must name the same files as when they were checked."""
     folder = whole[0].parent
     assert set((folder / "log.txt.folders").read_text().splitlines()) == {str(folder)}
 
@@ -150,7 +150,7 @@ def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: tuple[Path, int,
 
 
 def kill_a_worker(folder: Path, done: int, killed: list[list[str]]) -> None:
-    """Kills a trial's process in its third round; `killed` gets the line of this round.
+    """Kills a trial's process in its third round; `killed` receives the log line of this round.
 
     Args:
         done: number of lines in the log that earlier processes wrote.
@@ -193,7 +193,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
 def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_extended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Optuna is asked for the values of one algorithm a trial; what it learned before the signal is not lost."""
+    """Optuna suggests values of one algorithm per trial, and keeps what it learned before the signal."""
     slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
     space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
     limits = {"trials": 4, "concurrent": 1}
@@ -236,7 +236,7 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
 def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The grid gives the number of trials; the limits need not."""
+    """Leaves out `limits.trials`, since the grid determines the number of trials."""
     space = {"algorithm.rate": {"grid": [5.0, 0.1, 0.5]}}
     folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.25}, seeds=[0])
     study = folder / "study"
@@ -265,7 +265,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
 def test_a_study_over_several_algorithms_and_a_common_option_finishes_and_is_extended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The learning rate is an option of all: the first finished trial has it, the other algorithm has no trial yet."""
+    """The algorithms share the learning rate, which the first trial has before the second algorithm has a trial."""
     monkeypatch.chdir(tmp_path)
     space = {
         "algorithm": {

@@ -1,4 +1,4 @@
-"""Which setting a study tries next, and what it remembers of each; without Ray."""
+"""Tests which setting a study tries next, and what it stores of each trial; without Ray."""
 
 import json
 import shutil
@@ -169,7 +169,7 @@ def test_a_trial_that_took_too_long_continues_once_it_has_more_time(
 
 
 def test_a_trial_whose_result_came_when_the_study_ended_is_finished(tmp_path: Path):
-    """As the one that reaches the target: Ray ends the study before it says that the trial is over."""
+    """When a trial reaches the target, Ray ends the study before it reports the trial as finished."""
     trials = new_trials(tmp_path, xs(1), 2)
     for number, last in ((0, last_result(0.3)), (1, last_result(0.2, error="too warm", finished=False))):
         trials.next()
@@ -209,7 +209,7 @@ def test_digests_of_all_finished_trials_are_recorded_before_the_repeats_start(tm
 
 
 def unfinished(folder: Path) -> Trials:
-    """Two trials, one that a scheduler stopped and one that a limit ended, each with the files of its run."""
+    """Makes two trials with files of their runs: one stopped by a scheduler, one ended by a limit."""
     trials = new_trials(folder, xs(1), 2)
     for number in range(2):
         trials.next()
@@ -278,7 +278,7 @@ def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monk
 def test_a_stopped_trial_is_logged_once_its_process_cannot_log_it_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else both log it, or neither: W&B begins its run seconds after the process has."""
+    """Otherwise both processes might log it, or neither: a trial's W&B run starts with a delay."""
     process, seen = FileLock(tmp_path / ".lock", thread_local=False), []
     process.acquire()
     (tmp_path / "metrics.csv").touch()

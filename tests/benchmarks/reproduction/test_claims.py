@@ -1,4 +1,4 @@
-"""Claims: numbers and verdicts from hand-made ledgers, by arithmetic that fits into the test."""
+"""Tests numbers and verdicts of claims on hand-made ledgers."""
 
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def test_text_that_its_own_table_contradicts_is_named(nothing: RecordedResults):
 
 
 def test_number_that_the_papers_own_cells_contradict_holds_for_its_cells_at_best(tmp_path: Path):
-    """The paper prints -1.96 for what its cells say is -5.5: ours of -6 is near to the cells alone."""
+    """The paper states -1.96, but its cells give -5.5: our -6 agrees only with the cells."""
     fedgroup = {T4.format(net, "fedgroup", "swap_all"): scored(90.0) for net in ("mclr", "mlp", "cnn")}
     without = {T3.format(net, "flexcfl"): scored(96.0) for net in ("mclr", "mlp", "cnn")}
     for ours, verdict in ((90.0, "holds for its cells"), (94.0, "same direction"), (97.0, "does not hold")):

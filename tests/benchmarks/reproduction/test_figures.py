@@ -1,4 +1,4 @@
-"""Figures from hand-made ledgers: which lines they have, that they are drawn, and a table on colours."""
+"""Tests the figures drawn from hand-made ledgers: their lines and files, and a table with coloured cells."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""LayerCFL's figures: what is measured, the rules by which statements are judged, and the committed verdicts."""
+"""Tests LayerCFL's figures: the planned measurements, the rules that judge statements, the committed verdicts."""
 
 import shutil
 from dataclasses import replace
@@ -38,7 +38,7 @@ DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
 
 
 def rounds(**gaps: list[float]) -> list[Row]:
-    """Rows of a measurement of `conv1`, `fc1` and all layers; a Gap that is not given is -1.
+    """Makes the rows of a measurement of `conv1`, `fc1` and all layers; the Gap is -1 unless given.
 
     Args:
         gaps: of each round, by names such as `conv1_delta_cos`.
@@ -58,7 +58,7 @@ def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
 
 
 def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
-    """Gaps of updates for more and more images, which are not in this order."""
+    """Makes Gaps of updates for growing numbers of images, stored in reverse order."""
     curves = {
         GapMeasurement("rotation", "lenet", "cifar10", 100 * number, 0): rounds(
             conv1_delta_cos=mine, whole_delta_cos=its

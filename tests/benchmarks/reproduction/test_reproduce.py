@@ -1,4 +1,4 @@
-"""The papers' tables next to ours: cells, keys of runs, the ledger, and a table that resumes after a kill."""
+"""Tests the reproduction of tables: cells, keys of runs, the ledger, and a command resumed after a kill."""
 
 import os
 import shlex
@@ -74,7 +74,7 @@ def test_every_cell_names_an_experiment_and_a_method_of_its_table(name: str):
 
 
 def settings_of(name: str) -> Iterator[Setting]:
-    """Each method on the table's first experiment that has it, and each experiment with its first method."""
+    """Yields settings that cover each method and each experiment of a table at least once."""
     table = load_table(name)
     cells = [cell for cell in (*table.cells, *table.extras) if table.settings(cell)]
     first = [{key(cell): cell for cell in reversed(cells)} for key in (attrgetter("method"), attrgetter("experiment"))]
@@ -164,7 +164,7 @@ def test_population_of_synthetic_is_drawn_again_for_each_seed():
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A table of two cells, on the digits."""
+    """Replaces the papers' tables with a table of two cells on the digits data."""
     folder = tmp_path / "tables"
     folder.mkdir()
     cells = [
@@ -343,7 +343,7 @@ def test_options_without_effect_and_unknown_names_are_refused(
 
 
 def page_of(folder: Path, table: str) -> str:
-    """The page of a table, in which no line breaks within a number and its spread."""
+    """Reads the page of a table, with plain spaces for the non-breaking ones."""
     return (folder / f"{table}.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 

@@ -1,4 +1,4 @@
-"""The scores of a run, each by hand from the table and the summary of a run of five rounds."""
+"""Tests the scores of a run, computed by hand from the table and the summary of a run of five rounds."""
 
 import json
 from pathlib import Path

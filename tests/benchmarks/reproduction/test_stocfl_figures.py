@@ -1,4 +1,4 @@
-"""StoCFL's figures: what is drawn of hand-made measurements, and that measuring finds clusters that are there."""
+"""Tests StoCFL's figures on hand-made measurements, and that measuring finds the existing clusters."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_cosines_of_pairs_become_a_symmetric_matrix_and_ranges(tmp_path: Path):
 
 
 def clients(**columns: list[int]) -> list[Row]:
-    """Returns six clients, three of each of two true clusters, with the clusters that were found."""
+    """Makes rows of six clients, three in each true cluster, with these columns of found clusters."""
     given = list(zip(*columns.values(), strict=True))
     return [
         {"data": "rotated", "client": k, "truth": k // 3, "x": float(k), "y": 0.0}

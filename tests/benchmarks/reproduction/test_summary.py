@@ -1,4 +1,4 @@
-"""The summary of all tables, and the README's table of algorithms."""
+"""Tests the summary of all tables, and the README's table of algorithms."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Verdicts by hand: each rule on either side of its limit."""
+"""Tests each rule of the verdicts on both sides of its limit, by hand."""
 
 from dataclasses import replace
 from math import inf

@@ -1,4 +1,4 @@
-"""Which method when: the trials that are drawn, the setting that is chosen, and the page's statistics."""
+"""Tests the search of `which_method`: the drawn trials, the chosen setting, and the page's statistics."""
 
 import csv
 import re
@@ -51,7 +51,7 @@ SMALL = replace(
 
 
 def add(ledger: Ledger, setting: Setting, seed: int, **scores: object) -> Ledger:
-    """Records a run with these scores."""
+    """Adds a run with these scores to the ledger."""
     command = setting.command(seed)
     row = {"run": command, "command": command, "algorithm": setting.method, "results_version": 99, "seconds": 1.0}
     row |= {"traffic": 100, "ari": None, "worst10_accuracy": 50.0, "newcomers_accuracy": 60.0, "num_clusters": 2}
@@ -59,7 +59,7 @@ def add(ledger: Ledger, setting: Setting, seed: int, **scores: object) -> Ledger
 
 
 def ledger_of(accuracy: dict[str, list[float]], validation: dict[str, list[float]]) -> Ledger:
-    """Records all runs of the small protocol.
+    """Makes a ledger with all runs of the small protocol.
 
     Args:
         accuracy: Accuracies of each system on both data sets, under both seeds.
@@ -128,7 +128,7 @@ def test_best_trial_is_that_of_validation_data_and_the_first_of_equals():
 def searched(
     protocol: Protocol, data: str, system: str, validation: Callable[[dict[str, Any]], float], ledger: Ledger
 ) -> tuple[Search, Ledger]:
-    """Completes a search whose trials have these validation accuracies, by their options."""
+    """Completes a search in which the validation accuracy is a function of a trial's options."""
     while (search := protocol.search(data, system, ledger)).chosen is None:
         settings = protocol.settings(ledger, data, system)
         for setting, options in zip(settings, search.trials, strict=True):
@@ -206,7 +206,7 @@ def test_new_data_sets_run_first_and_oracle_only_where_there_are_true_clusters()
 @pytest.mark.long
 @pytest.mark.parametrize("data", thinned(FIRST_DATA))
 def test_committed_runs_are_those_of_todays_configurations(data: str):
-    """Runs are found by their commands alone, for to build each experiment would take minutes."""
+    """Checks one run per data set, since building every experiment would take minutes."""
     first, *_ = PROTOCOL.settings(Ledger.read(COMMITTED), data, "FedAvg")
     row = find_run(Ledger.read(COMMITTED), first, 0)
     assert row is not None
@@ -256,7 +256,7 @@ def test_choice_of_the_first_edition_remains_until_the_search_is_completed(tmp_p
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[PlannedRun]:
-    """Lists the runs that a command starts; all of them fail."""
+    """Replaces the execution of runs by a failure; returns the list of runs that a command starts."""
     asked: list[PlannedRun] = []
 
     def run(recorder: LedgerRecorder, todo: list[PlannedRun], *_: object) -> dict[PlannedRun, str]:
@@ -282,7 +282,7 @@ def test_data_sets_after_one_whose_trials_fail_run_all_the_same(
 
 
 def test_trial_that_diverges_has_been_tried_and_cannot_be_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Other failures are reported, and the trial runs again."""
+    """Only divergence counts as a result; other failures are reported, and the trial runs again."""
     errors = ["client 3 diverged in round 2: training loss nan", "no space left"]
     settings = list(SMALL.settings(Ledger(tmp_path, {}), "Hybrid MNIST", "FedAvg"))[:2]
     todo = [PlannedRun(setting, 0, f"key{number}", "FedAvg", 5) for number, setting in enumerate(settings)]
@@ -366,7 +366,7 @@ def test_page_marks_runs_that_end_with_one_cluster():
 
 
 def test_share_of_oracles_gain(tmp_path: Path):
-    """StoCFL has 20 of the 26 points that Oracle is above FedAvg; Oracle is not the best of the methods."""
+    """StoCFL gains 20 of the 26 points by which Oracle exceeds FedAvg; Oracle is not ranked best."""
     protocol = replace(SMALL, systems={**SMALL.systems, "Oracle": {"since": 2, "options": {}}})
     ledger = ledger_of(ACCURACY, VALIDATION)
     for data in SMALL.data:
