@@ -231,7 +231,7 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
 
 
 def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:
-    """Converts several labels per example `[N, L]` to bool, or to floats if they are floats."""
+    """Converts several labels per example `[N, L]` to bool, or to float32 if some are between 0 and 1."""
     if num_labels not in (None, y.shape[1]):
         raise InputError(f"y has {y.shape[1]} labels for each example and num_labels is {num_labels}; leave it out")
     labels = torch.from_numpy(np.array(y) if y.dtype.kind == "b" else _numbers("y", y))
@@ -269,7 +269,7 @@ def cluster_per_example(cluster: Any, owner: np.ndarray, names: Sequence[object]
 
 
 def cluster_per_client(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray) -> Tensor:
-    """Finds the true cluster of each client, int64 `[clients]`; -1 for one without examples.
+    """Finds the true cluster of each client, int64 `[clients]`; -1 for a client without examples.
 
     Args:
         clusters, owners: Cluster and owner of each example, int64 `[n]`.
@@ -305,7 +305,7 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
 
 
 def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.ndarray]:
-    """Reads the arrays of a `.csv` table, an `.npz` file, or a folder of `.npz` files, which are joined.
+    """Reads the arrays of a `.csv` table, an `.npz` file, or a folder of `.npz` files, whose arrays are joined.
 
     Nothing is unpickled. For `columns` see `ArrayData`.
     """

@@ -66,7 +66,7 @@ def _collect_notices(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
 
 @contextmanager
 def _temporary_folder(folder: Path) -> Iterator[Path]:
-    """Creates a folder for a new entry. Removes those left by killed processes."""
+    """Creates a folder for a new entry, and removes the folders left by killed processes."""
     with _named_errors(folder):
         temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
     for other in folder.glob(f"{_MAKING}*"):
@@ -80,7 +80,7 @@ def _temporary_folder(folder: Path) -> Iterator[Path]:
 
 
 def _read(entry: Path) -> Arrays | None:
-    """Reads the arrays of an entry; None if it is missing, damaged, or just being replaced."""
+    """Reads the arrays of an entry; None if the entry is missing, damaged, or just being replaced."""
     try:
         if (entry / "digest").read_bytes() != _digest(entry).encode():  # a damaged header may declare any size
             return None

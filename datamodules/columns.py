@@ -15,7 +15,7 @@ _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
 def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Converts a column to labels, int64 `[N]`: integers unchanged, words to their rank in ascending order.
+    """Converts a column to labels, int64 `[N]`: integers stay unchanged, words become their rank in ascending order.
 
     Args:
         values: Column, as for `scalars`.

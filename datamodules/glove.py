@@ -82,7 +82,7 @@ def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.nda
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields lines without their end, counted from 1. Splits at line feeds only: words may contain other separators."""
+    """Yields numbered lines without line endings, split at line feeds only, as words may contain other separators."""
     with _named_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

@@ -128,7 +128,7 @@ def pool_of(examples: Examples, arrays: Arrays) -> Pool:
 
 
 class MNIST(ImageSet):
-    """Handwritten digits (LeCun et al., 1998): 60,000 and 10,000 grey images of 28 x 28, 10 labels.
+    """Handwritten digits (LeCun et al., 1998): 60,000 training and 10,000 test images, grey, 28 x 28, 10 labels.
 
     Args:
         source: Hub id, or a local folder in the same format.
@@ -140,7 +140,7 @@ class MNIST(ImageSet):
 
 
 class FashionMNIST(ImageSet):
-    """Pieces of clothing (Xiao et al., 2017): 60,000 and 10,000 grey images of 28 x 28, 10 labels.
+    """Pieces of clothing (Xiao et al., 2017): 60,000 training and 10,000 test images, grey, 28 x 28, 10 labels.
 
     Args:
         source: Hub id, or a local folder in the same format.
@@ -152,7 +152,7 @@ class FashionMNIST(ImageSet):
 
 
 class CIFAR10(ImageSet):
-    """Things and animals (Krizhevsky, 2009): 50,000 and 10,000 colour images of 32 x 32, 10 labels.
+    """Things and animals (Krizhevsky, 2009): 50,000 training and 10,000 test images, colour, 32 x 32, 10 labels.
 
     Args:
         source: Hub id, or a local folder in the same format.
@@ -166,7 +166,7 @@ class CIFAR10(ImageSet):
 
 
 class EMNISTLetters(ImageSet):
-    """Handwritten letters (Cohen et al., 2017): 124,800 and 20,800 grey images of 28 x 28, 26 labels.
+    """Handwritten letters (Cohen et al., 2017): 124,800 training and 20,800 test images, grey, 28 x 28, 26 labels.
 
     Not tried on the live Hub, whose card says labels 0 to 25. EMNIST's own files count from 1, and so do labels that
     reach 26.

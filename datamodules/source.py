@@ -239,7 +239,7 @@ def _names_of(feature: Any) -> list[str] | None:
 
 
 def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields the features declared in each Parquet file of a folder; nothing for files without any."""
+    """Yields the features declared in each Parquet file of a folder, skipping files that declare none."""
     import datasets
     from pyarrow import ArrowException, parquet
 

@@ -77,7 +77,7 @@ class Population:
         return flat.reshape(number, self.num_labels, self.dimensions + 1)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Makes generators for models, centres and inputs, consumed in client order, so that blocks change nothing."""
+        """Makes generators for models, centres and inputs, consumed in client order, so that blocks do not matter."""
         return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 
@@ -207,7 +207,7 @@ class Synthetic(FederatedDataModule):
 
 
 def require_at_least(least: int, **numbers: float) -> None:
-    """Raises InputError for an option below its minimum, or infinite."""
+    """Raises InputError if an option is below its minimum, or infinite."""
     for name, number in numbers.items():
         if not least <= number < float("inf"):
             raise InputError(f"{name} is {number}; give {least} or more")

@@ -1,4 +1,4 @@
-"""`python -m lit_cfl` is the command `lit-cfl`."""
+"""Runs the command `lit-cfl` as `python -m lit_cfl`."""
 
 import os
 import sys

@@ -14,7 +14,7 @@ _COMPARABLE = 0.9  # minimum share of the clients scored now that an earlier rou
 
 @dataclass(frozen=True)
 class StopRule:
-    """Early stopping.
+    """When to stop a run early.
 
     Args:
         metric: A `val/...` or `train/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.

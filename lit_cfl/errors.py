@@ -85,7 +85,7 @@ def with_client_names(text: str, names: Sequence[str]) -> str:
 
 
 def error_place(error: BaseException) -> str:
-    """Returns ` (in FILE, line N)` of the user's code that raised an error; empty if none of it did."""
+    """Returns ` (in FILE, line N)` of the user's code that raised an error; empty if no user code did."""
     place = find_user_frame(error)
     return "" if place is None else f" (in {place.filename}, line {place.lineno})"
 

@@ -93,7 +93,7 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, eq=False)
 class SplitScores:
-    """Results on one split.
+    """Scores and losses of the clients on one split.
 
     Args:
         scores: Scores of the task.
@@ -379,7 +379,7 @@ def _tuned_metrics(
     budget: Budget,
     splits: Sequence[Split],
 ) -> dict[str, float]:
-    """Fine-tunes each client's model on its training examples, scores the client with it, and drops it.
+    """Fine-tunes each client's model on its training examples, scores the client, and discards the model.
 
     A client without training examples keeps its model. Memory holds the models of one chunk at a time.
 

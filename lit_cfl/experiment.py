@@ -86,7 +86,7 @@ _OPTIONAL = ("baseline", "stop")
 
 
 def _require_kinds(experiment: "Experiment") -> None:
-    """Raises InputError if an option is of another class, such as the name of an algorithm."""
+    """Raises InputError if an option is not an object of the required class, such as an algorithm's name."""
     seeds: Any = experiment.seeds
     if isinstance(seeds, int):
         raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
@@ -270,7 +270,7 @@ class Experiment:
         return prepared, self.choose_own_plan(self._workload(seed, prepared.data))
 
     def on_cpu(self) -> "Experiment":
-        """Returns the same experiment for the CPU, in the precision that it has there."""
+        """Returns the same experiment for the CPU, in a precision that CPUs support."""
         engine: EngineOption = REFERENCE if self.engine == REFERENCE else "auto"
         precision: Precision = "32-true" if self.precision == "16-mixed" else self.precision  # a CPU has no 16-mixed
         return replace(self, engine=engine, device="cpu", precision=precision, plan=None)

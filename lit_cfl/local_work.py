@@ -73,7 +73,7 @@ class Chunk:
     trained: Tensor
 
     def on_cpu(self) -> "Chunk":
-        """Returns the chunk with its models on the CPU; itself if they are already there."""
+        """Returns the chunk with its models on the CPU; the chunk itself if they are already there."""
         return self if self.models.device.type == "cpu" else replace(self, models=self.models.cpu())
 
 
@@ -196,7 +196,7 @@ class LocalWork(Protocol):
 
     @property
     def costs(self) -> LocalCosts:
-        """The clients' computations through this view so far."""
+        """The clients' computations requested through this object so far."""
 
     @property
     def round(self) -> int:

@@ -14,7 +14,7 @@ _IN_MEMORY = 2**30  # bytes of rows that are copied in memory
 
 
 def keep_row(row: Tensor, of: int) -> Tensor:
-    """Copies a row `[d]`; uses `store_rows` if this many rows would exceed half of the machine's memory.
+    """Copies a row `[d]`, into a file if `of` such rows would exceed half of the machine's memory.
 
     Args:
         row: Row to copy.
@@ -35,7 +35,7 @@ def machine_memory() -> int:
 
 
 def collect_rows(parts: Iterator[Tensor], at_most: int) -> Tensor:
-    """Collects rows `[n, d]` into one tensor; uses `store_rows` if they may exceed 1 GiB.
+    """Collects rows `[n, d]` into one tensor, stored in a file if it may exceed 1 GiB.
 
     Args:
         parts: `[some, d]` each, one after another; at least one.

@@ -100,7 +100,7 @@ class ParameterLayout:
 
     @cached_property
     def num_parameters(self) -> int:
-        """The number of the first columns of a row, which are trainable and may enter a similarity."""
+        """The number of trainable columns, which come first in a row; only they enter similarities."""
         return max(slot.stop for slot in self.slots if not slot.is_buffer)
 
     @cached_property
@@ -198,7 +198,7 @@ class ParameterLayout:
 
 
 def copy_sharing_frozen(module: Module) -> Module:
-    """Copies a module, except for frozen parameters, which are shared as they may be most of it."""
+    """Copies a module, except for its frozen parameters, which are shared because they may be large."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 

@@ -142,7 +142,7 @@ def rounds(
     shifts: Sequence[Shift] = (),
     after: Round | None = None,
 ) -> Iterator[Round]:
-    """Runs an algorithm round by round.
+    """Runs an algorithm, and yields each completed round.
 
     Args:
         algorithm: Algorithm to run.

@@ -76,7 +76,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
 
 
 def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
-    """Parses one parameter; `own`: names in its algorithm's space, which its conditions may refer to."""
+    """Parses one parameter; its conditions may refer to the names `own` in its algorithm's space."""
     kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
         raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")
@@ -127,7 +127,7 @@ def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
 
 
 def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
-    """Makes the distribution of numbers in a range; `step`: rounded to its multiples, 0 = no rounding."""
+    """Makes the distribution of numbers in a range, rounded to multiples of `step`; 0 = no rounding."""
     numbers = [value for value in (low, high, step) if _is_number(value)]
     if len(numbers) < 3 or not low < high:
         raise InputError(f"[{low}, {high}] is not a range; give two numbers, the lower one first")
@@ -265,7 +265,7 @@ def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:
-    """Returns a value in the searcher's form. Raises InputError if it is outside the space."""
+    """Returns a value in the searcher's form. Raises InputError if the value is outside the space."""
     if isinstance(what, CategoricalDistribution):
         known = [one for one in what.choices if as_word(one) == as_word(value)]
         if not known:

@@ -128,7 +128,7 @@ class Trials:
         return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self.live]
 
     def next(self) -> TrialRecord | None:
-        """Returns the next trial to start or continue; None if there is none, or none yet."""
+        """Returns the next trial to start or continue; None if there is no such trial, or not yet."""
         if len(self.live) >= (self.concurrent or inf):
             return None
         record = next(iter(self._waiting()), None)
@@ -237,7 +237,7 @@ class Trials:
                     self._store(replace(record, digests=digests))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
-        """Returns the trial that was trained with this setting: itself, or the one that it repeats."""
+        """Returns the trial that was trained with a trial's setting: itself, or the trial that it repeats."""
         return record if record.repeats is None else self.records[record.repeats]
 
     def last_figures(self, record: TrialRecord) -> Mapping[str, Any]:

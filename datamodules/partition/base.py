@@ -164,7 +164,7 @@ def explain_empty_share(sizes: Tensor) -> str:
 
 
 def shuffle_lists(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:
-    """Shuffles each list."""
+    """Shuffles the order of the examples within each list."""
     draws = torch.from_numpy(rng.permutation(len(index.entries)))
     order = draws[index.owners[draws].argsort(stable=True)]
     return ClientIndex.from_sizes(index.entries[order], index.sizes)
@@ -194,7 +194,7 @@ def divide_in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generato
 
 
 def apportion(weights: Tensor, total: int) -> Tensor:
-    """Divides `total` into integers in proportion to the weights, by largest remainders; ties go to the first.
+    """Divides `total` into integers in proportion to the weights, by largest remainders; ties go to the first weight.
 
     Args:
         weights: Weights `[n]`, 0 or more, not all 0.

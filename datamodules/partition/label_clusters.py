@@ -128,7 +128,7 @@ class DominantClass(SharedOut):
 
 
 def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
-    """Counts the examples that each cluster takes of its own label, and of the others: int64 `[clusters, labels]` each.
+    """Counts the examples that each cluster takes of its own label and of others: int64 `[clusters, labels]` each.
 
     Args:
         there: Examples of each label, int64 `[labels]`.
@@ -145,7 +145,7 @@ def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple
 
 
 def find_max_size(there: Tensor, members: Tensor, beta: float) -> int:
-    """Finds the maximum number of examples per client, 0 if not even 1; arguments as in `count_taken`."""
+    """Finds the maximum number of examples per client, 0 if none is possible; arguments as in `count_taken`."""
     low, high = 0, int(there.sum()) // int(members.sum()) + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Steps shared by algorithms with clusters: a round of FedAvg in each, and the cluster closest to an update."""
+"""Steps shared by algorithms with clusters: FedAvg within clusters, and the cluster closest to an update."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from lit_cfl.local_work import Fitted, LocalWork
 def average_in_clusters(
     work: LocalWork, models: Tensor, cohort: Tensor, labels: Tensor, weights: Weights
 ) -> tuple[Tensor, Info]:
-    """Trains clients from the models of their clusters, and averages what they return.
+    """Trains clients from the models of their clusters, and averages their local models per cluster.
 
     Args:
         work: Clients, bound to the round.

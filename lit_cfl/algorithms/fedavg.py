@@ -1,4 +1,4 @@
-"""FedAvg: one model for all clients, the weighted mean of what they trained.
+"""FedAvg: one model for all clients, the weighted mean of their local models.
 
 arXiv:1602.05629, Algorithm 1.
 

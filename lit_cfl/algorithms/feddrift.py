@@ -62,7 +62,7 @@ class FedDriftState:
 
 @dataclass(frozen=True)
 class FedDrift(Algorithm):
-    """Clusters that appear where a client's loss jumps, and merge where models fit each other's clients.
+    """Creates a cluster when a client's loss jumps, and merges clusters whose models fit each other's clients.
 
     Args:
         delta: Rise of a client's loss under its best model since the last time step that counts as a drift; 0 or more,

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term that keeps clients near their start, and with clients that do less work.
+"""FedProx: FedAvg with a proximal term that keeps clients near their start, and with stragglers that do less work.
 
 arXiv:1812.06127, Algorithm 2 and Section 5.2.
 

@@ -79,7 +79,7 @@ class MigrationOptions:
     def _migrate(
         self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
     ) -> tuple[State, Info]:
-        """Migrates clients as `migrate` does; returns the state and an empty Info if the option is off."""
+        """Migrates clients by `migrate`; if the option is off, returns the state and an empty Info."""
         if not self.migrate:
             return state, Info()
         threshold = self.shift_threshold

@@ -1,4 +1,4 @@
-"""Oracle: FedAvg inside the true clusters, an upper bound for what clustering can give.
+"""Oracle: FedAvg inside the true clusters, an upper bound for the benefit of clustering.
 
 The idealized algorithm of arXiv:2206.00799, which has oracle knowledge of the true clusters at each time step.
 

@@ -38,7 +38,7 @@ class SplitState:
 
 @dataclass(frozen=True, eq=False)
 class SplitCandidate:
-    """A stationary cluster, which is a candidate for a split.
+    """A stationary cluster that may be split.
 
     Args:
         number: Number of the cluster.
@@ -57,7 +57,7 @@ class SplitCandidate:
 
 @dataclass(frozen=True, eq=False)
 class ClientComparison:
-    """The pairwise similarities of a candidate's clients.
+    """The pairwise similarities of the clients of a `SplitCandidate`.
 
     Args:
         features: Compared features, of all layers `[n, parameters]`.
@@ -286,7 +286,7 @@ def subtract_starts(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
 
 
 def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
-    """Computes the largest norm of an update in each cluster `[K]` from updates `[n, parameters]`; nan if empty."""
+    """Computes the largest norm of an update in each cluster `[K]` from updates `[n, parameters]`; nan for none."""
     nobody = updates.new_full((num_clusters,), torch.nan)
     if not len(updates):
         return nobody

@@ -43,7 +43,7 @@ start here:
 
 @contextmanager
 def loading(arguments: Sequence[str]) -> Iterator[None]:
-    """Prints on standard error that importing PyTorch takes a while. Prints nothing for programs."""
+    """Prints on standard error that importing PyTorch takes a while, except when the output is for a program."""
     if "torch" in sys.modules or is_help(arguments) or {"--quiet", "--json"}.intersection(arguments):
         yield
         return

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _entries(word: str) -> list[str]:
-    """Splits `FedAvg,IFCA`; file names may contain commas."""
+    """Splits a list such as `FedAvg,IFCA` at commas, except for commas in file names."""
     return [word] if Path(word).is_file() or Path(word.partition("=")[2]).is_file() else split_list([word])
 
 

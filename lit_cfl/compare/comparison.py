@@ -62,7 +62,7 @@ class Comparison:
         return self.experiments[self.names[0]]
 
     def rounds_with_all(self, name: str) -> int:
-        """Counts the rounds in which an algorithm trains every client, whatever the cohort size."""
+        """Counts the rounds in which an algorithm trains every client, regardless of the cohort size."""
         experiment = self.experiments[name]
         return sum(experiment.algorithm.needs_all(round) for round in range(experiment.rounds))
 

@@ -150,7 +150,7 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
 
 
 def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:
-    """Finds the worst final score of all runs, rounded so that every run reaches it.
+    """Finds the worst final score of all runs, rounded to a target that every run reaches.
 
     It has three decimals; a value below 0.01 has two significant digits.
     """
@@ -163,7 +163,7 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
 
 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
-    """Counts rounds, MiB and local work until the first test score reaches a target; None if none does.
+    """Counts rounds, MiB and local work until a test score first reaches a target; None if none reaches it.
 
     A round counts only if all clients are scored in it.
 

@@ -1,4 +1,4 @@
-"""Runs many experiments: side by side in Ray if there are enough cores, else one after the other."""
+"""Runs many experiments: in parallel in Ray if there are enough cores, else one after the other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

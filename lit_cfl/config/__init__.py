@@ -1,1 +1,1 @@
-"""From a command line and YAML files to an `Experiment`."""
+"""Builds an `Experiment` from a command line and YAML files."""

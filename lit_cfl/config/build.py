@@ -53,7 +53,7 @@ class ConfiguredExperiment(Experiment):
 
 
 def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -> ConfiguredExperiment:
-    """Builds an experiment. The only place that instantiates a configuration.
+    """Builds an experiment from its configuration; nothing else instantiates a configuration.
 
     Args:
         config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. Missing options have
@@ -69,7 +69,7 @@ def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -
 
 
 def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:
-    """Builds an experiment, reusing another one's objects for equal options."""
+    """Builds an experiment, reusing the objects of another experiment for equal options."""
     config = dict(config) | {"data": with_absolute_paths(config["data"])}
     kept = {} if like is None else {k: vars(like)[k] for k in OPTIONS if k in config and config[k] == like.config[k]}
     if "data" not in kept:

@@ -33,7 +33,7 @@ _OWN_FILE = re.compile(r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE)
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A class or a configuration.
+    """A class or a configuration, as shown by `lit-cfl list`.
 
     Args:
         name: Short class name, or the configuration's name for `--config`.

@@ -21,7 +21,7 @@ LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
 
 
 def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path | None]:
-    """Adds the recorded configuration of the run if `--resume` is given without `--config`.
+    """Adds the recorded configuration of the resumed run if `--resume` is given without `--config`.
 
     Returns:
         The arguments, and the run directory after `--resume`.
@@ -228,7 +228,7 @@ def other_base(word: str) -> str | None:
 
 
 def require_present_path(word: str, where: str = "") -> None:
-    """Refuses a path of our classes up to version 0.1, `datamodules.X` or `tune.X`, and names the current one.
+    """Refuses a class path of version 0.1, such as `datamodules.X` or `tune.X`, and names the current path.
 
     A user's own folder of the name `datamodules` or `tune` is accepted.
     """
@@ -242,7 +242,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Returns whether a folder is one that a checkout (perhaps not the installed one) links from `lit_cfl`."""
+    """Returns whether a folder is linked from the `lit_cfl` of a checkout, perhaps not the installed one."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 

@@ -13,7 +13,7 @@ FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json")  # options without a va
 
 
 class Typed(str):
-    """A value on a command line, as text."""
+    """A value typed on a command line, as text."""
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -61,7 +61,7 @@ def merge_options(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -
 
 
 def _set(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Sets an option. A new class drops the options of the previous one."""
+    """Sets an option; a new class drops the options of the previous class."""
     *above, last = path
     for part in above:
         below = node.get(part)

@@ -50,7 +50,7 @@ def config_files(arguments: Sequence[str]) -> list[str]:
 
 
 def config_path(name: str) -> str:
-    """Returns the path of a configuration.
+    """Returns the path of a configuration, given by path or by name.
 
     Args:
         name: Name of a file, or of a configuration that comes with the package, such as `quickstart`.

@@ -39,7 +39,7 @@ class IndexedOption:
 
     @property
     def members(self) -> list[str]:
-        """The members of its union type, as written."""
+        """The members of the option's union type, as written."""
         return [ast.unparse(part) for part in _union(self._tree)]
 
     @property
@@ -61,28 +61,28 @@ class IndexedClass:
 
     @property
     def is_dataclass(self) -> bool:
-        """Whether it is decorated as a dataclass."""
+        """Whether the class is decorated as a dataclass."""
         return any("dataclass" in ast.unparse(mark) for mark in self._node.decorator_list)
 
     @property
     def options(self) -> dict[str, IndexedOption]:
-        """The options by name: arguments of `__init__` or fields of a dataclass, including inherited ones."""
+        """The class's options by name: arguments of `__init__` or dataclass fields, including inherited ones."""
         return dict(_options_of(self))
 
     @property
     def is_abstract(self) -> bool:
-        """Whether it cannot be chosen: it names ABC among its bases, or has an abstract method."""
+        """Whether the class cannot be chosen: it names ABC among its bases, or has an abstract method."""
         functions = [part for part in self._node.body if isinstance(part, ast.FunctionDef)]
         marks = [*self._node.bases, *(mark for part in functions for mark in part.decorator_list)]
         return any(getattr(mark, "id", "") in ("ABC", "abstractmethod") for mark in marks)
 
     @property
     def docstring(self) -> str:
-        """The docstring; empty if there is none."""
+        """The class's docstring; empty if there is none."""
         return ast.get_docstring(self._node) or ""
 
     def text(self, variable: str) -> str:
-        """Reads an annotated class variable that is a text; empty if the class itself does not set it."""
+        """Reads an annotated class variable that is a string; empty if the class itself does not set it."""
         for part in self._node.body:
             if isinstance(part, ast.AnnAssign) and getattr(part.target, "id", "") == variable and part.value:
                 return str(ast.literal_eval(part.value))
@@ -105,7 +105,7 @@ class IndexedClass:
 
     @property
     def bases(self) -> list["IndexedClass"]:
-        """The bases whose source is indexed."""
+        """The class's bases whose source is indexed."""
         found = [find_class(self.module, base.id) for base in self._node.bases if isinstance(base, ast.Name)]
         return [base for base in found if base is not None]
 

@@ -75,7 +75,7 @@ class DataRequest:
 
 
 class CommandParser(ArgumentParser):
-    """Parses a command's options.
+    """Parses the options of a command.
 
     For the help of a class (`--data.help ArrayData`) jsonargparse makes another parser of this class, whose usage then
     names the command and the class.

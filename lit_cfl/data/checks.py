@@ -44,7 +44,7 @@ def require_examples(examples: object, who: str) -> None:
 
 
 def require_views(examples: Examples, who: str) -> None:
-    """Raises InputError if a view maps labels to invalid ones, or does not map all of them."""
+    """Raises InputError if a view maps labels to invalid labels, or does not map all of them."""
     for view in examples.views:
         if view.label_map is not None and not _is_map(view.label_map, examples.num_labels):
             raise InputError(
@@ -294,7 +294,7 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
 
 
 def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
-    """Collects the lists. Raises InputError if a list exceeds the index, or an entry exceeds the pool.
+    """Collects the distinct lists. Raises InputError if a list exceeds the index, or an entry exceeds the pool.
 
     Args:
         ids: Ids of the clients; None = 0, 1, ...

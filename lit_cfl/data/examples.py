@@ -49,7 +49,7 @@ class View:
     colour: tuple[float, ...] = ()
 
     def then(self, other: "View") -> "View":
-        """Combines this view with a second one applied after it; unchanged labels become None."""
+        """Combines this view with a second view applied after it; unchanged labels become None."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
         both = None if both and list(both) == sorted(both) else both
@@ -67,7 +67,7 @@ class View:
 
     @property
     def of_images(self) -> bool:
-        """Whether it applies to images only."""
+        """Whether the view applies to images only."""
         return bool(self.quarter_turns or self.angle or self.blur or self.colour)
 
 
@@ -90,7 +90,7 @@ class Decoding:
         return not (isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor))
 
     def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        """Converts inputs `[n, ...]`, into the tensor `out` if one is given."""
+        """Converts inputs `[n, ...]` to floats, into the tensor `out` if given."""
         inputs = inputs.to(self.dtype) if out is None else out.copy_(inputs)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
@@ -189,7 +189,7 @@ class Examples:
 
     @property
     def num_outputs(self) -> int:
-        """Counts the outputs that a net needs: one per class, label or number, or per token id without labels."""
+        """Counts the outputs that a net needs: one per class, label or number; without labels, one per token id."""
         if self.labels.ndim > 1:
             return self.labels.shape[1]
         return {"classes": self.num_labels, "numbers": 1, "none": self.num_tokens}[self.label_kind]

@@ -72,7 +72,7 @@ class ClientIndex:
 
     @property
     def owners(self) -> Tensor:
-        """The client that each of `entries` belongs to, int64."""
+        """The client to which each of `entries` belongs, int64."""
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
     def offset_clients(self, clients: int) -> "ClientIndex":
@@ -137,7 +137,7 @@ class ClientIndex:
 
 
 def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Finds the distinct values `[m]`, ascending, and the index of each among them `[n]`; sorts only if needed."""
+    """Finds the distinct values `[m]`, ascending, and each value's index among them `[n]`; sorts only if needed."""
     if bool((values[1:] > values[:-1]).all()):
         return values, torch.arange(len(values))
     different: tuple[Tensor, Tensor] = values.unique(return_inverse=True)

@@ -79,12 +79,12 @@ class Shift(ABC):
 
     @property
     def change_rounds(self) -> Sequence[int]:
-        """Completed rounds before each change set by the options; empty if any round may bring a change."""
+        """Numbers of completed rounds at which the options schedule changes; empty if any round may bring one."""
         return []
 
     @abstractmethod
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
-        """Makes the data of a round from those of the previous round; the log is None if nothing shifted."""
+        """Makes the data of a round from those of the previous round, and a log; None as log if nothing shifted."""
 
 
 def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:

@@ -345,7 +345,7 @@ class Engine:
         return self._single
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
-        """Fits the clients in chunks of `plan.rows_mib`; in one chunk if they fit."""
+        """Trains the clients in chunks of at most `plan.rows_mib`, or in one chunk if that suffices."""
         self.require_variance(request.clients, request.budget, request.lengths, data)
         chunks = self._chunks(request, round, data)
         return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)
@@ -453,7 +453,7 @@ class Engine:
         round: int,
         data: FederatedData,
     ) -> Chunk:
-        """Trains a chunk's clients at these positions, part by part."""
+        """Trains a chunk's clients at these positions, as many at a time as fit into memory."""
         losses = torch.full((chunk.stop - chunk.start,), float("nan"), dtype=torch.float64)
         trained, models, before = torch.zeros(len(losses), dtype=torch.bool), None, chunk.start
         self.report_fit(request, round, before)
@@ -498,7 +498,7 @@ class Engine:
         return starts.index_select(0, send(which, starts.device))
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
-        """Trains the clients; the run may be interrupted between two of them. Errors name the clients."""
+        """Trains the clients; the run may be interrupted between two clients. Errors name the clients."""
         through = 0
 
         def ended(count: int) -> None:
@@ -518,7 +518,7 @@ class Engine:
                 raise InputError(f"client {client} cannot be trained in round {round + 1}: {error}") from error
 
     def report_fit(self, request: FitRequest, round: int, before: int, ended: int = 0) -> None:
-        """Reports the progress of a fit.
+        """Reports how many clients of a fit have been trained.
 
         Args:
             before: Number of clients in the finished parts.

@@ -171,7 +171,7 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
 
 
 def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
-    """Checks the augmentation of training examples. Raises InputError."""
+    """Checks the augmentation of training examples on some examples. Raises InputError."""
     keys = torch.arange(len(batch[1]), device=batch[0].device) << 32
     try:
         require_augmentation(augment, batch, keys)
@@ -242,7 +242,7 @@ def _note_padding(task: LightningModule, inputs: Tensor) -> None:
 
 
 def _is_users(error: Exception, *kinds: type[Exception]) -> bool:
-    """Returns whether an error is of these kinds, or was raised in the user's code."""
+    """Returns whether an error is of one of these classes, or was raised in the user's code."""
     return isinstance(error, kinds) or bool(error_place(error))
 
 

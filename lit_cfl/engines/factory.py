@@ -14,7 +14,7 @@ from lit_cfl.errors import Notice
 def build_engine(
     task: TaskFactory, plan: Plan, seed: int, local: LocalTraining, template: LightningModule | None = None
 ) -> Engine:
-    """Builds the engine of a plan.
+    """Builds the engine that a plan describes.
 
     Args:
         template: The task's module of this seed, if it was built already.
@@ -27,7 +27,7 @@ def build_engine(
 
 
 def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) -> RayRoom:
-    """Counts the resources of Ray's workers, if the options ask for them.
+    """Counts the resources of Ray's workers, if the options request Ray.
 
     Adds a notice if a cluster is running and `device` is `auto`.
     """

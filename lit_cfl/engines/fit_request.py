@@ -49,7 +49,7 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class FitDescriber:
-    """Describes fits of a run on the CPU; it may work in a thread while a GPU trains.
+    """Describes fits of a run as tensors on the CPU, also in a thread while a GPU trains.
 
     Args:
         seed: The run's seed.

@@ -155,7 +155,7 @@ def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule
 
 
 def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
-    """Returns the reason why an example's loss depends on others in its mini-batch (except by BatchNorm), in a list."""
+    """Returns the reason why an example's loss depends on its mini-batch (except by BatchNorm), in a list."""
     if len(batch[1]) < 2 or has_batch_norm(module):
         return []
     module = copy.deepcopy(module)
@@ -168,7 +168,7 @@ def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
 
 
 def to_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:
-    """Copies a module in double precision, with its examples; layers in evaluation mode stay so."""
+    """Copies a module, with its examples, in double precision; layers keep their training or evaluation mode."""
     inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
     return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
 

@@ -32,7 +32,7 @@ class FunctionalOptimizer:
 
     @classmethod
     def from_module(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
-        """Reads the only optimizer that a module configures; each of these parameters is in one of its groups."""
+        """Reads the only optimizer that a module configures; its groups must contain all these parameters."""
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that only `trainer` can fit")
@@ -55,7 +55,7 @@ class FunctionalOptimizer:
 
     @property
     def slots(self) -> int:
-        """Number of state tensors per parameter, each of its shape."""
+        """Number of state tensors per parameter, each of the parameter's shape."""
         if self.kind == "sgd":
             return int(any(option["momentum"] for option in self.options))
         return 2

@@ -163,7 +163,7 @@ def _while_scored(named: ModelName, number: int) -> str:
 
 
 def _in_halves(compute: Callable[[slice], Tensor], read: slice) -> Tensor:
-    """Computes the results `[..., n]` of a read; if memory runs out, half by half, which changes the rounding."""
+    """Computes results `[..., n]` for a part of the examples; if memory runs out, half by half, with other rounding."""
     try:
         return compute(read)
     except RuntimeError as error:
@@ -175,13 +175,13 @@ def _in_halves(compute: Callable[[slice], Tensor], read: slice) -> Tensor:
 
 
 def split_reads(count: int) -> list[slice]:
-    """Splits examples into reads of at most one batch."""
+    """Splits examples into parts that are read at once, each at most one batch."""
     starts = range(0, count, EVALUATION_BATCH)
     return [slice(start, min(start + EVALUATION_BATCH, count)) for start in starts]
 
 
 def split_reads_by_model(which: Tensor) -> list[slice]:
-    """Splits examples into reads of at most one batch: a batch of one model each, or small batches of several models.
+    """Splits examples into parts that are read at once: a batch of one model, or small batches of several.
 
     Args:
         which: Model of each example, int64 `[n]`, ascending.

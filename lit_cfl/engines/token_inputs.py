@@ -17,7 +17,7 @@ def takes_tokens(module: nn.Module) -> bool:
 
 
 def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
-    """Marks integer inputs as token ids if the module takes token ids. Otherwise they are numbers; notes large ones.
+    """Marks integer inputs as token ids if the module takes them; otherwise warns if the integers are large.
 
     Args:
         build: Returns the module; called only if the inputs may be token ids.

@@ -60,7 +60,7 @@ class TrainerWay(TrainingWay):
         return rows, losses
 
     def _fit_client(self, work: CohortFit, client: int) -> tuple[Tensor, float | None]:
-        """Returns the trained row `[d]`, and the mean loss per example (None = not reported)."""
+        """Trains a client; returns its row `[d]`, and the mean loss per example (None = not reported)."""
         first, steps, start = work.first_steps[client], int(work.steps[client]), work.starts[client]
         module = self._module(work.models[work.start[client]])
         tensors = [work.inputs, work.labels]

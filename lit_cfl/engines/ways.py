@@ -1,4 +1,4 @@
-"""Lists the ways to train clients locally. Only `plan.py` names them, too: the names that an option may have."""
+"""Lists the classes of all ways to train clients locally; `plan.py` lists their names."""
 
 from lit_cfl.engines.chain.way import ChainWay
 from lit_cfl.engines.cohort_fit import TrainingWay

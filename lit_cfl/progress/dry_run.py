@@ -79,7 +79,7 @@ def _algorithms(experiment: Experiment) -> list[Algorithm]:
 
 
 def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
-    """Trains the clients of the first round for more and more steps, until a second has passed or all are done.
+    """Trains the first round's clients for growing numbers of steps, until a second has passed or all are done.
 
     The time of the remaining steps is extrapolated from the last two trials. If this thread computes, its CPU time is
     used, which other processes do not increase. If Ray workers, a GPU or several threads compute, wall time is used.

@@ -13,7 +13,7 @@ from lit_cfl.runs.run import FinishedRun, RunCallbacks
 
 
 class Screen:
-    """Prints the output of a command.
+    """Prints the output of a command, suited to a terminal, a file or a program.
 
     Args:
         quiet: Print only the run directory to standard output, at the end.

@@ -17,7 +17,7 @@ def means(group: Group, column: str) -> Means:
 
 
 def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Section:
-    """Builds the section."""
+    """Builds the section on metrics over rounds and traffic."""
     title, main = score.title, f"test/weighted_{score.name}"
     clients, late = _scored_clients(groups)
     shown = [

@@ -16,7 +16,7 @@ _SAID_APART = ("seeds", "format", "code")
 
 
 def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
-    """Builds the section.
+    """Builds the section on the configuration, the environment and the commands.
 
     Args:
         groups: All groups of the page.

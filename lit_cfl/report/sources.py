@@ -111,7 +111,7 @@ def read_source(path: Path) -> ReportSource:
 
 
 def _run(path: Path) -> ReportSource:
-    """Reads a run, or one of several seeds, with its baseline."""
+    """Reads a run, or the runs of several seeds, with their baselines."""
     parts = sorted((part for part in path.glob("seed-*") if is_run(part)), key=_seed_of)
     problems: list[str] = []
     if parts:

@@ -123,7 +123,7 @@ class SavedRun:
 
     @property
     def clients(self) -> "DataFrame":
-        """`clients.csv`: one row per client, in order; blanks are nan. `name` is in it if the source has names."""
+        """`clients.csv`: one row per client, in order, with `name` if the source has names; blanks are nan."""
         return _frame(self._written_at_the_end("clients.csv"))
 
     @property
@@ -309,7 +309,7 @@ def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experime
 
 
 def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun:
-    """Loads a run directory.
+    """Opens the run in a directory.
 
     Args:
         path: Folder of the run (of one seed if there are several).

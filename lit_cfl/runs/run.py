@@ -1,4 +1,4 @@
-"""Runs experiments into directories: one per seed, each with its baseline's inside. Interrupted runs can be resumed."""
+"""Runs experiments into directories, one per seed, which contain their baselines; interrupted runs can be resumed."""
 
 import json
 import warnings

@@ -197,7 +197,7 @@ class RunDirectory:
             self.digests[name] = digest
 
     def _require_no_other_files(self) -> None:
-        """Raises InputError if our files exist, unless they are left from a run that ended while it started."""
+        """Raises InputError if files of a run exist, unless that run ended while it started."""
         found = [name for name in self._names() if (self.path / name).exists()]
         if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
             return

@@ -1,4 +1,4 @@
-"""Finds the cache folder of the user, for results that took long to compute."""
+"""Finds the user's cache folder, for results that take long to compute."""
 
 import os
 import warnings

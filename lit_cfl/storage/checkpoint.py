@@ -58,7 +58,7 @@ def read_fingerprint(directory: Path) -> dict[str, str]:
 
 
 def read_identity(directory: Path) -> dict[str, Any]:
-    """Reads what a run's checkpoint records of data and module beyond the configuration; empty without a checkpoint."""
+    """Reads the facts about data and module in a run's checkpoint, beyond the configuration; empty without one."""
     if not (directory / "checkpoint.pt").exists():
         return {"fingerprint": {}}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
@@ -102,7 +102,7 @@ class Checkpoint:
         return [*{saved.file.name for rows in self._written.values() for saved in rows.values()}]
 
     def save(self, content: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Saves plain values and a state's fields. Raises SaveError; then the previous checkpoint is intact."""
+        """Saves plain values and a state's fields. Raises SaveError, which leaves the previous checkpoint intact."""
         by_client = {name: value for name, value in state.items() if _is_per_client(value)}
         written = {name: self._save_rows(name, rows, int(content["round"])) for name, rows in by_client.items()}
         plain = {name: value for name, value in state.items() if name not in by_client}

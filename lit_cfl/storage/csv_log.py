@@ -80,7 +80,7 @@ def read_up_to_mark(path: Path, mark: Mark) -> bytes:
 
 
 def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Formats rows as CSV text."""
+    """Formats rows of values as CSV text."""
     text = StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
@@ -118,7 +118,7 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields some columns of a CSV file row by row, parsed like `read_table`: clients may be a million."""
+    """Yields some columns of a CSV file row by row, parsed like `read_table`, as there may be a million clients."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         header = next(rows)

@@ -16,7 +16,7 @@ def expand_home(path: str | Path) -> Path:
 
 
 def describe_missing(path: Path, what: str) -> str:
-    """Says that a path does not exist, with a similar name in its folder, or the folder where relative paths start.
+    """Describes a path that does not exist, with a similar name, or the folder where relative paths start.
 
     Args:
         path: Path that was not found.
@@ -29,7 +29,7 @@ def describe_missing(path: Path, what: str) -> str:
 
 
 def resolve_directory(path: str, option: str) -> Path:
-    """Makes a path from an option's value.
+    """Converts an option's value to the path of a directory.
 
     Args:
         path: Value of the option.

@@ -1,4 +1,4 @@
-"""The scores of a classifier: named ones, and the user's own.
+"""The scores of a classifier: those known by name, and the user's own.
 
 Set scores use the softmax of the outputs as probabilities, and are computed by torchmetrics' functional API.
 """
@@ -163,7 +163,7 @@ def _score(name: str | Score, known: KnownScores) -> Score:
 
 
 def _import_score(path: str, name: str) -> Score:
-    """Imports a score of the user's own."""
+    """Imports a user's score."""
     found = import_object("task.scores", path)
     if isinstance(found, SetScore):
         return found

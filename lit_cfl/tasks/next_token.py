@@ -13,7 +13,7 @@ from lit_cfl.tasks.base import Batch, Task, mixed_logits, most_likely
 
 
 class NextToken(Task):
-    """A net that is trained to predict each token of a sequence from those before it.
+    """A net that is trained to predict each token of a sequence from the previous tokens.
 
     A sequence's loss is the mean cross-entropy of all its tokens except the first. The scores are `perplexity` and
     `token_accuracy` over all tokens: a sequence is weighted by the number of its predicted tokens. Labels of the data
@@ -76,5 +76,5 @@ class NextToken(Task):
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    """Computes the mean over the tokens that count `[n]`."""
+    """Computes each sequence's mean over its counted tokens `[n]`."""
     return values.where(counted, 0).sum(1) / counted.sum(1).clamp(min=1)

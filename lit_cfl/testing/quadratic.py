@@ -178,7 +178,7 @@ class QuadraticWork:
 
 
 class _Difference(nn.Module):
-    """Returns inputs minus a model."""
+    """Module that returns its inputs minus a model."""
 
     def __init__(self, model: Tensor) -> None:
         super().__init__()

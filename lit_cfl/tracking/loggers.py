@@ -57,7 +57,7 @@ class _GuardedLogger:
 
 
 class Loggers:
-    """Gives the rows of a run to its loggers.
+    """Passes the rows of a run to its Lightning loggers.
 
     A resumed run continues in its TensorBoard folder: all rows are logged again, as a killed process may not have
     written the last ones completely, and `purge_step` makes TensorBoard hide the earlier entries. Any other logger

@@ -1,4 +1,4 @@
-"""Tests that typing errors give one line and exit code 2, before anything is started or written."""
+"""Tests that a user's mistakes give one line and exit code 2, before anything is started or written."""
 
 from pathlib import Path
 from typing import Any

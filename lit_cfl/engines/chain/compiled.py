@@ -1,4 +1,4 @@
-"""Trains clients of small chains with `steps.cpp`: one call trains several clients, each alone in all its steps.
+"""Trains clients of small chains with `steps.cpp`: one call trains several clients, each through all its steps.
 
 A step in PyTorch spends about 60 us on calls, however little it computes: with few examples, or few clients in a stack,
 more than on arithmetic. Training that `can_train` excludes runs in stacks.
@@ -83,7 +83,7 @@ def _has_relu_alone(chain: Chain) -> bool:
 
 
 class CompiledSteps:
-    """The clients of a cohort, for the compiled steps.
+    """The clients of a cohort, prepared for the compiled steps.
 
     Args:
         training: Chain and optimizer that all clients share.
@@ -131,7 +131,7 @@ class CompiledSteps:
         yield range(first, clients)
 
     def train(self, rows: Tensor, losses: Tensor, clients: range, ended: Ended) -> None:
-        """Trains some clients.
+        """Trains the clients of one call, and writes their models and losses.
 
         Args:
             rows: Rows of the cohort `[n, d]`; those of these clients are overwritten.
@@ -153,7 +153,7 @@ class CompiledSteps:
         ended(len(clients))
 
     def _inputs(self, own: slice) -> tuple[Tensor | None, Tensor | None]:
-        """Returns these examples of the cohort as floats, with rows filled up with zeros, or as bytes; one is None."""
+        """Returns these examples as floats, with rows padded by zeros, or as bytes; the other result is None."""
         inputs, decode, missing = self._examples.inputs[own], self._examples.decode, -self._examples.width % _PADDED
         if self._reads_bytes:
             return None, inputs

@@ -62,7 +62,7 @@ def _pieces(slots: tuple[Slot, ...], model: Tensor, examples: CohortExamples, la
 def _stack_gradients(
     training: Training, tensors: dict[str, Tensor], examples: CohortExamples, own: Tensor, shares: Tensor
 ) -> dict[str, Tensor]:
-    """Computes the gradients of a stack by the parameters' names.
+    """Computes the gradients of a stack of clients, by parameter name.
 
     Args:
         own: Positions of the clients' examples, int64 `[clients, n]`.

@@ -1,4 +1,4 @@
-"""Groups the clients of a cohort into stacks by each client's own shape, so that no result depends on the others.
+"""Groups clients into stacks by each client's own shape, so that its result does not depend on other clients.
 
 A client's mini-batches are padded to the next rung of a fixed ladder, and so are its examples in dual form: the rungs
 are powers of two and evenly spaced sizes between them. Clients on the same rungs train in one stack, the longest first.

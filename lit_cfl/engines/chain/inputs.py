@@ -136,7 +136,7 @@ class DualLayer:
         return left.to(self._gram.device), pulled.to(self._gram.device)
 
     def read(self, steps: StackSteps, lanes: int) -> Iterator[DualReads]:
-        """Yields the reads of each step; rows are positions among the clients' padded examples."""
+        """Yields the values that each step reads; rows are positions among the clients' padded examples."""
         if steps.left is None or steps.pulled is None:
             raise TypeError("a layer in dual form needs its shares")
         each = _steps_at_once(steps.rows.shape[1] * (self._size + self._products.shape[1]))

@@ -36,7 +36,7 @@ class ChainLayer:
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function."""
+    """An activation function with its derivative."""
 
     name: ActivationName
 
@@ -64,7 +64,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of an example.
+    """The loss of an example as a function of the outputs.
 
     Args:
         kind: `cross-entropy` for labels that are classes, the other two for labels that are numbers, one per output.

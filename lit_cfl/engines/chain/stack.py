@@ -81,7 +81,7 @@ class Stack:
         return {slot.name: as_matrix(rows[:, slot.start : slot.stop], slot) for slot in self._slots}
 
     def _names_in_dual_form(self) -> list[str]:
-        """Names the first layer's weight, and its bias if that decays in the same way."""
+        """Returns the name of the first layer's weight, and of its bias if that decays in the same way."""
         layer = self._training.chain.layers[0]
         weight, bias = self._rules[layer.weight], self._rules.get(layer.bias or "")
         alike = bias is not None and weight.rate > 0 and (bias.shrink, bias.pull) == (weight.shrink, weight.pull)
@@ -112,7 +112,7 @@ class Stack:
         return steps
 
     def train(self, rows: Tensor, losses: Tensor, ended: Callable[[int], None]) -> None:
-        """Trains the clients.
+        """Trains all clients of the group.
 
         Args:
             rows: Rows of the cohort `[n, d]`; those of these clients are overwritten.

@@ -33,7 +33,7 @@ class CohortExamples:
 
     @property
     def width(self) -> int:
-        """Numbers per example."""
+        """Number of input values per example."""
         return self.inputs.shape[1:].numel()
 
     def read(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -102,7 +102,7 @@ class StackSteps:
         return self._select(lanes, lambda part: part[span])
 
     def at(self, number: Tensor, lanes: int) -> "StackSteps":
-        """Selects one step, for the first `lanes` clients; its number is int64 `[1]` on the device."""
+        """Selects one step, for the first `lanes` clients; the step's number is int64 `[1]` on the device."""
         return self._select(lanes, lambda part: part.index_select(0, number))
 
     def _select(self, lanes: int, select: Callable[[Tensor], Tensor]) -> "StackSteps":

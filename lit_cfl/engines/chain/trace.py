@@ -132,7 +132,7 @@ def _gelu(approximate: str) -> Activation:
 
 
 def _layer_of_call(node: fx.Node, module: nn.Module) -> ChainLayer | None:
-    """Reads `linear(x, self.weight, self.bias)`."""
+    """Recognises a layer in a call `linear(x, self.weight, self.bias)`."""
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
     weight, bias = given.get("weight"), given.get("bias")
     if not isinstance(weight, fx.Node) or not (bias is None or isinstance(bias, fx.Node)):

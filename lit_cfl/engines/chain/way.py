@@ -193,7 +193,7 @@ Group = TypeVar("Group", bound=Sized)  # clients that train in one stack, or in 
 
 
 def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None], threads: int, count: Ended) -> None:
-    """Trains groups of clients, in threads if there are several; `count` is called in this thread."""
+    """Trains groups of clients, in several threads if allowed; `count` is always called in this thread."""
     if threads == 1 or len(groups) == 1:
         for group in groups:
             train(group, count)

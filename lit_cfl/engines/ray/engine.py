@@ -42,7 +42,7 @@ _GRADIENT_ROW = 20  # examples whose gradient takes as long as handing over its 
 
 
 class RayEngine(Engine):
-    """Works with `plan.workers` actors; `close` ends them."""
+    """Engine that distributes its work among `plan.workers` Ray actors; `close` ends them."""
 
     _pool: WorkerPool | None = None
     _stored_examples: tuple[Examples, Ref] | None = None
@@ -106,7 +106,7 @@ class RayEngine(Engine):
         round: int,
         data: FederatedData,
     ) -> ShareTask:
-        """Describes the training of the clients at these positions."""
+        """Makes an actor's task from the training of the clients at these positions."""
         start, center, refs = rows.of(numbers)
         mine = replace(
             request,

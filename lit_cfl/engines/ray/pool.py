@@ -43,7 +43,7 @@ class ShareTask:
 
 
 class WorkerPool:
-    """Workers of a run.
+    """The Ray workers of a run.
 
     Args:
         spec: Specification of the workers' engines.

@@ -57,7 +57,7 @@ class HeldClients:
         return cls(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0))
 
     def data(self, examples: Examples) -> FederatedData:
-        """Returns all clients, with data for those held here only."""
+        """Returns the data of all clients; clients that are not held here have no examples."""
         starts, sizes = torch.zeros(2, self.num_clients, dtype=torch.int64)
         starts[self.holders], sizes[self.holders] = self.lists.starts, self.lists.sizes
         none = ClientIndex.empty(self.num_clients)

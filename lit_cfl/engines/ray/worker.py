@@ -62,10 +62,10 @@ class Worker:
         self._examples_read: tuple[Ref, Examples] | None = None
 
     def ready(self) -> None:
-        """Returns once the worker is up."""
+        """Returns once the worker has started."""
 
     def run(self, share: Share, examples: Sequence[Ref], *tables: np.ndarray) -> Any:
-        """Computes a share.
+        """Computes a share of the engine's work.
 
         Args:
             examples: Reference to the pool, inside a list, so that a pool that was read before is not read again.

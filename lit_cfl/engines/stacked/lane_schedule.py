@@ -21,7 +21,7 @@ Changes = dict[int, Tensor]  # by step: a table with one column per client that 
 
 @dataclass(frozen=True)
 class LaneSlot:
-    """Place of a client's fit in the schedule: `lane` from call `start` until before call `stop`."""
+    """Place of a client's fit in the schedule: in `lane`, from call `start` up to, but excluding, call `stop`."""
 
     fit: int
     lane: int

@@ -93,7 +93,7 @@ class StackWay(TrainingWay):
         return rows, sums / work.num_seen
 
     def _shape_for(self, work: CohortFit) -> tuple[int, int]:
-        """Returns the number of lanes of the stack, and the number of places in a mini-batch.
+        """Returns the number of lanes of the stack, and the number of examples in a mini-batch, padding included.
 
         Both follow from the run's batch size if all mini-batches of this fit have at most that size. Larger ones, such
         as full ones, get the next power of two from 16 on, and fewer lanes: a step has at most the examples of a
@@ -211,7 +211,7 @@ def _steps_of(
     autocast: torch.dtype | None = None,
     device: str = "cpu",
 ) -> tuple[FunctionalOptimizer, Steps, Tensor | None]:
-    """Makes the steps of a module that is not shared.
+    """Makes the steps of a module, whose layers may be replaced, so that it must not be shared.
 
     Returns:
         the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which the steps
