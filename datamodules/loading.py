@@ -41,13 +41,13 @@ def load(
         place: Local folder, or an id on the Hub.
         subset: Name of the subset, if there are several.
         revision: Revision of the Hub copy.
-        fetch: Action if the Hub cannot be reached.
+        fetch: Advice for the error if the Hub cannot be reached.
         content: Hash of a local folder, which separates its rows in the cache: `datasets` itself identifies a folder
             with a README only by its name and file patterns.
 
     Raises:
         ScriptError: the data set is a script.
-        InputError: it cannot be loaded for any other reason.
+        InputError: the data set cannot be loaded for any other reason.
     """
     import datasets
     import pyarrow

@@ -205,7 +205,7 @@ class Brightnesses(Skew):
     """Each cluster sees its scaled inputs multiplied by a given factor.
 
     Args:
-        factors: One for each cluster, 0 or more; 1 = no change.
+        factors: Factor of each cluster, 0 or more; 1 = no change.
     """
 
     factors: Sequence[float] = (1.0, 0.5)

@@ -29,7 +29,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         them that seem to number the lines; and y, client and cluster `[N]` as in the file, if it has them.
 
     Raises:
-        InputError: the file is not a table, lacks a column, or has a cell that is empty or not a number.
+        InputError: the file is not a table, lacks a column, or has a cell that is empty or is not a number.
     """
     import pandas  # takes most of a second, and only tables need it
 

@@ -10,9 +10,9 @@ class Activity:
 
     Args:
         what: Name of the step, such as `pre-training`.
-        round: Number of rounds completed before its round; None = it comes before the rounds.
-        done: Number of clients that have finished it, 0 to `total`.
-        total: Number of clients; 0 = they are not counted.
+        round: Number of rounds completed before the step; None = the step precedes all rounds.
+        done: Number of clients that have finished the step, 0 to `total`.
+        total: Number of clients; 0 = clients are not counted.
     """
 
     what: str

@@ -34,7 +34,8 @@ class EvaluationPlan:
         fine_tune: Also score each client after fine-tuning a copy of its model on its own examples for this budget
             (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
         per_client: Also write the scores of each client in each evaluated round into `client_rounds.parquet`.
-        class_counts: Also write each client's test examples of each class there, and the number of right ones.
+        class_counts: Also write into that file, for each client and class, the numbers of test examples and of right
+            answers.
     """
 
     every: int = 1
@@ -169,7 +170,7 @@ def score_clients(
         models: Models `[K, d]`.
         index: Model of each client, int64 `[n]`, not negative.
         clients: Ids, int64 `[n]`.
-        own: Layers that clients have instead of those of their model.
+        own: Personal layers that replace layers of the clients' models.
         weights: Weights of the models in each client's mixture `[n, K]`, which replace `index`; None = one model.
     """
     if own is None:
@@ -298,7 +299,7 @@ class Evaluation:
 
     Args:
         clients: Ids of the scored clients, int64 `[n]`, ascending.
-        index: Their clusters, int64 `[n]`.
+        index: Clusters of these clients, int64 `[n]`.
         scores: Scores by split (`validation`, `test`).
         metrics: Columns of `metrics.csv`.
         full_coverage: True if every training client was scored; only such rounds count for the best value.

@@ -21,7 +21,7 @@ def keep_row(row: Tensor, of: int) -> Tensor:
         of: Total number of rows that are kept.
 
     Raises:
-        InputError: the disk has no room for it.
+        InputError: the disk has no room for the row.
     """
     size = of * row.numel() * row.element_size()
     if size <= _IN_MEMORY or size <= machine_memory() / 2:

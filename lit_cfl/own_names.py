@@ -9,7 +9,7 @@ def import_object(option: str, path: str) -> object:
     """Imports an object by its path.
 
     Args:
-        option: Option that names it, for errors.
+        option: Option that names the object, for errors.
         path: Path of the object, such as `my_module.function`.
 
     Raises:

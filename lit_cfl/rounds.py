@@ -63,8 +63,8 @@ class Round:
     """A completed round.
 
     Args:
-        index: Number of rounds completed before it, 0 in the first. Random streams, `LocalWork`, `evaluate` and the
-            schedules of algorithms and shifts use it. Users see `number`.
+        index: Number of rounds completed before this one, 0 in the first. Random streams, `LocalWork`, `evaluate` and
+            the schedules of algorithms and shifts use it. Users see `number`.
         state: State of the algorithm after the round.
         info: Info of the round; in the first round it includes `init`.
         data: Data during the round.

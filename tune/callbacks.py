@@ -25,7 +25,7 @@ class _FullDisk(BaseException):
     """Raised to end a study whose disk is full. BaseException, so that Ray does not attribute it to a trial.
 
     Args:
-        reason: Reason why something could not be written.
+        reason: Reason why a file could not be written.
     """
 
     def __init__(self, reason: str) -> None:

@@ -34,7 +34,7 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
     """Checks everything in a study that can be checked without its data.
 
     Returns:
-        The study with its seeds, the experiment of the base, and those of each corner of the space and each of the
+        The study with its seeds, the base's experiment, and the experiments at the corners of the space and at the
             study's points.
 
     Raises:
@@ -136,7 +136,7 @@ class PreparedStudy:
     """A checked study.
 
     Args:
-        job: Inputs that the trials share, the study with its seeds among them.
+        job: Inputs that the trials share, including the study with its seeds.
         default: Experiment of the base.
         first_clustering_round: Round before which no trial is stopped.
         first: Settings that are tried before the searcher's: the default, then the study's points.
@@ -168,8 +168,8 @@ def prepare(study: Study, path: Path, recorded: Scores | None = None) -> Prepare
     Args:
         study: The study.
         path: Directory of the study.
-        recorded: Scores of its trials if nothing remains to be trained, so that no data are loaded for the check; None
-            = check on the base's clients that each trial could start.
+        recorded: Scores of the study's trials if nothing remains to be trained, so that no data are loaded for the
+            check; None = check on the base's clients that each trial could start.
     """
     study, default, corners = check_study(study)
     scores = check_on_clients(study, default, corners) if recorded is None else recorded

@@ -32,7 +32,7 @@ def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
     """Connects to Ray within the block, and stops Ray afterwards if it was started here.
 
     Raises:
-        InputError: the cluster does not answer, or no node has what a trial needs.
+        InputError: the cluster does not answer, or no node has the resources that a trial needs.
     """
     asked = os.environ.get("RAY_ADDRESS", "") if address is None else address
     if asked.startswith("ray://"):
@@ -66,7 +66,7 @@ def count_places(address: str | None, resources: Resources) -> int | None:
     """Counts the trials that fit on this machine at the same time; None if a cluster trains them.
 
     Raises:
-        InputError: it lacks what a trial needs.
+        InputError: this machine lacks the resources that a trial needs.
     """
     if address is not None or ray_cluster.is_there():
         return None
@@ -101,7 +101,7 @@ def require_shared_folder(path: str) -> None:
     """Checks that all nodes of the cluster share a folder, without which some trials' results would be missing.
 
     Raises:
-        InputError: a node does not see it.
+        InputError: a node does not see the folder.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
     if len(nodes) < 2:

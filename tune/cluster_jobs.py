@@ -35,7 +35,7 @@ class Jobs:
     """The jobs of a cluster.
 
     Args:
-        address: Address of its dashboard, http://HOST:8265.
+        address: Address of the cluster's dashboard, http://HOST:8265.
 
     Raises:
         InputError: no Ray cluster answers there, or it rejects this client.
@@ -58,8 +58,8 @@ class Jobs:
             job: Id of the job.
             command: Shell command.
             env: Ray's runtime environment of the job, with its folder.
-            metadata: Notes that the cluster keeps on the job.
-            cpus, gpus: Reserved cores and GPUs; 0 = it runs on the head node alongside everything else.
+            metadata: Notes that the cluster stores with the job.
+            cpus, gpus: Reserved cores and GPUs; 0 = the job runs on the head node alongside all other processes.
         """
         with _explain_errors(self.address):
             self._client.submit_job(
@@ -189,7 +189,7 @@ def unpack(log: str, folder: Path) -> None:
     """Unpacks the output of `packing_command`.
 
     Raises:
-        InputError: it is incomplete, or too large.
+        InputError: the output is incomplete, or too large.
     """
     text = _OF_RAY.sub("", f"\n{log}").rpartition(f"\n{_BEGIN}\n")[2].partition(f"\n{_END}")[0]
     try:

@@ -20,11 +20,11 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     Args:
         console: Console to print on.
         study: Study with its whole base.
-        path: Directory of the study, which is not made.
+        path: Directory of the study, which is not created.
         address: Address of a Ray cluster; None = this machine.
 
     Raises:
-        InputError: the study cannot be run, or this machine lacks what a trial needs.
+        InputError: the study cannot be run, or this machine lacks the resources that a trial needs.
     """
     prepared = prepare(study, path)
     at_once = _at_once(prepared, address)

@@ -64,7 +64,7 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
         include: User's files and folders to send.
 
     Raises:
-        InputError: anything that the command itself would refuse before it looks at data.
+        InputError: the command itself would refuse the options before it loads data.
     """
     files = config_files(arguments)
     if not files:

@@ -20,8 +20,8 @@ class Objective:
     """The metric that a study optimises, with its direction, and a second one if there are two.
 
     Args:
-        metric: Column `val/...` of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
-            says so.
+        metric: Column `val/...` of `metrics.csv`; lower is better for losses and deviations, and for scores that
+            declare it.
         scores: Scores of the task.
         second: Second objective, `traffic/mib`, lower is better; None = none.
     """

@@ -48,7 +48,7 @@ class StudyRequest:
 
     Args:
         study: Study with its whole base.
-        directory: Directory of its files.
+        directory: Directory of the study's files.
         resume: Continue the study in this directory.
         address: Address of a Ray cluster; None = this machine.
         dry_run: Print what would run, and run nothing.

@@ -64,7 +64,7 @@ def draw(
     Args:
         path: Folder of the pictures; earlier ones are removed.
         rows, parameters, objective, shares: Arguments of `list_figures`.
-        guard: Receives what cannot be drawn.
+        guard: Handles pictures that cannot be drawn.
     """
     if all(row.get(objective.metric) is None or not isfinite(row[objective.metric]) for row in rows):
         return
@@ -96,7 +96,7 @@ def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[
         objective: Objective by which trials are compared.
 
     Returns:
-        Nothing with fewer than eight trials, or if no parameter mattered.
+        The share of each parameter; empty with fewer than eight trials, or if no parameter mattered.
     """
     study = build_study(rows, space, objective)
     if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:

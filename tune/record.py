@@ -69,10 +69,10 @@ class TrialRecord:
         number: Number of the trial from 0, in starting order.
         origin: Origin of the setting: `default` (the base's), `point` (the study's) or `search`.
         values: Values of the setting by `Parameter.key`.
-        repeats: Number of the earlier trial with the same setting, whose result it has; None = it was trained.
+        repeats: Number of the earlier trial with the same setting, whose result this trial has; None = it was trained.
         status: Status of the trial; `running` also if a limit ended the study: such a trial continues on resume.
-        last_result: Figures that it reported to Ray Tune last.
-        digests: SHA-256 of the files with its results, by path below its directory; empty while its process may write
+        last_result: Values that the trial last reported to Ray Tune.
+        digests: SHA-256 of the trial's result files, by path below its directory; empty while its process may write
             them.
     """
 
@@ -93,7 +93,7 @@ def describe_uneven(clients: Mapping[str, float | None]) -> str | None:
     """Describes that trials were scored on different numbers of clients; None if they were not, or it is unknown.
 
     Args:
-        clients: `CLIENTS` of the finished trials by their names.
+        clients: Number of scored clients of each finished trial, by the trial's name.
     """
     known = {name: number for name, number in clients.items() if number is not None}
     if len(set(known.values())) < 2:
@@ -136,7 +136,7 @@ def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
     """Reads all trials of a study, by number.
 
     Raises:
-        InputError: a record, or a result of a trial, is gone, or is not what this study wrote.
+        InputError: a trial's record or result is missing, or was not written by this study.
     """
     begun = [path for path in sorted(folder.glob("*/")) if any((path / name).exists() for name in (RECORD, *_RESULTS))]
     records = [read_record(path, study_id) for path in begun]

@@ -37,7 +37,7 @@ class Repeated:
 
     Args:
         seeds: New seeds.
-        figures: Figures by setting (`best`, `default`) and metric.
+        figures: Means with intervals, by setting (`best`, `default`) and metric.
         gain: Gain of the best over the default on test data, seed by seed; positive = better; None = unknown.
         failed: Settings that could not be repeated, with the reason.
     """

@@ -32,7 +32,7 @@ class EarlierTrial:
     Args:
         trial_id: Name of the trial.
         config: Number and values of the trial.
-        results: Results that it reported to the scheduler, in order.
+        results: Results that the trial reported to the scheduler, in order.
         ended: False if the resumed study continues it.
     """
 
@@ -49,12 +49,13 @@ def make_scheduler(
 
     Args:
         rounds: T of the base.
-        first_clustering_round: The latest of the algorithms; no trial is stopped before it has ended.
+        first_clustering_round: The latest first clustering round of all algorithms; no trial is stopped before it has
+            ended.
         earlier: Trials of a resumed study, with which the new ones are compared.
 
     Raises:
-        InputError: a scheduler that a study cannot use, an option that it does not take, or a first decision that
-            would come too early.
+        InputError: a study cannot use this scheduler, an option does not exist, or the first decision would come too
+            early.
     """
     names = list(study.search_space.algorithms) or [""]
     return SchedulerPerAlgorithm({name: _one(study, rounds, first_clustering_round) for name in names}, earlier)

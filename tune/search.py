@@ -53,7 +53,7 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
     """Runs a study into its directory.
 
     Args:
-        request: The study, and where and how it runs.
+        request: The study, its directory, and the options of its run.
         say: Prints a line.
 
     Raises:
@@ -174,7 +174,7 @@ def describe_repeats(folder: Path, num_runs: int) -> str:
     """Counts the finished runs on new seeds.
 
     Args:
-        folder: Folder of these runs.
+        folder: Folder of the runs on new seeds.
         num_runs: Number of all runs.
     """
     return f"training on new seeds: {len(list(folder.glob('*/*/summary.json')))} of {num_runs} runs have finished"

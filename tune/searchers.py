@@ -29,7 +29,8 @@ def make_searcher(study: Study, objective: Objective | None = None) -> "Searcher
     """Makes the searcher, seeded; None for a grid, whose settings are given.
 
     Raises:
-        InputError: not a sampler of Optuna, unknown options, or a sampler that a grid or two objectives cannot use.
+        InputError: the class is not a sampler of Optuna, an option is unknown, or the sampler does not suit a grid or
+            two objectives.
     """
     space = study.search_space
     default = RandomSampler if study.second_metric is None else TPESampler
@@ -55,7 +56,7 @@ class Searcher:
         kind, given: Class of the sampler and its arguments.
         seed: Seed unless `given` has one.
         space: Space of the settings.
-        objective: Objective by which they are compared.
+        objective: Objective by which settings are compared.
     """
 
     def __init__(
@@ -84,9 +85,9 @@ class Searcher:
         """Tells Optuna the result of a setting.
 
         Args:
-            number: The number it was asked for with; None if the searcher was not asked for it.
-            values: The setting.
-            result: The trial that was trained with it.
+            number: Number passed to `ask` for this setting; None if the searcher was not asked for it.
+            values: Values of the setting.
+            result: Trial that was trained with this setting.
         """
         over = result.status == FINISHED_STATUS
         state = TrialState.COMPLETE if over else TrialState.PRUNED

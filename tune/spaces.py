@@ -58,7 +58,7 @@ class Parameter:
         option: Dotted name of the option, as on the command line of `lit-cfl run`.
         distribution: Distribution of the values; those of a choice are plain, see `as_plain`.
         algorithm: Algorithm of the option if a study chooses among several; else empty.
-        when: Conditions: the parameter matters only if each of these others, by `key`, has one of the values.
+        when: Conditions: the parameter matters only if each of these other parameters, by `key`, has one of the values.
         grid: Try all values, one after another.
     """
 
@@ -87,7 +87,8 @@ class Space:
 
     Args:
         parameters: One parameter or more, unless there are several algorithms, in the order of dependence.
-        algorithms: Algorithms to choose among: the options that each sets, by name; empty = the base's algorithm alone.
+        algorithms: Algorithms to choose from, by name, with the options that each sets; empty = the base's algorithm
+            alone.
     """
 
     parameters: tuple[Parameter, ...]

@@ -69,7 +69,7 @@ def share(experiment: Experiment) -> SharedData | None:
     """Puts the data of an experiment into the object store.
 
     Returns:
-        None if a user's own data module cannot be sent: each trial then loads its own data.
+        The shared data; None if a user's data module cannot be sent, so that each trial loads its own data.
     """
     register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
     try:
@@ -160,7 +160,7 @@ def limit_time(path: Path, minutes: float | None) -> Iterator[None]:
         minutes: Limit above 0; None = no limit.
 
     Raises:
-        InputError: an earlier process was killed in this block, and the limit is no larger now.
+        InputError: an earlier process was killed in this block, and the limit has not been raised since.
     """
     if minutes is None:
         yield

@@ -52,10 +52,10 @@ class Trials:
     Args:
         folder: Folder of the trials' directories.
         first: Settings before the searcher's: the default, then the points of the study.
-        searcher: Source of all other settings, which receives every result; None = there are no others.
+        searcher: Source of all other settings, which receives every result; None = there are no other settings.
         limit: Number of trials to train.
         concurrent: Maximum number of trials at the same time; None = any number.
-        study_id: Id of the study, which its records contain.
+        study_id: Id of the study, which its trials' records contain.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class Trials:
             minutes: Time limit of a trial in minutes; None = no limit.
 
         Raises:
-            InputError: they are damaged, or too many.
+            InputError: records are damaged, or there are too many trials.
         """
         self.records = {record.number: record for record in read_records(self.folder, self.study_id)}
         for record in list(self.records.values()):
@@ -190,7 +190,7 @@ class Trials:
 
         Args:
             number: Number of the trial.
-            last_result: Last figures of the trial.
+            last_result: Last values that the trial reported.
             died: True if the worker died too often.
         """
         last = {**self.live.pop(number, {}), **last_result}

@@ -82,8 +82,8 @@ def describe_end(last_result: Mapping[str, Any], metric: str) -> str:
     """Describes how a trial ended.
 
     Args:
-        last_result: Last figures of the trial.
-        metric: Metric by which it is judged.
+        last_result: Last values that the trial reported.
+        metric: Metric by which the trial is judged.
     """
     rounds = count_noun(last_result.get(ROUNDS, 0), "round")
     if last_result.get(ERROR):

@@ -47,7 +47,7 @@ def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
     """Logs the study's result, pictures and `best.yaml` as in the base's `tracking`. Failures do not end the study.
 
     Returns:
-        A line that says how to upload what was kept offline, or None.
+        A line that says how to upload the offline runs, or None.
     """
     tracking = prepared.default.tracking
     mode = tracking.requested_mode()

@@ -82,7 +82,7 @@ def draw_owners(
         train, test: Training and test examples of every owner, int64 `[owners]`.
 
     Raises:
-        InputError: no owner has enough.
+        InputError: no owner has enough examples.
     """
     clients = ((train > 0) & (train + test >= min_examples)).nonzero().flatten()
     if not len(clients):

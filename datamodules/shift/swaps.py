@@ -103,7 +103,7 @@ def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) 
     """Draws for each client of a pair one of its labels, in training and test data, that the other client lacks.
 
     Returns:
-        labels int64 `[pairs, 2]`, uniform among the possible ones; -1 if there is none.
+        labels int64 `[pairs, 2]`, drawn uniformly from the possible ones; -1 if there is none.
     """
     mine = data.subset(pairs.flatten())
     held = (mine.label_counts > 0) & (replace(mine, train=mine.test).label_counts > 0)

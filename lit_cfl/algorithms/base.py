@@ -87,7 +87,7 @@ class OwnLayers:
 
     Args:
         columns: Columns of these layers in a model, ascending int64 `[p]`.
-        rows: Layers of each client that has its own `[p]`, by id; other clients have those of their model.
+        rows: Layers `[p]` of each client that has its own, by id; all other clients have the layers of their model.
     """
 
     columns: Tensor
@@ -116,7 +116,7 @@ class Assignment:
         models: Models `[K, d]`.
         index: Model of each client, int64 `[clients asked for]`, -1 = none yet.
         extra: Further rows `[d]` by name; `global` is scored as `test/global_<score>`.
-        own: Layers that clients have instead of those of their model; None = none.
+        own: Personal layers that replace layers of the clients' models; None = none.
         weights: Weights of the models in each client's mixture, float64 `[clients asked for, K]`: they sum to 1, and
             are 0 for a client without a model; `index` is the model of the largest weight, ties: the lowest number.
             Outputs of the models are mixed by the task's `mix_outputs`. None = each client uses one model.

@@ -22,12 +22,12 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
 
     Args:
         call: Name of the method.
-        answer: Value that it returned.
+        answer: Value that the method returned.
         served: Function that counts the models that `serve` returns for a state; called only for an Info with
             `clusters`.
 
     Raises:
-        InputError: it is not a pair of a state and an Info, or a value of the Info has the wrong type.
+        InputError: the value is not a pair of a state and an Info, or a value of the Info has the wrong type.
     """
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Info):
         kinds = (
@@ -100,7 +100,7 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
     """Checks the assignment that `serve` returned for these clients, and passes it on.
 
     Args:
-        served: Value that it returned.
+        served: Value that `serve` returned.
         clients: Ids of the clients, int64 `[n]`.
         columns: Length d of a model.
 

@@ -29,7 +29,7 @@ def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algo
     """Derives an algorithm whose class extends `base`, in front of its own class, with the same name and options.
 
     Args:
-        base: Class whose methods call the algorithm's methods through `super()`.
+        base: First base of the new class; its methods call the algorithm's methods through `super()`.
         content: Attributes of the new class.
     """
     kind = type(algorithm)

@@ -55,7 +55,7 @@ class MigrationOptions:
         Returns:
             `reference`, with which the metric compares: label counts, int64 `[clients, labels]`; or float64, the last
             loss `[clients, 1]`, or means and total variance of inputs `[clients, features + 1]`, nan = not known yet;
-            and `sizes` (n_i, int64 `[clients]`). Both have no rows without `migrate`.
+            and `sizes` (n_i, int64 `[clients]`). Both are empty without `migrate`.
 
         Raises:
             InputError: the data have no classes, and labels are compared.

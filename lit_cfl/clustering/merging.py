@@ -32,14 +32,14 @@ def agglomerate(
             `ward` merges what adds least to the sum of squares, and needs l2 distances.
         num_clusters: Number of clusters, 1 to n.
         threshold: Distance at or above which clusters stay apart: 0 leaves each client alone, infinity makes one
-            cluster. Exactly one of the two is given.
+            cluster. Exactly one of `num_clusters` and `threshold` is given.
 
     Returns:
         labels int64 `[n]`.
 
     Raises:
-        InputError: both or neither of the two are given, there are more clusters than clients, the matrix is not a
-            matrix of distances, or the linkage is unknown.
+        InputError: both or neither of `num_clusters` and `threshold` are given, there are more clusters than clients,
+            the matrix is not a matrix of distances, or the linkage is unknown.
     """
     n = len(distances)
     if (num_clusters is None) == (threshold is None):

@@ -63,7 +63,7 @@ def zeros_of_pairs(n: int) -> Tensor:
     """Makes a zero matrix for all pairs of rows: float64 `[n, n]`.
 
     Raises:
-        InputError: it would not fit the machine's memory.
+        InputError: the matrix would not fit into the machine's memory.
     """
     needed, there = 8 * n * n, machine_memory()
     if needed > there:

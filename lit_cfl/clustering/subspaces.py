@@ -53,7 +53,7 @@ def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
         others: Rows that span the other subspaces `[k, l, d]`.
         which: Measure: `smallest` principal angle (paper, Eq. 2), in [0, 90]; `sum` of the principal angles, of which
             there are as many as the smaller subspace has dimensions; `vectors`: the smallest angle between a row of one
-            and a row of the other, whatever their signs (published code), in [0, 90].
+            and a row of the other, regardless of their signs (published code), in [0, 90].
 
     Returns:
         float64 `[n, k]`; 90 for a subspace without dimensions.

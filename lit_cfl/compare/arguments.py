@@ -50,14 +50,14 @@ class CompareArguments:
     """The parsed command line of `lit-cfl compare`.
 
     Args:
-        config: Experiment's file, or its content; empty with `resume`.
+        config: Path of the experiment's file, or its content; empty with `resume`.
         algorithms: Words after `--algorithms`, see `read_entries`.
         seeds: Seeds of the runs; empty = the file's.
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
         resume: Directory of a comparison to continue, or None.
-        target: Test figure for the columns of rounds and MiB, or None.
+        target: Test score whose costs the columns of rounds and MiB show, or None.
         num_cpus: Cores to use; None = all.
-        quiet, dry_run: Options as of `lit-cfl run`.
+        quiet, dry_run: Options as in `lit-cfl run`.
         rest: Options of the experiment and of single algorithms.
     """
 
@@ -214,7 +214,8 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
     """Reads the entries of `--algorithms`.
 
     Args:
-        words: Entries `[NAME=]WHAT`: a class, a packaged configuration, or a file that has an `algorithm:`, or is one.
+        words: Entries `[NAME=]WHAT`: a class, a packaged configuration, a file with an `algorithm:`, or a file of an
+            algorithm.
         own: Experiment's own algorithm; its class alone means this class with the file's arguments.
 
     Raises:

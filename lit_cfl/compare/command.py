@@ -127,7 +127,7 @@ def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bo
     """Draws `pictures/curve` in the requested formats. Returns False if nothing can be drawn.
 
     Raises:
-        SaveError: they could not be written.
+        SaveError: the pictures could not be written.
     """
     from lit_cfl.pictures.curves import mean_curves  # matplotlib takes a second to import
     from lit_cfl.pictures.files import write_figure

@@ -74,9 +74,9 @@ def compare(
         algorithms: Algorithms to compare, `[NAME=]WHAT` each, as after `--algorithms`; differences are to the first.
         seeds: Seeds that replace the experiment's.
         words: Further options, such as `["--rounds", "50", "--IFCA.num_clusters", "4"]`.
-        compare_dir: Where the files go; None = runs/<name>-compare-<time>.
+        compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
         resume: Directory of a comparison to continue, in place of `config`, `algorithms`, `seeds` and `words`.
-        target: Test figure for the columns of rounds and MiB; None = one that all runs reach.
+        target: Test score whose costs the columns of rounds and MiB show; None = a value that all runs reach.
         num_cpus: Cores to use; None = all.
 
     Returns:

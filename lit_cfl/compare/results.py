@@ -210,7 +210,8 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
     none if Oracle is not better than FedAvg.
 
     Args:
-        rows: Rows of algorithms; the first FedAvg counts that has the server, shared and personal layers of an Oracle.
+        rows: Rows of algorithms; an Oracle is compared with the first FedAvg that has the same server, shared and
+            personal layers.
         runs: Rows of `runs.csv`.
         score: Score to compare.
     """

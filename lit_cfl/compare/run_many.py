@@ -29,7 +29,7 @@ def run_many(
     Args:
         experiments: Experiments by the folder of their runs, whose last part is the displayed name.
         num_cpus: Cores to use; None = all.
-        ended: Called in this process with the directory of each run that has ended without an error. What it returns
+        ended: Called in this process with the directory of each run that has ended without an error. Its return value
             is shown.
 
     Returns:
@@ -95,9 +95,9 @@ def run_jobs(
         jobs: Jobs to run.
         plan: Plan of every run.
         num_cpus: Cores to use; None = all.
-        display: Shows their progress.
-        check: Called between jobs and while they run; may raise to end them all.
-        outcome: Called with each job that has ended without an error; what it returns is shown.
+        display: Shows the progress of the jobs.
+        check: Called between jobs and while they run; may raise an error to end all jobs.
+        outcome: Called with each job that has ended without an error; its return value is shown.
         experiments: Experiments of runs in this process, by the jobs' names; others are read from their files.
 
     Returns:

@@ -35,8 +35,8 @@ def side_by_side(
 
     Args:
         jobs: Jobs to run, in this order.
-        display: Shows their progress.
-        check: Called twice a second; may raise to end the comparison.
+        display: Shows the progress of the jobs.
+        check: Called twice a second; may raise an error to end the comparison.
         plan: Plan of every run.
         at_once: Number of runs at the same time.
     """

@@ -58,7 +58,7 @@ def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -
     Args:
         config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. Missing options have
             their defaults.
-        read: All options as read by a parser, whose dump is `config`; None = they are parsed here.
+        read: All options as read by a parser, whose dump is `config`; None = `config` is parsed here.
 
     Raises:
         InputError: an object cannot be built.

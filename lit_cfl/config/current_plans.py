@@ -26,7 +26,7 @@ def current_plans(
         the contents, and for each word that names a changed file the text that replaces it.
 
     Raises:
-        InputError: such a plan is requested.
+        InputError: a plan of an earlier version is requested.
     """
     found: dict[str, Content] = {}
     texts: dict[str, str] = {}

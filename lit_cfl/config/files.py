@@ -99,7 +99,7 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     """Returns the folders of the user's own classes that are listed in a configuration.
 
     Raises:
-        InputError: one of them is relative, or the run was made in Python; the message names the file.
+        InputError: a folder is relative, or the run was made in Python; the message names the file.
     """
     if content.get("made_in_python"):
         raise InputError(
@@ -172,8 +172,8 @@ def read_config(file: str | Path) -> dict[str, Any]:
     """Reads the options in a YAML file.
 
     Raises:
-        InputError: it is not YAML, holds no options, gives one twice (YAML itself would use the last), or names a class
-            of ours by its path up to version 0.1.
+        InputError: the file is not YAML, has no options, gives an option twice (YAML itself would use the last value),
+            or names a class of ours by its path up to version 0.1.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ class UnknownOption:
     Args:
         option: Dotted name.
         part: Unknown part of the name.
-        owner: Class or group that lacks it; empty = the command.
+        owner: Class or group that lacks the option; empty = the command.
         known: Options of the owner.
     """
 
@@ -266,7 +266,7 @@ def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = N
         called: Name of an option in the message, if not its own.
 
     Raises:
-        InputError: it names the nearest class.
+        InputError: a class is unknown; the message names the most similar one.
     """
     for path, name in tree.chosen.items():
         require_known_class(tree, path, (called or {}).get(path, path.rpartition(".")[2]), name)
@@ -305,7 +305,7 @@ def require_unchanged_values(options: Mapping[str, Any]) -> None:
         options: Merged options; see `merge_options`.
 
     Raises:
-        InputError: it names both meanings.
+        InputError: a value has changed its meaning; the message names both meanings.
     """
     for option, value in option_values(options):
         why = _CHANGED_VALUES.get((option.rpartition(".")[2], value)) if isinstance(value, str) else None

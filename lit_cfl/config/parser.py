@@ -286,7 +286,7 @@ def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) 
     """Refuses null for options that require a value; in a file, the parser would treat null as not given.
 
     Args:
-        options: First parts of the names of options that may hold null; the parser has checked all others.
+        options: Top-level options that may be null; the parser has checked all others.
     """
     given = [name for name in options if name in read]
     names = [name for name in given if read[name] is not None or parser.get_default(name) is not None]

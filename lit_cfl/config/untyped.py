@@ -24,7 +24,7 @@ def read_untyped(read: Namespace, words: Sequence[str]) -> bool:
         words: Words of the command line.
 
     Returns:
-        Whether there were any. The parser has not seen their new values, which may describe objects.
+        Whether an option was untyped. The parser has not seen the new values, which may describe objects.
     """
     changed = False
     for option, value in given_options(words):

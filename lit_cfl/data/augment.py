@@ -84,7 +84,7 @@ def augment_function(given: Augment | AugmentFunction | str | None) -> AugmentFu
     """Returns the function selected by the option `data.augment`.
 
     Raises:
-        InputError: It is not a function, or cannot be imported.
+        InputError: The option does not name a function, or the function cannot be imported.
     """
     found = import_object("data.augment", given) if isinstance(given, str) and "." in given else given
     if found is not None and not callable(found):
@@ -104,8 +104,8 @@ def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -
         keys: One key per example, int64 `[n]`.
 
     Raises:
-        InputError: It does not return a batch of the same form, or a changed example depends on something other than
-            the example and its key.
+        InputError: The function does not return a batch of the same form, or a changed example depends on something
+            other than the example and its key.
     """
 
     def changed(part: slice) -> Batch:

@@ -26,7 +26,7 @@ def require_examples(examples: object, who: str) -> None:
         who: Name of the data module, for errors.
 
     Raises:
-        InputError: it is not an `Examples`, or its parts do not fit together.
+        InputError: the value is not an `Examples`, or its parts do not fit together.
     """
     if not isinstance(examples, Examples):
         raise InputError(
@@ -214,7 +214,7 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         who: Name of the data module, for errors.
 
     Raises:
-        InputError: it is not a `Division`, its parts do not fit together, or an example is not in the pool.
+        InputError: the value is not a `Division`, its parts do not fit together, or an example is not in the pool.
     """
     if not isinstance(division, Division):
         raise InputError(
@@ -279,7 +279,7 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
 
     Args:
         before, data: Data without and with the shift.
-        clients: Ids of the clients that it changed, int64 `[n]`.
+        clients: Ids of the clients that the shift changed, int64 `[n]`.
         who: Name of the shift, for errors.
 
     Raises:

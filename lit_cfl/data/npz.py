@@ -23,8 +23,8 @@ def read_npz(
 
     Raises:
         FileNotFoundError: there is no such file.
-        InputError: the file is no .npz, is damaged, contains pickled objects, lacks an array, has one too many, or
-            declares one that does not fit into memory.
+        InputError: the file is not an .npz, is damaged, contains pickled objects, lacks an array, has an unexpected
+            one, or declares one that does not fit into memory.
     """
     try:
         if path.is_file() and not is_zipfile(path):

@@ -47,7 +47,7 @@ class ShiftContext:
         seed: Seed of this shift in this run.
         participants: Ids of the participants, int64 `[n]`, ascending.
         stride: Number of views before this shift added its own.
-        weight: Factor of its concept in the number of a true cluster.
+        weight: Factor of the shift's concept in the number of a true cluster.
     """
 
     round: int

@@ -49,7 +49,7 @@ class Engine:
 
     Args:
         task: Builds the LightningModule that every client trains; called several times.
-        plan: How to compute.
+        plan: Plan of local training.
         seed: The run's seed.
         local: Length and mini-batches of local training.
         template: The task's module of this seed, if it was built already.
@@ -165,7 +165,7 @@ class Engine:
         """Keeps the pool of examples on the CPU from now on if it takes more than an eighth of a GPU's memory.
 
         Returns:
-            whether that freed any memory.
+            whether any memory was freed.
         """
         if self._resident is None or self.device == "cpu":
             return False

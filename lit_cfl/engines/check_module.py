@@ -21,8 +21,8 @@ def require_module(module: LightningModule) -> None:
     """Checks, for every engine, that a module has `losses` and that copies of it are complete.
 
     Raises:
-        InputError: it lacks `losses` or `outcomes`, has layers without weights or hooks that copies lack, or cannot be
-            copied.
+        InputError: the module lacks `losses` or `outcomes`, has layers without weights or hooks that copies lack, or
+            cannot be copied.
     """
     require_losses(module)
     _require_plain_layers(module)

@@ -92,7 +92,7 @@ def _require_same_build(first: LightningModule, second: LightningModule) -> None
     """Checks that a task builds the same module twice from the same seed.
 
     Raises:
-        InputError: naming what differs.
+        InputError: the modules differ; the message says in what.
     """
     one, other = module_state(first), module_state(second)
     for name, value in one.items():

@@ -60,7 +60,7 @@ def require_first_gpu(asked: str, what: str) -> None:
         what: Name of the program that runs in such a process, for the message.
 
     Raises:
-        InputError: it is a GPU with another index.
+        InputError: the requested device is a GPU with another index.
     """
     number = asked.partition(":")[2]
     if asked.startswith("cuda") and number not in ("", "0"):

@@ -55,7 +55,7 @@ def data_options(data: LightningDataModule) -> str | None:
     """Describes one of our data modules by its options.
 
     Returns:
-        None if they do not determine its data: it is a class of the user's, or holds arrays or other objects.
+        None if the options do not determine the data: the class is a user's, or has arrays or other objects as options.
     """
     kind = type(data)
     options = {

@@ -162,7 +162,7 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
     """Draws the main test score over a cost; None if the cost is unknown or zero.
 
     Args:
-        cost: The cost.
+        cost: Cost on the x-axis.
         groups: Score and cost by name.
         score: The task's main score.
     """

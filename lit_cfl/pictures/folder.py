@@ -40,7 +40,7 @@ class PictureFolder:
         """Draws the changed pictures, and those that failed before; final pictures are drawn once.
 
         Returns:
-            Their PNGs by name, without a picture that cannot be drawn or would be empty.
+            PNGs of the drawn pictures by name, without pictures that cannot be drawn or would be empty.
         """
         if self.ended:
             return {}

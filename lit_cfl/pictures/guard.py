@@ -13,7 +13,8 @@ class DrawingGuard:
     """Draws pictures one by one. A failed one is left out with one notice, and the others are drawn.
 
     Args:
-        say: Receives a notice for each failed picture, and one for all that could not be written; None = warn.
+        say: Receives a notice for each failed picture, and one notice for all pictures that could not be written; None
+            = warn.
         passed: Errors that are raised nevertheless, for commands whose purpose is the files.
     """
 

@@ -95,7 +95,7 @@ class Style:
         line: Style of lines.
         marker, size, alpha: Marker, size and opacity of points.
         label: Label in the legend; empty = the name.
-        named: Show in the legend.
+        named: True to show the name in the legend.
     """
 
     colour: str

@@ -24,7 +24,7 @@ def show(console: Console, experiment: Experiment) -> float:
     """Prints the size of the experiment, and a time estimate from training its first cohort.
 
     Returns:
-        Estimated seconds of local training of all its runs.
+        Estimated seconds of local training of all runs.
     """
     prepared = experiment.prepare(experiment.seeds[0])
     try:

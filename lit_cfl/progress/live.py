@@ -45,10 +45,10 @@ class RunProgress:
     """How far a run is: its rounds, its current activity and its latest row.
 
     Args:
-        since: Time of its start, in seconds.
+        since: Time of the run's start, in seconds.
         rounds: Rounds of the whole run; 0 = not known yet.
-        completed: Rounds completed before its start.
-        activity: Current activity; None = none since its latest row.
+        completed: Rounds completed before the start.
+        activity: Current activity; None = none since the latest row.
         row: Latest row of `metrics.csv`.
     """
 
@@ -83,7 +83,7 @@ class Display:
     A run may report activities before it starts; it has the title "" until then.
 
     Args:
-        console: Console to which it writes.
+        console: Console to write to.
         total: Number of runs of a comparison; None = single runs, one after the other, whose rounds are shown.
         done: Number of these runs that had finished before.
         clock: Returns the time in seconds.

@@ -30,7 +30,7 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
         problems: List to which missing, damaged and left out parts are added.
 
     Raises:
-        InputError: they are scored differently, or have fewer than three methods in common.
+        InputError: the comparisons are scored differently, or have fewer than three methods in common.
     """
     score = _common_score(sources)
     names = _names(sources)

@@ -184,7 +184,7 @@ def require_comparable(groups: Sequence[Group]) -> None:
     """Checks that groups have the same data and the same score.
 
     Raises:
-        InputError: naming the two directories, and what differs.
+        InputError: data or scores differ; the message names two directories, and what differs.
     """
     different = _find_different_data(groups)
     if different is not None:

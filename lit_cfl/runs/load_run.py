@@ -56,7 +56,7 @@ class PlacedNewcomers:
         closeness: Closeness to the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares
             nothing.
         test: Scores of the placed newcomers on their test data; None if there are none.
-        agreement: Agreement of their clusters with the true ones, by metric; empty if these are unknown.
+        agreement: Agreement of the newcomers' clusters with the true clusters, by metric; empty if these are unknown.
         names: Names of the newcomers in their source; empty = none.
         engine: Engine that builds modules from models.
     """
@@ -95,7 +95,7 @@ class SavedRun:
     Args:
         path: Run directory.
         config: Content of `config.yaml`.
-        experiment: Experiment built from it.
+        experiment: Experiment built from this configuration.
         round: Last saved round, 1 to T.
         state: State of the algorithm at that round.
         lists: Examples of each client at that round; None if no data shift.

@@ -37,8 +37,8 @@ class Recorder:
 
     Args:
         prepared: Prepared experiment.
-        directory: Directory for its files.
-        checkpoint: Checkpoint for its state.
+        directory: Directory of the run's files.
+        checkpoint: Checkpoint of the run.
     """
 
     def __init__(self, prepared: PreparedRun, directory: RunDirectory, checkpoint: Checkpoint) -> None:
@@ -64,7 +64,7 @@ class Recorder:
         """Restores the run from a checkpoint.
 
         Raises:
-            InputError: it belongs to another configuration, or (unless `new_plan`) to another plan.
+            InputError: the checkpoint belongs to another configuration, or (unless `new_plan`) to another plan.
         """
         require_same_run(self.directory.path, saved)
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)

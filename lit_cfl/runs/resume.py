@@ -90,8 +90,8 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
     Args:
         experiment: Configured experiment.
         path: Run directory.
-        saved: Content of its checkpoint, which holds the digest of the copy; None = there is none, and the copy is used
-            only if the file is gone.
+        saved: Content of the run's checkpoint, with the digest of the copy; None = no checkpoint, so that the copy is
+            used only if the file is gone.
     """
     given, own = experiment.data.partition_file, path / "partition.npz"
     if given is None:

@@ -58,7 +58,7 @@ class RunDirectory:
 
     Args:
         path: Directory that this process has locked.
-        score_columns: Further columns of `metrics.csv`, those of the algorithm.
+        score_columns: Further columns of `metrics.csv`, which the algorithm reports.
         tables: Columns after `round` of the algorithm's own tables, by name.
         shifting: True if the run logs shifts.
         scores: Scores of the task.

@@ -31,8 +31,8 @@ class SharedClients:
     """Scores of two runs (or of two runs per seed, averaged) over the clients scored in both.
 
     Args:
-        clients: Number of clients scored in both.
-        mine, others: Test columns of each over these clients; see `columns_over`.
+        clients: Number of clients scored in both runs.
+        mine, others: Test columns of each run over these clients; see `columns_over`.
     """
 
     clients: float

@@ -36,7 +36,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes a file so that readers see either the old or the complete new content.
 
     Raises:
-        SaveError: it could not be written; the old file is unchanged.
+        SaveError: the file could not be written; the old file is unchanged.
     """
     temporary = path.with_name(f".{path.name}{_UNFINISHED}")
     with name_write_errors(path):

@@ -14,7 +14,7 @@ def cache_folder() -> Path | None:
     """Returns the folder LITCFL_CACHE, or `~/.cache/lit-cfl` if it is not set.
 
     Returns:
-        None if it is `off`, or if it is not set and the user has no home folder, of which a notice warns.
+        None if LITCFL_CACHE is `off`, or if it is not set and the user has no home folder, of which a notice warns.
 
     Raises:
         InputError: LITCFL_CACHE begins with `~`, and the user has no home folder.

@@ -18,7 +18,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     """Reads `config.yaml` of a run directory; None if there is none.
 
     Raises:
-        InputError: it was changed, or belongs to a run of another format.
+        InputError: the file was changed, or belongs to a run of another format.
     """
     file = path / "config.yaml"
     if not file.exists():

@@ -44,7 +44,7 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
     """Reads the text of a sealed file, and the id of its run.
 
     Raises:
-        InputError: it was changed, cut off, or never sealed.
+        InputError: the file was changed, cut off, or never sealed.
     """
     data = path.read_bytes()
     seal = _SEAL.fullmatch(data)

@@ -36,7 +36,7 @@ def resolve_directory(path: str, option: str) -> Path:
         option: Name of the option, for the message.
 
     Raises:
-        InputError: it is empty, or no file system allows it.
+        InputError: the value is empty, or no file system allows it.
     """
     if not path.strip() or "\0" in path:
         raise InputError(f"{option} is {path!r}; give a folder, or leave it out")
@@ -55,7 +55,7 @@ def require_folder_name(name: str, what: str) -> None:
         what: Option that gives the name, for the message.
 
     Raises:
-        InputError: it is empty, too long, or contains slashes or characters that cannot be printed.
+        InputError: the name is empty, too long, or contains slashes or characters that cannot be printed.
     """
     wrong = None
     if not name or name in (".", "..") or Path(name).name != name:

@@ -21,10 +21,10 @@ def lock_directory(path: Path, option: str = "--run_dir") -> Iterator[None]:
 
     Args:
         path: Path of the directory.
-        option: Option by which the user chose it.
+        option: Option by which the user chose the directory.
 
     Raises:
-        InputError: another process holds it, or it cannot be written.
+        InputError: another process has locked the directory, or it cannot be written.
     """
     file = path / ".lock"
     try:

@@ -16,7 +16,7 @@ def require_format(path: Path, found: object) -> None:
         found: Number in the file; None = there is none, as in `config.yaml` before 0.2.0.
 
     Raises:
-        InputError: it has another format; the message names the version that reads it.
+        InputError: the run has another format; the message names the version that reads it.
     """
     if found not in (FORMAT, ONE_ROW_A_FILE):
         earlier = found is None or (isinstance(found, int) and found < ONE_ROW_A_FILE)

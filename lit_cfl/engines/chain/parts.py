@@ -81,7 +81,7 @@ class Chain:
     """A chain of fully connected layers.
 
     Args:
-        parts: Layers, activations and dropouts in the order of the forward pass; one of the latter may come first.
+        parts: Layers, activations and dropouts in the order of the forward pass; the first part need not be a layer.
         loss: Loss of an example, without the penalties.
     """
 

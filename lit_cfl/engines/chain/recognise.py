@@ -109,7 +109,7 @@ class _Check:
         """Finds the loss, and checks losses and gradients.
 
         Raises:
-            NotAChainError: they differ from the module's.
+            NotAChainError: losses or gradients differ from the module's.
         """
         loss = self._find_loss(batch)
         for number, (inputs, labels) in enumerate(trials(batch, Chain(self._parts, loss))):

@@ -100,7 +100,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
         room: Cores and GPUs of each node.
 
     Raises:
-        InputError: the cluster has no room for all of them.
+        InputError: the cluster has no room for all workers.
     """
     share = {"CPU": float(plan.threads)}
     if plan.device != "cpu":

@@ -50,7 +50,7 @@ class WorkerPool:
         plan: The run's plan.
 
     Raises:
-        InputError: no cluster, no room in it, or a task that cannot be sent.
+        InputError: there is no cluster, or no room in it, or the task cannot be sent.
     """
 
     def __init__(self, spec: EngineSpec, plan: Plan) -> None:
@@ -83,7 +83,7 @@ class WorkerPool:
 
         Args:
             tasks: Any number of tasks.
-            between: Called while the pool waits; may raise.
+            between: Called while the pool waits; may raise an error to stop.
 
         Raises:
             WorkersLostError: the workers of a task died more than `MAX_RETRIES` times.
