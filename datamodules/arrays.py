@@ -106,7 +106,7 @@ class ArrayData(PooledDataModule):
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
-        columns = arrays.get("input_names", getattr(arrays["x"], "columns", ()))  # of a table, or of a DataFrame
+        columns = arrays.get("input_names", getattr(arrays["x"], "columns", ()))  # names in a table, or in a DataFrame
         examples = examples_of(
             arrays["x"],
             arrays.get("y"),

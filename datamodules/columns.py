@@ -157,7 +157,7 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
             _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if it means none")
         elif seen in plain:
             both = [plain[seen], name]
-            looks = len({normalize("NFC", one) for one in both}) == 2  # else their escapes show the difference
+            looks = len({normalize("NFC", one) for one in both}) == 2  # otherwise escapes must show the difference
             one, other = map(repr if looks else ascii, both)
             _note(
                 f"{what} holds {one} and {other}, which count as two; make them one if they are the same (str.strip, "

@@ -30,7 +30,7 @@ _HOMES = {
     "run": "lit_cfl.runs.run",
     "run_many": "lit_cfl.compare.run_many",
 }
-_CALLABLE = ("compare", "tune")  # packages
+_CALLABLE = ("compare", "tune")  # packages that can be called like functions
 __all__ = ["Experiment", "__version__", "compare", "load_experiment", "load_run", "run", "run_many", "tune"]
 
 

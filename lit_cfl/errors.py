@@ -16,7 +16,7 @@ _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib",
 
 _CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # clients that are not named already
 
-_BEGINNING = 4  # letters by which a name is recognised
+_BEGINNING = 4  # minimum number of letters that identify a name
 
 
 class Notice(UserWarning):

@@ -29,7 +29,7 @@ FINISHED = "finished"  # True if the trial ran to its end
 ERROR = "error"  # reason why the trial did not finish
 FULL_DISK = "full disk"  # reason why the study has to end, and to be resumed
 SECONDS = "seconds"
-CLIENTS = "clients/evaluated"  # number of clients that the metric is of, a mean over the seeds
+CLIENTS = "clients/evaluated"  # number of scored clients, a mean over the seeds
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs
 
 

@@ -42,7 +42,7 @@ def _result_of(part: Callable[[], str]) -> str:
         return part()
     except PackageNotFoundError as error:
         return f"{error.name} is not installed"
-    except Exception as error:  # the user looks for any error of a package or of the system
+    except Exception as error:  # any error of a package or of the system belongs in the output
         return f"fails: {type(error).__name__}: {error}"
 
 

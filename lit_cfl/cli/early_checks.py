@@ -65,7 +65,7 @@ def check_tune(words: Sequence[str]) -> None:
             own = experiment_tree([base], [])
             require_known_options(own, list(option_names(base)), "lit-cfl run", "base: ")
             require_known_classes(own)
-        if "task" not in content:  # an experiment in its place gets another message
+        if "task" not in content:  # an experiment's file gets another message
             _require_options_of_a_study(tree, list(content))
     _require_options_of_a_study(tree, [option for option, _ in given_options(words)])
     _require_no_lone_word(words, tree)
@@ -116,7 +116,7 @@ def check_saved_run(words: Sequence[str]) -> None:
 def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: str, own: Sequence[str]) -> None:
     """Checks options, class names and stray words, in each file and on the command line."""
     for number, content in enumerate(contents):
-        if "space" not in content:  # a study in its place gets another message
+        if "space" not in content:  # a study's file gets another message
             by_file = experiment_tree(contents[: number + 1], [], own)
             require_known_options(by_file, list(option_names(content)), command)
     tree = experiment_tree(contents, words, own)

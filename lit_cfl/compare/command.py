@@ -100,7 +100,7 @@ def _run(
     left = [job for job in jobs if not job.is_whole]
     require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        built = comparison.experiments if given.resume is None else {}  # those that are read share no data
+        built = comparison.experiments if given.resume is None else {}  # experiments read from files share no data
         errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome, built)
     return collect(comparison, path, errors)
 

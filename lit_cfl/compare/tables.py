@@ -99,7 +99,7 @@ def show_table(console: Console, results: Results) -> None:
         column.no_wrap = True
     for line in lines[1:]:
         table.add_row(*map(Text, line))
-    # nothing is cut off
+    # wide enough that no cell is cut off
     new_console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)
 
 

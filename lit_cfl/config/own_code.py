@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.yaml_files import leaves
 
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")  # perhaps the path of a class or function
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")  # matches paths of classes and functions, among others
 _OURS = ("lit_cfl", "torch", "lightning")
 
 

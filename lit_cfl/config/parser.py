@@ -118,7 +118,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
     parser.add_argument("--run_dir", type=str, help="Directory of the run (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
-    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)  # written by runs, as are the next two
+    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)  # runs write this and the next two
     parser.add_argument("--data_commit", type=str, help=SUPPRESS)
     parser.add_argument("--format", type=int, help=SUPPRESS)
     parser.add_argument("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")

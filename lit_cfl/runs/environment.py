@@ -79,7 +79,7 @@ def processor_name() -> str:
     return platform.processor()
 
 
-@cache  # searching for all of them takes 8 ms
+@cache  # searching for all packages takes 8 ms
 def _version_of(package: str) -> str | None:
     try:
         return version(package)

@@ -62,7 +62,7 @@ class FinishedRun:
     """
 
     path: Path
-    summary: Row = field(repr=False)  # some fifty entries
+    summary: Row = field(repr=False)  # about fifty entries, too many to print
     baseline: "FinishedRun | None" = None
     seeds: Sequence["FinishedRun"] = ()
 
@@ -333,7 +333,7 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
         recorder.engine.close()
         shown = trackers.finish(status)
         callbacks.ended(reason)
-    if shown:  # otherwise the next resume draws what is missing
+    if shown:  # otherwise the next resume draws the missing pictures
         recorder.directory.conclude(recorder.checkpoint.row_files)
     return summary
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_cfl.engines.cohort_fit import CohortFit
 
-_FEWEST = 4  # minimum of clients in a full stack: a step's calls take as long as some multiplications
+_FEWEST = 4  # minimum number of clients in a full stack: a step's calls take as long as some multiplications
 LEAST = 2  # minimum rows of a matrix: a product with one row is computed differently if it is alone in its stack
 
 

@@ -198,7 +198,7 @@ def trials(batch: Batch, chain: Chain) -> Iterator[Batch]:
     yield inputs, labels
     yield inputs[:1], labels[:1]
     rng, outputs = torch.Generator().manual_seed(0), chain.layers[-1].outputs
-    for scale in (1.0, 10.0, 1e4):  # the last for losses that are cut off far from usual examples
+    for scale in (1.0, 10.0, 1e4):  # 1e4 finds losses that are clipped only far from usual examples
         count = max(16, min(outputs, _MOST_LABELS))
         others = scale * torch.randn(count, *inputs.shape[1:], dtype=torch.float64, generator=rng)
         if chain.loss.kind == "cross-entropy":

@@ -138,7 +138,7 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
         masked: True if the chain has dropout.
     """
     firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]
-    at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)  # after its last step a client repeats it
+    at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)  # finished clients repeat their last step
     own, present = work.batches.table(at, group.width)
     among = starts if not group.size else torch.arange(len(starts), device=starts.device) * group.size
     positions = (own + starts[:, None]).flatten()
