@@ -11,11 +11,12 @@ rate that a system chose, and writes rows of data, rate and seed (FLHC decides l
 
 import argparse
 import csv
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
-from statistics import fmean
 from time import perf_counter
 
 from benchmarks.cells import run_cells
@@ -25,12 +26,12 @@ from lit_cfl.data import Examples
 from lit_cfl.evaluation import place_for_scoring, score_clients
 from lit_cfl.metric_names import Row
 from lit_cfl.seeds import generator
+from lit_cfl.statistics import paired_difference
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = read_yaml(ROOT / "benchmarks" / "reproduction" / "which_method.yaml")
 DATA = [name for name, what in PROTOCOL["data"].items() if "since" not in what]
 SYSTEMS = ("FedGroup", "FLHC", "IFCA", "FlexCFL", "FedGrouProx", "FeSEM")
-WITHOUT = ("Dirichlet MNIST", "Shifting MNIST", "FEMNIST")
 KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "models_sent", "seconds")
 
 
@@ -107,27 +108,27 @@ def list_cells(seeds: list[int], systems: list[str], data: list[str]) -> Iterato
 
 
 def format_tables(path: Path) -> str:
-    """Formats a table per system: `auto` against the true number and FedAvg, over their common seeds."""
+    """Makes three tables of data sets and systems: models used, `auto` against the true number, and against FedAvg."""
+    accuracies, models = defaultdict(dict), defaultdict(list)
     with path.open(newline="") as file:
-        found = {(row["data"], row["system"], row["number"], row["seed"]): row for row in csv.DictReader(file)}
+        for row in sorted(csv.DictReader(file), key=itemgetter("seed")):
+            run = (row["data"], row["system"], row["number"])
+            accuracies[run][int(row["seed"])] = float(row["accuracy"])
+            models[run].append(row["clusters"])
+
+    def compare(data: str, system: str, reference: tuple[str, str]) -> str:
+        gap = paired_difference(accuracies[data, system, "auto"], accuracies[data, *reference])
+        return "" if gap.mean is None else f"{gap.mean:+.2f}" + ("" if gap.margin is None else f" ± {gap.margin:.2f}")
+
+    tables: dict[str, Callable[[str, str], str]] = {
+        "Models that clients use at the end with `auto`, by seed": lambda *run: " ".join(models[*run, "auto"]),
+        "`auto` minus the true number": lambda *run: compare(*run, (run[1], "true")),
+        "`auto` minus FedAvg": lambda *run: compare(*run, ("FedAvg", "-")),
+    }
     lines = []
-    for system in SYSTEMS:
-        lines += [
-            f"### {system}",
-            "",
-            "| data | true | found | auto % | to true | to FedAvg | seeds |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for data in DATA:
-            keys = [(data, system, "auto"), (data, system, "true"), (data, "FedAvg", "-")]
-            seeds = sorted({key[3] for key in found if all((*wanted, key[3]) in found for wanted in keys)})
-            if seeds:
-                auto, true, fedavg = ([found[*key, seed] for seed in seeds] for key in keys)
-                scores = [fmean(float(row["accuracy"]) for row in rows) for rows in (auto, true, fedavg)]
-                number = "-" if data in WITHOUT else PROTOCOL["data"][data]["clusters"]
-                numbers = " ".join(row["clusters"] for row in auto)
-                differences = f"{scores[0] - scores[1]:+.2f} | {scores[0] - scores[2]:+.2f}"
-                lines.append(f"| {data} | {number} | {numbers} | {scores[0]:.1f} | {differences} | {len(seeds)} |")
+    for title, cell in tables.items():
+        lines += [f"{title}:", "", f"| data | {' | '.join(SYSTEMS)} |", "|---" * (len(SYSTEMS) + 1) + "|"]
+        lines += [f"| {data} | {' | '.join(cell(data, system) for system in SYSTEMS)} |" for data in DATA]
         lines.append("")
     return "\n".join(lines)
 
