@@ -56,7 +56,7 @@ class ArrayData(PooledDataModule):
         channels: Place of the channel axis in four-dimensional x, `first` or `last`; null = whichever of the two has
             size 1 or 3.
         skew_kind: Known difference between clusters of clients: `feature`, `label`, or `other`.
-        test: Share of each client's examples kept for testing, 0 to below 1.
+        test: Share of each client's examples kept for testing, 0 to below 1; null = 0.2. A `partition` has its own.
         partition: Rule that divides the examples among clients, instead of the natural clients and `test`.
         skew: Further differences between clusters of clients, as in `PooledDataModule`.
         options: Options of `PooledDataModule`.
@@ -76,7 +76,7 @@ class ArrayData(PooledDataModule):
         scale: float | None = None,
         channels: Literal["first", "last"] | None = None,
         skew_kind: Literal["feature", "label", "other"] = "other",
-        test: float = 0.2,
+        test: float | None = None,
         partition: Partition | None = None,
         skew: Skew | Sequence[Skew] = (),
         **options: Any,
@@ -138,7 +138,7 @@ class _WithGivenClusters(Partition):
     """A partition (the chosen one, natural clients, or equal shares) with the user's true clusters."""
 
     chosen: Partition | None
-    test: float
+    test: float | None
     kind: str
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
@@ -148,7 +148,15 @@ class _WithGivenClusters(Partition):
                 Notice,
                 stacklevel=2,
             )
-        usual = IID(10, self.test) if pool.owner is None else Natural(test=self.test)
+        if self.chosen and self.test is not None:
+            warnings.warn(
+                f"test is {self.test}, but with a partition the test data are those of partition.test; set it there, "
+                f"as in --data.partition.test {self.test}",
+                Notice,
+                stacklevel=2,
+            )
+        share = 0.2 if self.test is None else self.test
+        usual = IID(10, share) if pool.owner is None else Natural(test=share)
         division = (self.chosen or usual).divide(pool, rng)
         division = replace(division, skew=skew_name(division.skew, self.kind))
         if not isinstance(pool, _ClusteredPool) or pool.clusters is None:

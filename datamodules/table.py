@@ -26,7 +26,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
 
     Returns:
         x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`, and `ids`, those of
-        them that seem to number the lines; and y, client and cluster `[N]` as in the file, if it has them.
+        them that seem to number the lines or the clients; and y, client and cluster `[N]` as in the file, if it has
+        them.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or is not a number.
@@ -66,6 +67,9 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         if name not in table.columns and (role in columns or role == "y"):
             hint = suggest(name, map(str, table.columns), 0.7)
             remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
+            if role == "cluster":
+                others = ", ".join(f"{one}: {columns[one]}" for one in ROLES[:2] if one in columns)
+                remedy = f"; if the true clusters are not known, leave it out: --data.columns '{{{others}}}'"
             raise InputError(
                 f"{path} has no column {name!r}{hint}; it has {', '.join(map(str, table.columns))}{remedy}"
             )
@@ -81,7 +85,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
     _require_numbers(path, table[inputs], found["client"] in table.columns)
     if _has_decimal_commas(table[found["y"]]):  # else each number would be a class
         raise InputError(f"{path}: column {found['y']!r} has {table[found['y']][0]!r}; {_decimal_points(path)}")
-    ids = _find_ids(path, table[inputs])
+    ids = _find_ids(path, table[inputs], table.get(found["client"]))
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
@@ -150,8 +154,8 @@ def _decimal_points(path: Path) -> str:
     return f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=',')"
 
 
-def _find_ids(path: Path, inputs: "DataFrame") -> list[str]:
-    """Finds and warns of input columns that number the rows, such as pandas' index: a net learns nothing from them."""
+def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
+    """Finds and warns of input columns that number the rows, such as pandas' index, or the clients."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(
@@ -160,4 +164,15 @@ def _find_ids(path: Path, inputs: "DataFrame") -> list[str]:
             Notice,
             stacklevel=2,
         )
-    return ids
+    if clients is None or not 2 < (count := clients.nunique()) <= len(inputs) / 2:
+        return ids
+    likely = [name for name in inputs if name not in ids and inputs[name].nunique() == count]
+    of_clients = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
+    if of_clients:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, of_clients))}, one number for each client, by which a "
+            "net can tell clients apart; if that is an id, write the table without it",
+            Notice,
+            stacklevel=2,
+        )
+    return ids + of_clients

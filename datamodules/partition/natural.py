@@ -1,5 +1,7 @@
 """Natural partition: one client per writer or user in the data set."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +12,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, split_each
 from lit_cfl.datamodules.partition.checks import require_share
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice, join_ids
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,20 @@ class Natural(Partition):
         if isinstance(share, float | int):
             train, test = by_owner(pool.owner, len(pool.owner))
         clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
+        self._note_small(train.sizes + test.sizes, pool.names)
         train, test = train.select(clients).pack(), test.select(clients).pack()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
         names = tuple(np.array(pool.names)[clients.numpy()].tolist()) if pool.names else ()
         return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
+
+    def _note_small(self, sizes: Tensor, names: Sequence[str]) -> None:
+        """Names the owners that `min_examples` leaves out; `sizes` are the examples of each owner, int64 `[owners]`."""
+        small = ((sizes > 0) & (sizes < self.min_examples)).nonzero().flatten().tolist()
+        if small:
+            named = f" ({join_ids([repr(names[one]) for one in small])})" if names else ""
+            count = f"{len(small)} of {int((sizes > 0).sum())} clients"
+            warnings.warn(f"min_examples {self.min_examples} leaves out {count}{named}", Notice, stacklevel=2)
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:

@@ -25,6 +25,7 @@ from lit_cfl.errors import InputError, suggest, write_space
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
+_DATA_FILES = ("csv", "json", "jsonl", "npy", "npz", "parquet", "tsv", "xlsx")  # what --data cannot be
 # declarations of the arguments that a net takes from the data
 _FROM_DATA = {
     "input_shape": "input_shape: list[int] | None = None",
@@ -218,6 +219,8 @@ def _class(path: str, name: str, base: Any) -> Any:
         known = {kind.__name__: kind for kind in _below(base)}
         if name in known:
             return known[name]
+    if path == "data" and last in _DATA_FILES:
+        raise InputError(f"data: {name!r} is a file, not a data module; give it as the source: --data.source {name}")
     if not module or not name.replace(".", "").isidentifier():
         raise InputError(describe_unknown_class(path, name))
     try:

@@ -179,7 +179,7 @@ def _describe_large_columns(examples: Examples, ids: Container[str]) -> str:
     return (
         f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
         f"{float(sizes[large].max()):.3g}), on which most nets train badly; standardise each column: subtract its "
-        "mean, divide by its standard deviation"
+        "mean, divide by its standard deviation (in a table of new clients: those of the run's own table)"
     )
 
 

@@ -133,15 +133,18 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
             lines.append(f"Not ranked, since these are {uneven}.")
     if partly:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
-    best = order[0] if means else groups[0].name if groups else None
-    shown = next((group for group in groups if group.name == best), None)
+    by_name = {group.name: group for group in groups}
+    best_first = [by_name[name] for name in order] if means else groups
+    shown = next((group for group in best_first if group.first.algorithm != "Oracle"), None)  # which is given them
     first, several = shown and shown.first, shown is not None and len(shown.runs) > 1
     ari, count, clients = (
         last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count", "assigned")
     )
-    if count is not None and count > 1 and count != clients:  # one client each, as with Local, are not clusters
+    if (
+        shown is not None and count is not None and count > 1 and count != clients
+    ):  # one client each, as with Local, are not clusters
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
-        subject = f"Under the first seed, {best}" if several else best
+        subject = f"Under the first seed, {shown.name}" if several else shown.name
         lines.append(f"{subject} divides the clients into {count:g} clusters.{agreement}")
     return lines
 

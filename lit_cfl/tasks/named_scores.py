@@ -109,7 +109,7 @@ class KnownScores:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*(score.name for score in self.scores), *(f"{name}_<{self.one}>" for name in self.of_one))
+        return (*(score.name for score in self.scores), *(f"{name}_<number of a {self.one}>" for name in self.of_one))
 
 
 OF_CLASSES = KnownScores(

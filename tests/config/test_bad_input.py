@@ -117,6 +117,11 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             (RUN + "--seed -1", "seeds is [-1]; give numbers of 0 or more"),
             (RUN + "--evaluation.clients 100", "evaluation.clients is 100, but only 40 clients take part"),
             (RUN + "--rounds null", "rounds is null; give a whole number, or leave it out"),
+            (
+                RUN + "--data my/own.csv",
+                "'my/own.csv' is a file, not a data module; give it as the source: --data.source",
+            ),
+            (RUN + "--data own.npz", "data: 'own.npz' is a file, not a data module"),
             (RUN + "--tracking.loggers my.Logger", "there is no module 'my': put my.py next to the YAML"),
             (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
             (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more of both"),

@@ -327,8 +327,27 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
     assert "age" not in note
 
 
+def test_an_input_that_numbers_the_clients_is_noted(tmp_path: Path):
+    rows = [f"{41.5 + line % 3},{line % 2},{line % 7},{line % 2},{'abc'[line % 3]}" for line in range(30)]
+    table = ArrayData(source=written(tmp_path, "ward,sex,age,y,client\n" + "\n".join(rows)))
+    with pytest.warns(Notice, match="the inputs include 'ward', one number for each client, by which") as notices:
+        table.federated(0)
+    assert len(notices) == 1  # and none that the numbers are large
+
+
+def test_a_test_share_next_to_a_partition_is_noted():
+    natural = Natural(min_examples=2, test=0.5)
+    with pytest.warns(Notice, match=r"test is 0.2, .* as in --data.partition.test 0.2"):
+        ArrayData(np.ones((20, 2)), np.arange(20) % 2, client=np.arange(20) % 3, partition=natural, test=0.2).federated(
+            0
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ArrayData(np.ones((20, 2)), np.arange(20) % 2, client=np.arange(20) % 3, partition=natural).federated(0)
+
+
 def test_inputs_too_large_for_most_nets_are_noted(tmp_path: Path):
-    rows = [f"{138 + number % 3},{number % 7},{number % 2},{number % 3}" for number in range(30)]
+    rows = [f"{138 + number % 3},{number % 7},{number % 2},{number % 5}" for number in range(30)]
     table = ArrayData(source=written(tmp_path, "sodium,age,y,client\n" + "\n".join(rows)))
     with pytest.warns(Notice, match=r"input column 'sodium': large numbers \(root mean square up to 139\)") as notices:
         table.federated(0)
@@ -336,7 +355,7 @@ def test_inputs_too_large_for_most_nets_are_noted(tmp_path: Path):
 
 
 def test_a_large_column_next_to_an_id_is_noted_alone(tmp_path: Path):
-    rows = [f"{1000 + number},{138 + number % 3},{number % 2},{number % 3}" for number in range(30)]
+    rows = [f"{1000 + number},{138 + number % 3},{number % 2},{number % 5}" for number in range(30)]
     table = ArrayData(source=written(tmp_path, "patient,sodium,y,client\n" + "\n".join(rows)))
     with pytest.warns(Notice) as notices:
         table.federated(0)
@@ -379,7 +398,11 @@ def test_inputs_made_small_by_scale_are_not_noted():
         (TABLE, {"y": "lable"}, "has no column 'lable' (did you mean label?)"),
         (TABLE, {"y": "labe"}, "has no column 'labe' (did you mean label?)"),
         (TABLE.replace("label", "rain tomorrow"), {"y": "Rain"}, "no column 'Rain' (did you mean rain tomorrow?)"),
-        (TABLE, COLUMNS | {"cluster": "place"}, "has no column 'place'"),
+        (
+            TABLE,
+            COLUMNS | {"cluster": "place"},
+            "weight; if the true clusters are not known, leave it out: --data.columns '{y: label, client: user}'",
+        ),
         (TABLE, COLUMNS | {"clients": "user"}, "columns has 'clients' (did you mean client?)"),
         (TABLE, {"label": "label"}, "columns has 'label'; it takes y (the labels), client and cluster, each with"),
         (

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_cfl.data import Division
 from lit_cfl.datamodules.partition import Natural, Pool
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 OWNER = ids(2, 0, 2, 4, 0, 2, -1, 2, 4, 2)  # owners 1 and 3 have nothing
 
@@ -45,6 +45,12 @@ def test_owners_keep_their_examples_whatever_the_test_share(owner: list[int], sh
     assert owners(division, held_by) == [{number} for number in sorted(set(held_by.tolist()) - {-1})]
     assert held(division) == (held_by >= 0).nonzero().flatten().tolist()
     assert division.train.sizes.min() > 0
+
+
+def test_clients_that_are_left_out_are_named():
+    pool = replace(owned_pool(), names=("a", "b", "c", "d", "e"))
+    with pytest.warns(Notice, match=r"min_examples 3 leaves out 2 of 3 clients \('a', 'e'\)"):
+        assert divided(Natural(3, test=0.0), pool).names == ("c",)
 
 
 def test_own_test_part_goes_to_its_owners():

@@ -512,6 +512,15 @@ def test_the_first_lines_count_the_clusters_of_the_best_and_none_of_one_client_e
     assert overview.headline(groups[:1], ACCURACY)[1:] == []
 
 
+def test_the_first_lines_do_not_praise_the_clusters_of_oracle(tmp_path: Path):
+    oracle = {"test/weighted_accuracy": 0.9, "clusters/count": 3.0}
+    ifca = {"test/weighted_accuracy": 0.6, "clusters/count": 2.0}
+    groups = [ended_group(tmp_path, name, row) for name, row in {"Oracle": oracle, "IFCA": ifca}.items()]
+    groups[0] = replace(groups[0], runs=[replace(run, config={}) for run in groups[0].runs])  # the summary names it
+    assert overview.headline(groups, ACCURACY)[1].startswith("IFCA divides the clients into 2 clusters.")
+    assert overview.headline(groups[:1], ACCURACY)[1:] == []
+
+
 def test_groups_scored_on_different_numbers_of_clients_are_not_ranked(tmp_path: Path):
     found = {"A": (0.5, 19.0), "B": (0.75, 40.0), "C": (0.7, None)}
     groups = [

@@ -83,7 +83,7 @@ def test_scores_of_sets_by_hand():
     ("names", "message"),
     [
         (["accuracy"], r"'accuracy', which is not a score \(did you mean label_accuracy\?\). There are: label_acc.*, "
-                       "exact_match, auroc, f1, auroc_<label>, f1_<label>, and functions of your own"),
+                       "exact_match, auroc, f1, auroc_<number of a label>, f1_<number of a label>, and functions of"),
         (["balanced_accuracy"], "is not a score"),
         ([Score("accuracy")], "'accuracy', a mean over examples; add it in a task of your own"),
         ([], r"give a list of scores, such as \[label_accuracy, f1\]"),
