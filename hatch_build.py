@@ -1,4 +1,4 @@
-"""Compiles `lit_cfl/engines/steps.cpp` when the package is built; `python hatch_build.py` does it in a checkout.
+"""Compiles `lit_cfl/engines/steps.cpp` when the package is built; in a checkout, run `python hatch_build.py`.
 
 Without a C++ compiler the package is installed as well, and PyTorch alone trains. The compiler is $CXX, c++, g++ or
 clang++.
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def compile_steps(source: Path, folder: Path) -> list[Path]:
-    """Compiles the source for each kind of processor that the compiler knows, into a folder."""
+    """Compiles the source into a folder, once for each kind of processor that the compiler supports."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
     if compiler is None:
         return []
@@ -50,7 +50,7 @@ except ImportError:  # run in a checkout
 else:
 
     class CompiledSteps(BuildHookInterface[Any]):
-        """Adds the compiled files to a wheel, which is then one for this platform."""
+        """Adds the compiled files to a wheel, which then suits only this platform."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             if main(Path(self.root)):

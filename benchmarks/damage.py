@@ -278,7 +278,7 @@ def _belongs_to_study(name: Path) -> bool:
 
 
 def disable_ray() -> None:
-    """Makes this process open a study of finished trials without Ray."""
+    """Replaces Ray in this process, so that it can open a study whose trials have all finished."""
 
     def trains_nothing(prepared: object, trials: search.Trials, *_: object) -> None:
         if not trials.over:

@@ -1,4 +1,4 @@
-"""Compares ways of local training, also with those of another checkout, in alternating rounds.
+"""Compares ways of local training in alternating rounds, also with the ways of another checkout.
 
     [LITCFL_DATA=DIR] python benchmarks/engines.py [--against PATH] [--cases linear-60x10 mlp ...] [--turns 7]
                                                    [--out FILE.json]

@@ -58,7 +58,7 @@ def measure_span(path: Path) -> float:
 
 
 def read_values(path: Path) -> list[str]:
-    """Returns the values of trained trials, the base's setting first, which a grid does not train again."""
+    """Returns the values of the trials, without trials that only repeat the setting of an earlier trial."""
     with (path / "trials.csv").open() as file:
         return [row["algorithm.eta_g"] for row in csv.DictReader(file) if not row["repeats"]]
 

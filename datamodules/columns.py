@@ -112,12 +112,12 @@ def label_space(labels: np.ndarray, what: str) -> int:
 
 
 def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
-    """Extends label names to all labels: unnamed ones are named by their number."""
+    """Extends label names to all labels: labels without a name are named by their number."""
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
 def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
-    """Returns labels int64 `[N]` unchanged. Raises InputError if one is not in 0 to `num_labels - 1`."""
+    """Returns labels int64 `[N]` unchanged. Raises InputError if a label is not in 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
         most = int(labels.max())

@@ -96,7 +96,7 @@ class Sent140(PooledDataModule):
 
 
 def _polarities(polarity: np.ndarray) -> np.ndarray:
-    """Converts the values to int64 `[N]`. Raises InputError if one is not a polarity."""
+    """Converts the values to int64 `[N]`. Raises InputError if a value is not a polarity."""
     wrong = np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))
     if len(wrong):
         raise InputError(

@@ -51,7 +51,7 @@ class Population:
         return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
 
     def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
-        """Draws x float32 `[N, dimensions]` and y int64 `[N]`, client after client.
+        """Draws x float32 `[N, dimensions]` and y int64 `[N]`, client by client.
 
         Args:
             block: Approximate number of examples drawn at a time, 1 or more; the examples do not depend on it.

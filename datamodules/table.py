@@ -120,7 +120,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
 
 
 def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None:
-    """Refuses input columns that contain words, quoting the first; 2,5 with a decimal comma is a word, too."""
+    """Refuses input columns that contain words, and quotes the first word of each; `2,5` counts as a word."""
     import pandas
 
     words, commas, cells = [], True, True

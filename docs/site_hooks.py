@@ -32,7 +32,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that do not lie in docs/, or not under their name in the site."""
+    """Adds pages from outside docs/, and pages that have another name in the site."""
     files.remove(files.src_uris["README.md"])
     for path, place in MOVED.items():
         files.append(File.generated(config, place, content=(ROOT / path).read_text("utf-8")))
@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns the links of a page from paths in the repository into places in the site."""
+    """Converts a page's links from paths in the repository to paths in the site."""
     here = page.file.src_uri
     if here == "index.md":
         page.meta["hide"] = ["navigation"]
@@ -62,27 +62,27 @@ def public_modules() -> list[str]:
 
 
 def linked(here: str, target: str) -> str:
-    """Returns the path in the repository that a link means, from the place of its page in the site."""
+    """Returns the repository path to which a link in a page of the site refers."""
     folder = posixpath.dirname(IN_REPOSITORY.get(here, f"docs/{here}"))
     return posixpath.normpath(posixpath.join(folder, target))
 
 
 def place_of(path: str) -> str:
-    """Returns the place in the site of a path in the repository."""
+    """Returns the path in the site for a path in the repository."""
     if path in MOVED:
         return MOVED[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
 
 
 def linked_sources(files: Files) -> list[str]:
-    """Lists the files outside docs/ that pages link to and that are no pages themselves."""
+    """Lists the files outside docs/ that pages link to and that are not pages."""
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     found = {linked(here, link[2]) for here, text in pages.items() for link in LINK.finditer(text)}
     return sorted(path for path in found if place_of(path).startswith("source/") and (ROOT / path).is_file())
 
 
 def source_page(path: str) -> str:
-    """Writes a page that shows a file."""
+    """Makes a page that shows the content of a file."""
     language = LANGUAGES[Path(path).suffix]
     head = "---\nhide: [navigation, toc]\n---\n\n"
     return f"{head}# `{path}`\n\n````{language}\n{(ROOT / path).read_text('utf-8')}\n````\n"

@@ -58,7 +58,7 @@ def release_gpu_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Returns whether an error, or one in its context, is due to memory.
+    """Returns whether an error, or an error in its context, means that memory ran out.
 
     An interrupted CUDA capture raises another error in the context of the first one.
     """

@@ -117,7 +117,7 @@ class SplitScores:
     by_class: Tensor | None = None
 
     def of_clients(self, number: int = 0) -> Tensor:
-        """Returns one of the scores per client, float64 `[n]`; nan for clients without examples."""
+        """Returns a score of each client, float64 `[n]`; nan for clients without examples."""
         return self.scores[number].of(self.sums[number], self.weights[number])
 
     def weighted_means(self, clients: Tensor | None = None) -> dict[str, float]:

@@ -235,7 +235,7 @@ class LocalWork(Protocol):
         """Bytes that clients have sent in answers of `map` so far; the round loop counts them as traffic."""
 
     def initial(self, number: int) -> Tensor:
-        """Returns the run's initial model with this number `[d]`: 0 is w_0, others initialise further clusters."""
+        """Returns the run's initial model with this number `[d]`: 0 is w_0, the others are for further clusters."""
 
     def fit(
         self,

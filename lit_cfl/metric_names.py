@@ -105,7 +105,7 @@ def main_column(scores: Scores, split: str = "val") -> str:
 
 
 def main_score(row: Iterable[str]) -> str:
-    """Finds the task's first score from the columns of `metrics.csv`, or from a row of it."""
+    """Finds the task's first score from the columns of `metrics.csv`, or from a row of that file."""
     first = main_column(CLASSIFIER).removesuffix(CLASSIFIER[0].name)
     return next(column for column in row if column.startswith(first)).removeprefix(first)
 

@@ -83,7 +83,7 @@ class Round:
 
     @property
     def number(self) -> int:
-        """1 to T: the number of rounds completed, this one included. All files, logs, messages and pictures use it."""
+        """The number of rounds completed, this one included: 1 to T; used in all files, logs, messages and pictures."""
         return self.index + 1
 
 

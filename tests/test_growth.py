@@ -1,4 +1,4 @@
-"""Tests how calls and computed numbers of rounds, evaluations and scores grow with the number of clients."""
+"""Tests how the work of rounds, evaluations and scores grows with the number of clients: calls, tensor sizes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -104,7 +104,7 @@ def _refuse(option: str, value: object) -> None:
 
 
 def find_own_code(folders: Sequence[str]) -> SentFiles:
-    """Finds those of the user's loaded modules that lie in these folders, and no other files."""
+    """Finds the user's loaded modules that lie in these folders, and no other files."""
     found: SentFiles = {}
     for name in sorted({name.partition(".")[0] for name in sys.modules} - {*_OURS, "__main__"}):
         loaded = _places(name)
@@ -123,7 +123,7 @@ def _places(name: str) -> set[str]:
 
 
 def find_files(paths: Sequence[str]) -> SentFiles:
-    """Finds the files that the user names: single ones by name, files in folders by their path below the folder's name.
+    """Finds the files that the user names: single files by name, those in folders by path below the folder's name.
 
     Raises:
         InputError: there is no such file.

@@ -90,7 +90,7 @@ class TrialRecord:
 
 
 def describe_uneven(clients: Mapping[str, float | None]) -> str | None:
-    """Describes that trials were scored on different numbers of clients; None if they were not, or it is unknown.
+    """Explains that trials were scored on different numbers of clients; None if not, or if unknown.
 
     Args:
         clients: Number of scored clients of each finished trial, by the trial's name.

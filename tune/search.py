@@ -156,7 +156,7 @@ def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], No
 
 
 def describe_progress(trials: Trials, rounds: int) -> str:
-    """Describes in a line the number of finished trials, and the last reported rounds of running ones.
+    """Describes in a line the number of finished trials, and the last reported rounds of running trials.
 
     Args:
         trials: Trials of the study.

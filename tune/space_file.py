@@ -171,7 +171,7 @@ def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 
 def _around(parameter: Parameter, parameters: Sequence[Parameter]) -> list[str]:
-    """Finds parameters that would overwrite this one, such as `task.optimizer` for `task.optimizer.lr`."""
+    """Finds parameters that would overwrite this parameter, such as `task.optimizer` for `task.optimizer.lr`."""
     near = [p for p in parameters if p.algorithm in ("", parameter.algorithm)]
     return [p.key for p in near if parameter.option.startswith(f"{p.option}.")]
 

@@ -178,7 +178,7 @@ class Space:
         return list({as_word(point): point for point in reduced}.values())  # without duplicates
 
     def _conditions_for(self, parameter: Parameter) -> dict[str, Any]:
-        """Returns values of other parameters for which the conditions of this one hold."""
+        """Returns values of other parameters for which this parameter's conditions hold."""
         others = [p for p in self.parameters if p.key in parameter.when]
         own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
         return {key: value for p in others for key, value in self._conditions_for(p).items()} | own

@@ -85,7 +85,7 @@ def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
 
 
 def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) -> None:
-    """Writes an experiment for each Pareto-optimal trial, and removes those of other trials."""
+    """Writes an experiment for each Pareto-optimal trial, and removes the experiments of other trials."""
     folder.mkdir(exist_ok=True)
     metric = job.objective.metric
     for row in rows:

@@ -1,4 +1,4 @@
-"""Computes those numbers in docs/reproduction/README.md that no table shows: differences by seed, and counts.
+"""Computes the numbers in docs/reproduction/README.md that no table shows: differences by seed, and counts.
 
     python -m benchmarks.reproduction.numbers [--folder docs/reproduction]
 

@@ -44,7 +44,7 @@ class RecordedResults:
         return [(table, cell) for table, cell in known if fnmatch(cell.id, pattern)]
 
     def rows(self, table: PaperTable, cell: Cell, variant: str = DEFAULT) -> list[Row]:
-        """Returns the rows of a cell's variant, one per seed that has run, without stale ones."""
+        """Returns the rows of a cell's variant, one per seed that has run, without stale rows."""
         return [self.ledger.rows[key] for key in self._recorded(table, cell, variant)]
 
     def mean(self, table: PaperTable, cell: Cell, metric: str, variant: str = DEFAULT) -> float | None:

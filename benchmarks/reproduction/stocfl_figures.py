@@ -96,7 +96,7 @@ def _square(rows: Sequence[Row], panel: str, psi: str) -> np.ndarray:
 
 
 def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
-    """Formats the ranges of the cosines between two sets, grouped by what the sets have in common."""
+    """Formats the ranges of the cosines between two sets, for each kind of pair of sets."""
     own = [row for row in rows if (row["panel"], row["psi"]) == (panel, psi) and row["i"] != row["j"]]
     kinds: dict[str, list[float]] = {}
     for row in own:
@@ -232,7 +232,7 @@ def _describe_taus(rows: Sequence[Row]) -> str:
 
 
 def _list_values(taus: Sequence[float], chosen: Sequence[bool]) -> str:
-    """Formats the chosen values; adjacent ones as a range."""
+    """Formats the chosen values; adjacent values become a range."""
     stretches = [
         [tau for tau, _ in run] for fits, run in groupby(zip(taus, chosen, strict=True), itemgetter(1)) if fits
     ]

@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def seconds(self) -> float:
-        """Returns the seconds of the fastest run, since other programs may have slowed down the others."""
+        """Returns the seconds of the fastest run, since other programs may have slowed down the other runs."""
         return min(float(row["seconds"]) for row in self.rows.values())
 
     def minus(self, other: "Entry") -> Interval:

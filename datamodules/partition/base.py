@@ -208,7 +208,7 @@ def apportion(weights: Tensor, total: int) -> Tensor:
 
 
 def find_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
-    """Finds for each client all examples with a label of its cluster (of the client itself, without cluster).
+    """Finds for each client all examples with a label of its cluster, or of the client if it has no cluster.
 
     Clients with the same labels share one slice.
 

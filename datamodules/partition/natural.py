@@ -73,7 +73,7 @@ class Natural(Partition):
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
-    """Lists the examples of each owner among the first `num_train` examples, and among the others.
+    """Lists each owner's examples among the first `num_train` examples, and among the remaining examples.
 
     Args:
         owner: Owner of each example, int64 `[N]`, -1 = no owner.

@@ -129,7 +129,7 @@ def draw_drifting(num_clients: int, share: float, rng: np.random.Generator) -> T
 def drift_labels(
     index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
-    """Gives a share of the clients' examples the new labels, and the other examples the old ones.
+    """Gives a share of the clients' examples the new labels, and the remaining examples the old labels.
 
     Args:
         index: Index of all clients.

@@ -1,4 +1,4 @@
-"""FedDrift: a client whose loss jumps under every model starts a new one; models that prove similar merge.
+"""FedDrift: clients whose loss jumps under every model start a new model; models that prove similar merge.
 
 arXiv:2206.00799, Algorithms 1 (FedDrift-Eager) and 2 (FedDrift), and the published code.
 
@@ -196,7 +196,7 @@ class FedDrift(Algorithm):
         return state, best.index_copy(0, who[: len(numbers)], numbers)
 
     def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: free ones, then new ones, then those unused for the longest time."""
+        """Finds numbers for new models: free numbers, then new numbers, then those unused for the longest time."""
         free = (state.sizes == 0).nonzero().flatten()
         further = len(state.sizes) + torch.arange(wanted)
         alive = len(state.sizes) - len(free)
@@ -268,7 +268,7 @@ def cluster_distances(losses: Tensor) -> Tensor:
 
 
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
-    """Merges all clusters `[n]` (ascending) with the same group number `[n]` into the one with the lowest number.
+    """Merges all clusters `[n]` (ascending) with the same group number `[n]` into the cluster with the lowest number.
 
     Its model becomes the group's mean, weighted by the examples that have chosen each; other numbers become free.
     """

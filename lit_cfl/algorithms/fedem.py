@@ -179,7 +179,7 @@ def _owners(clients: Tensor, work: LocalWork) -> Tensor:
 
 
 def _equal_if_unknown(weights: Tensor) -> Tensor:
-    """Replaces unknown weights by equal ones."""
+    """Replaces unknown weights by equal weights."""
     return torch.where(weights.sum(1, keepdim=True) > 0, weights, 1 / weights.shape[1])
 
 

@@ -166,7 +166,7 @@ class FLUX(Algorithm):
     def _descriptors(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[Tensor, Tensor]:
-        """Asks clients for descriptors; returns `[m, blocks, r]` of those with examples, and a mask of these `[n]`."""
+        """Asks clients for descriptors; returns those found `[m, blocks, r]`, and a mask of their clients `[n]`."""
         function = partial(describe_client, center=state.center, axes=state.axes, num_labels=num_labels)
         found = work.map(function, clients, state.joint)
         rows = [row.double() for row in found if isinstance(row, Tensor)]

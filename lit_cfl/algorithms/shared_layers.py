@@ -1,4 +1,4 @@
-"""Layers that all clusters share: averaged over all clients of a round, while the others stay per cluster.
+"""Layers that all clusters share: averaged over all clients of a round, while the other layers stay per cluster.
 
 This is the weight sharing that arXiv:2006.04088 combines with IFCA if clusters are ambiguous, for every algorithm that
 averages in clusters.

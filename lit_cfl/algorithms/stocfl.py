@@ -182,7 +182,7 @@ class StoCFL(Algorithm):
         return lambda rows: project(rows[:, :columns])
 
     def _ask_for_psi(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Asks clients for Psi at the anchor (line 6): returns those that answered, in order, and rows `[n, s]`."""
+        """Asks clients for Psi at the anchor (line 6): returns the clients that answered, and rows `[n, s]`."""
         clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
         if not len(clients):
             return clients, state.sums[:0]

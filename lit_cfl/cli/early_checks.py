@@ -158,7 +158,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 
 
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
-    """Describes an unknown option of `lit-cfl compare`, and suggests a similar one, perhaps an algorithm's."""
+    """Describes an unknown option of `lit-cfl compare`, and suggests a similar option, also of an algorithm."""
     name = next((name for name, tree in trees.items() if tree.guess_option(unknown.option)), list(trees)[-1])
     rule = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
     message = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")

@@ -15,7 +15,7 @@ _DENSE = 2**20  # maximum number of cells of a dense matrix of overlaps
 
 
 def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
-    """Scores how well the found clusters agree with the true ones, however they are numbered.
+    """Scores how well the found clusters agree with the true clusters, regardless of their numbering.
 
     Args:
         found, truth: Clusters of the clients, int64 `[n]`.

@@ -13,7 +13,7 @@ ShiftMetric = Literal["sorted_counts", "l1_counts", "total_variation", "w1_label
 
 
 def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric) -> Tensor:
-    """Computes the distance of each client's label counts from its earlier ones.
+    """Computes for each client the distance between its current and earlier label counts.
 
     Args:
         counts_now: Examples of each label `[n, C]`, integers or floats, not negative.

@@ -121,7 +121,7 @@ def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
 
 
 def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
-    """Chooses the next rows to compare, int64 `[t]`: from the largest cluster, or any rows if that one is small.
+    """Chooses the next rows to compare, int64 `[t]`: from the largest cluster, or any rows if that cluster is small.
 
     Args:
         labels: Clusters of the unassigned rows, int64 `[left]`.

@@ -46,7 +46,7 @@ def pad_bases(bases: list[Tensor]) -> Tensor:
 
 
 def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
-    """Computes the angles between each subspace and each of the others, in degrees.
+    """Computes the angles between each subspace of the first group and each of the second, in degrees.
 
     Args:
         bases: Rows that span each subspace `[n, m, d]`; rows of zeros are ignored.

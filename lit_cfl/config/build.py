@@ -81,7 +81,7 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
 
 
 def _instantiate(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, Any]) -> ConfiguredExperiment:
-    """Instantiates the options that were read; the others are reused from another experiment."""
+    """Instantiates the options that were read; reuses the objects of another experiment for the other options."""
     parser = option_parser(frozenset(kept))
     task = read.pop("task", None)
     made = {**kept, **vars(instantiate(parser, read))}

@@ -1,4 +1,4 @@
-"""Handles plans of earlier versions in configurations: refuses requested ones, ignores recorded ones."""
+"""Handles plans of earlier versions in configurations: refuses requested plans, and ignores recorded plans."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -60,7 +60,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Lists the folders of the user's own code: those of the recorded run, the YAML file's, and the current one.
+    """Lists the folders of the user's own code: recorded folders, the folder of the YAML file, the current folder.
 
     Args:
         arguments: Arguments of the command; `--config` names files.
@@ -242,7 +242,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Returns whether a folder is linked from the `lit_cfl` of a checkout, perhaps not the installed one."""
+    """Returns whether a folder is linked from the `lit_cfl` of a checkout, which need not be the installed one."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 

@@ -130,7 +130,7 @@ def _mistake(path: str, value: Any, wanted: Any) -> str | None:
 
 
 def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
-    """Explains why a value does not match a type, perhaps with an empty text; None if it does."""
+    """Explains why a value does not match a type; the text may be empty; None if the value matches."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return None if value in inner else ""

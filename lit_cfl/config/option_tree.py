@@ -1,4 +1,4 @@
-"""A command's options as a tree of names: finds unknown options, suggests similar ones, knows which take lists.
+"""A command's options as a tree of names: finds unknown options, similar names, and options that take lists.
 
 The options are read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
 """
@@ -282,7 +282,7 @@ def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> 
 
 
 def unknown_class(key: str, name: str, kind: str) -> str:
-    """Describes an unknown class in one line, with the available ones."""
+    """Describes an unknown class in one line, with the names of the available classes."""
     known = catalogue.names(kind)
     own = "name a class of your own by its full path, such as my_file.MyClass"
     mine = next((file.stem for file in sorted(Path().glob("*.py")) if _defines(file, name)), None)

@@ -139,7 +139,7 @@ def lists_of(data: FederatedData) -> dict[str, Tensor]:
 
 
 def with_lists(data: FederatedData, tensors: Mapping[str, Tensor]) -> FederatedData:
-    """Returns the data with other lists, given as tensors by name. Raises KeyError if one is missing."""
+    """Returns the data with other lists, given as tensors by name. Raises KeyError if a list is missing."""
     present = [name for name in _LISTS if name != "withheld" or f"{name}_values" in tensors]
     lists: dict[str, Any] = {name: ClientIndex(*(tensors[f"{name}_{part}"] for part in _PARTS)) for name in present}
     return replace(data, true_clusters=tensors["true_clusters"], **lists)

@@ -89,7 +89,7 @@ class ClientIndex:
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Drops this many entries from the start of each client's list, int64 `[clients]`; `first` keeps those."""
+        """Drops this many entries from the start of each client's list, int64 `[clients]`; opposite of `first`."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 

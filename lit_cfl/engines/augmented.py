@@ -43,7 +43,7 @@ def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
 
 
 def _augment_cohort(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Augments these examples of the cohort, some at a time."""
+    """Augments these examples of the cohort, in blocks of limited size."""
     inputs, labels = (part.new_empty(len(index), *part.shape[1:]) for part in (work.inputs, work.labels))
     size = max(1, _BLOCK // max(1, work.inputs.shape[1:].numel()))
     for start in range(0, len(index), size):

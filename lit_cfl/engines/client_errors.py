@@ -56,7 +56,7 @@ def explain_divergence(
 
 
 def find_learning_rate(module: LightningModule) -> float:
-    """Returns the initial learning rate of a module; NaN if it has none without a Trainer."""
+    """Returns the initial learning rate of a module; NaN if it is unknown without a Trainer."""
     found: Any = None
     with suppress(Exception):  # a user's module may read its Trainer, which does not exist
         found = module.configure_optimizers()

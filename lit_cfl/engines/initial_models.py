@@ -1,4 +1,4 @@
-"""Builds the module that clients train, from the run's seed, and finds initial models that do not depend on it."""
+"""Builds the module that clients train from the run's seed, and finds initial models that ignore the seed."""
 
 import warnings
 from hashlib import sha256

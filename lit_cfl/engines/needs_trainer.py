@@ -139,7 +139,7 @@ def _has_own_step(module: LightningModule) -> bool:
 
 
 def _loss_of_step(module: LightningModule, batch: Batch, number: int) -> Tensor | None:
-    """Computes the loss that `training_step` returns for this batch; None if it returns none."""
+    """Computes the loss that `training_step` returns for this batch; None if it returns no loss."""
     several = len(inspect.signature(module.training_step).parameters) > 1
     returned = module.training_step(batch, number) if several else module.training_step(batch)
     loss = returned.get("loss") if isinstance(returned, Mapping) else returned

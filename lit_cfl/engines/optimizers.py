@@ -43,7 +43,7 @@ class FunctionalOptimizer:
         return cls(kind, tuple(groups[number] for number in numbers), numbers)
 
     def with_rates(self, rates: Sequence[float | Tensor] | None) -> "FunctionalOptimizer":
-        """Returns the optimizer with these learning rates of its groups; itself for None.
+        """Returns the optimizer with these learning rates of its groups, or unchanged if they are None.
 
         Args:
             rates: Numbers, or 0-d float64 tensors, which a captured CUDA graph reads again in every step.

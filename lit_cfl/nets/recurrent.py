@@ -18,7 +18,7 @@ Recurrent = nn.GRU | nn.LSTM
 
 
 class _Bidirectional(Net):
-    """Two bidirectional recurrent layers and two fully connected ones.
+    """Two bidirectional recurrent layers and two fully connected layers.
 
     Args:
         input_shape: Number of words, and the width of a vector if the data have vectors; None = the data's.

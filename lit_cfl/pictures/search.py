@@ -70,7 +70,7 @@ class Search:
 
 
 def history(search: Search) -> Figure | None:
-    """Draws each trial's metric by trial number, and the best so far of finished ones; None without a metric."""
+    """Draws each trial's metric by trial number, and the best finished trial so far; None without a metric."""
     if not search.known:
         return None
     x: list[float] = []

@@ -131,7 +131,7 @@ def _cluster_sizes(path: Path) -> str:
 
 
 def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:
-    """Computes the gain of each client scored in two runs; positive is better, whatever the score's direction."""
+    """Computes the gain of each client scored in two runs; positive is better, regardless of the score's direction."""
     sign = 1 if score.higher_is_better else -1
     both = sorted(mine.values.keys() & others.values.keys())
     return [sign * (mine.values[client] - others.values[client]) for client in both]

@@ -50,7 +50,7 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
 
 
 def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) -> tuple[str, str]:
-    """Describes how close a newcomer is to its cluster, and the next best cluster of the run."""
+    """Describes a newcomer's closeness to its cluster, and the next best cluster of the run with its closeness."""
     if placed.closeness is None:
         return "", ""
     row = placed.closeness[client].tolist()

@@ -53,7 +53,7 @@ class Section:
 
     @property
     def figures(self) -> list[Figure]:
-        """Lists its figures, including those of its parts."""
+        """Lists the section's figures, including those of its parts."""
         own = [block for block in self.blocks if isinstance(block, Figure)]
         return own + [figure for part in self.parts for figure in part.figures]
 
@@ -76,5 +76,5 @@ class Page:
 
     @property
     def figures(self) -> list[Figure]:
-        """Lists all of its figures."""
+        """Lists all figures of the page."""
         return [figure for section in self.sections for figure in section.figures]

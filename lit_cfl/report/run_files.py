@@ -1,4 +1,4 @@
-"""Reads the files of a run directory for reports: unreadable ones are recorded, and the rest is kept."""
+"""Reads the files of a run directory for reports; records unreadable files, and continues without them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -43,7 +43,7 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
 
 
 def _differing(groups: Sequence[Group]) -> Table | None:
-    """Lists the options that differ between the groups; None if none does."""
+    """Lists the options that differ between the groups; None if all are equal."""
     known = [(group.name, _options(group)) for group in groups if group.first.config]
     if len(known) < 2:
         return None

@@ -201,7 +201,7 @@ def require_comparable(groups: Sequence[Group]) -> None:
 
 
 def _find_different_data(groups: Sequence[Group]) -> tuple[Path, Path, str] | None:
-    """Finds two directories with different data, and what differs; None if there are none."""
+    """Finds two directories with different data, and describes the difference; None if there is none."""
     known = [group for group in groups if group.first.config.get("data")]
     for group in known[1:]:
         found = differences(_data_of(known[0]), _data_of(group))

@@ -67,7 +67,7 @@ class SavedStudy:
 
     @property
     def trained(self) -> list[Row]:
-        """The trained trials; the others repeat a setting."""
+        """The trained trials, without trials that only repeat a setting."""
         return [row for row in self.rows if row["repeats"] is None]
 
     @property

@@ -108,12 +108,12 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
 
 
 def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the folders of the user's own classes by the recorded ones."""
+    """Replaces the folders of the user's own classes by the recorded folders."""
     return experiment.with_options(code=stored["code"]) if "code" in stored else experiment
 
 
 def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the plan by the recorded one.
+    """Replaces the plan by the recorded plan.
 
     Args:
         path: Folder of the run.

@@ -27,7 +27,7 @@ def members(evaluation: Evaluation, num_clients: int) -> Tensor:
 
 
 def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
-    """Returns the arrays of `memberships.npz`: found clusters `[rounds, clients]`, and true ones `[clients]`."""
+    """Returns the arrays of `memberships.npz`: found clusters `[rounds, clients]`, true clusters `[clients]`."""
     return {
         "rounds": np.array(list(memberships)),
         "cluster": torch.stack([clusters.int() for clusters in memberships.values()]).numpy(),

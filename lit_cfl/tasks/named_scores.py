@@ -1,4 +1,4 @@
-"""The scores of a classifier: those known by name, and the user's own.
+"""The scores of a classifier: built-in scores, known by name, and the user's own.
 
 Set scores use the softmax of the outputs as probabilities, and are computed by torchmetrics' functional API.
 """

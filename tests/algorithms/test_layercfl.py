@@ -162,7 +162,7 @@ def test_sign_of_the_gap_shows_whether_the_clusters_are_apart(distance: str):
 
 
 def test_layer_is_chosen_again_at_each_split():
-    """As in `test_cfl`: the first layer divides all clients, the second one those of one side."""
+    """As in `test_cfl`: the first layer divides all clients, the second layer divides one of the sides."""
     algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
     spread = torch.tensor([[0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1]])
     work = work_of(CORNERS + spread.double(), layers={"conv1": 1, "fc1": 1})

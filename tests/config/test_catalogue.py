@@ -1,4 +1,4 @@
-"""Tests that the catalogue, which reads source files, equals what imports give."""
+"""Tests that the catalogue, which is read from source files, agrees with the imported classes."""
 
 import importlib
 import inspect

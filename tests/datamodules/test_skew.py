@@ -264,7 +264,7 @@ def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]
 
 
 class TwoGroups(Partition):
-    """Partition with labels 0 and 1 for even clients, 2 and 3 for odd ones; a fifth of the examples is for testing."""
+    """Partition: even clients have labels 0 and 1, odd clients 2 and 3; a fifth of the examples are test data."""
 
     skew = "label"
 

@@ -72,7 +72,7 @@ TASKS: dict[str, Callable[[], LightningModule]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provides steps compiled from the current source: the checkout's if their digest matches, else new ones."""
+    """Provides steps compiled from the current source: the checkout's if their digest matches, else newly compiled."""
     if describe_steps().startswith("compiled for "):
         return FOLDER
     folder = tmp_path_factory.mktemp("steps")

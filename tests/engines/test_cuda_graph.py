@@ -53,7 +53,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(plan: Plan, captured: bool = True) -> Engine:
-    """Builds an engine whose stacks capture their steps, or do not if `captured` is false."""
+    """Builds an engine whose stacks capture their steps if `captured` is true."""
     engine = build_engine(task(mlp, ADAM), plan, 5, LocalTraining(1, 10))
     if not captured:
         engine.way._captured = None

@@ -1,4 +1,4 @@
-"""Tests user modules: those that cannot be copied or stored in a row are refused; all others train alike."""
+"""Tests user modules: modules that cannot be copied or stored in a row are refused; all others train alike."""
 
 import warnings
 from collections import OrderedDict, namedtuple

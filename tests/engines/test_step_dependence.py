@@ -391,7 +391,7 @@ def test_our_nets_are_asked_as_others_are():
 
 @pytest.mark.long
 def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
-    """A watching class exists until it is collected, with the name by which configurations find the watched class."""
+    """A watching class has the watched class's name until it is collected; configurations find classes by name."""
     from lit_cfl.tasks import Classification
 
     kept, watched = [], step_dependence._make_watched_class

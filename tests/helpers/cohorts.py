@@ -34,7 +34,7 @@ def cohort(
     budget: Budget | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> CohortFit:
-    """Makes clients of these sizes with random examples, which start from three models in turn; two others are centres.
+    """Makes clients of these sizes with random examples. They start from three models in turn; two more are centres.
 
     Args:
         labels: Function from random classes `[N]` to labels; None to use the classes.

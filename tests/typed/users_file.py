@@ -1,4 +1,4 @@
-"""A user's file: `mypy`, run in the checkout, finds Lit-CFL's types here, and the one mistake."""
+"""A user's file in which `mypy` must find Lit-CFL's types, and exactly one mistake."""
 
 from typing import assert_type
 

@@ -132,7 +132,7 @@ class WorkerPool:
         ray_cluster.disconnect()
 
     def _start(self, number: int) -> None:
-        """Requests a worker if it is missing. It may start late; the others work meanwhile."""
+        """Requests a worker if it is missing. It may start late; the other workers work in the meantime."""
         if self._workers[number] is None:
             self._workers[number] = self._actor.remote([self._spec], sys.path)
             self._starting[self._workers[number].ready.remote()] = number

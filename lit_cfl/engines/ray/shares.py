@@ -122,7 +122,7 @@ def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
 
 
 def split_evenly(sizes: Sequence[int], parts: int) -> list[slice]:
-    """Splits units of work into parts of about the same size, without empty ones.
+    """Splits units of work into parts of about the same size, none of which is empty.
 
     Args:
         sizes: Size of each unit, 1 or more.

@@ -239,7 +239,7 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 def replace_unstackable_layers(
     module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)
 ) -> LightningModule:
-    """Replaces layers of these kinds by their plain form, if they have and need one. Returns the module.
+    """Replaces layers of these kinds by their stackable form where that is needed and possible. Returns the module.
 
     Args:
         module: Module, changed in place; its parameters stay the same objects.
