@@ -351,7 +351,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
     if "client" in part:
-        raise InputError(f"{file} holds client, but in a folder each file is one; give the file itself as source")
+        raise InputError(
+            f"{file} holds an array client, but in a folder each file is a client; give the file itself as source"
+        )
     if ("cluster" in part) != ("cluster" in first) or ("cluster" in part and part["cluster"].size != 1):
         raise InputError(f"{file}: give one cluster in each file of the folder, or in none")
     if ("y" in part) != ("y" in first):
@@ -369,4 +371,4 @@ def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mappi
     x, y = part["x"], part.get("y")
     if not x.ndim or not x.size or (y is not None and y.shape[:1] != x.shape[:1]):
         labels = "" if y is None else f" and y of shape {y.shape}"
-        raise InputError(f"{file} has x of shape {x.shape}{labels}; give [n, ...], [n]")
+        raise InputError(f"{file} has x of shape {x.shape}{labels}; give x [n, ...] and y [n]")

@@ -103,8 +103,8 @@ def label_space(labels: np.ndarray, what: str) -> int:
     if len(known) < size:
         missing = np.setdiff1d(np.arange(size), known).tolist()
         warnings.warn(
-            f"{what}: of the labels 0 to {size - 1}, for each of which a net has an output, {join_ids(missing)} never "
-            "occur; number them from 0 without gaps, or set num_labels (0 for numbers to predict)",
+            f"{what}: a net has an output for each of the labels 0 to {size - 1}, but {join_ids(missing)} never occur; "
+            "number the labels from 0 without gaps, or set num_labels (0 for numbers to predict)",
             Notice,
             stacklevel=3,
         )
@@ -154,7 +154,7 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
         seen = " ".join(normalize("NFKC", name).split())
         seen = seen.casefold() if len(seen) > 1 else seen  # the letters A and a may be classes
         if not seen:
-            _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if it means none")
+            _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if the name is missing")
         elif seen in plain:
             both = [plain[seen], name]
             looks = len({normalize("NFC", one) for one in both}) == 2  # otherwise escapes must show the difference
@@ -242,7 +242,7 @@ def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
         first = first or (kind, row)
         if kind != first[0]:
             raise InputError(
-                f"{what} holds {first[0]} in row {first[1]} and {kind} in row {row}; make them all the one or the other"
+                f"{what} holds {first[0]} in row {first[1]} and {kind} in row {row}; give one kind in all rows"
             )
     kind = first[0] if first else "numbers"
     if kind == "dates":

@@ -174,7 +174,7 @@ def _require_seen_labels(data: FederatedData) -> None:
             numbers = "; if labels are numbers to predict, set num_labels to 0" if rare else ""
             raise InputError(
                 f"the {name} data hold label {data.examples.label_name(int(unseen[0]))}, which no training client has "
-                f"({len(unseen)} such); "
+                f"({len(unseen)} such label(s)); "
                 f"choose another partition or seed, or set allow_unseen_labels to true{numbers}"
             )
 

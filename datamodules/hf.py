@@ -141,7 +141,9 @@ class HFDataset(PooledDataModule):
             )
         if client_column in self.inputs:
             warnings.warn(
-                f"{client_column!r}, which names the clients, is an input of the net, too", Notice, stacklevel=2
+                f"{client_column!r} names the clients and is also an input of the net; was that meant?",
+                Notice,
+                stacklevel=2,
             )
         if num_labels is not None and num_labels < 0:
             raise InputError(

@@ -99,7 +99,7 @@ class LabelPermutations(Skew):
             order = tuple(rng.permutation(num_labels).tolist())
             orders += [order] if order not in orders else []
         raise InputError(
-            f"{num_labels} labels have too few different orders for {self.num_clusters} clusters; ask for fewer"
+            f"{num_labels} labels have too few different orders for {self.num_clusters} clusters; lower num_clusters"
         )
 
 
@@ -185,7 +185,7 @@ class Blurs(Skew):
     """Each cluster sees its images with a Gaussian blur of a given strength.
 
     Args:
-        sigmas: Standard deviations in pixels, 0 (no blur) or more.
+        sigmas: Standard deviation of each cluster's blur in pixels, 0 (no blur) or more.
     """
 
     sigmas: Sequence[float] = (0.0, 1.0)
@@ -253,7 +253,9 @@ def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
     """Lists one view for each combination of the skews' clusters; the last skew changes fastest."""
     views = tuple(reduce(View.then, views, View()) for views in product(*[skew.views(num_labels) for skew in skews]))
     if len(set(views)) < len(views):
-        raise InputError("two combinations of these skews show the same: those clusters would be one; choose others")
+        raise InputError(
+            "two combinations of these skews give the same data, so their clusters would be one; choose others"
+        )
     return views
 
 
@@ -331,4 +333,4 @@ def _require_list(what: str, values: object, kind: type, example: str, each: str
 
 def _require_different(what: str, values: Sequence[object]) -> None:
     if len(set(values)) < len(values):
-        raise InputError(f"{what} {values} holds one twice: those clusters would be the same")
+        raise InputError(f"{what} {values} holds one twice, so two clusters would be the same; give different ones")

@@ -19,8 +19,8 @@ class StopRule:
     Args:
         metric: A `val/...` or `train/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
             Lower is better for a loss, the discrepancy and deviations; each score defines its own direction.
-        patience: Evaluations without a better value after which the run stops; None = never. An evaluation that scored
-            less than 0.9 of the clients scored now, as few have a model in the first rounds, does not count.
+        patience: Number of evaluations without a better value after which the run stops; None = never. Evaluations that
+            scored less than 0.9 times as many clients as the present one do not count: at first few have a model.
         target: Value of the metric at which the run stops; None = never.
         max_minutes: Minutes after which the run stops at the next evaluation; None = never. Not exactly repeatable.
     """
@@ -60,7 +60,7 @@ class StopRule:
         loss = f"{metric.partition('/')[0]}/loss"  # blank in rounds in which no client trained, or could be scored
         first = next((row for row in rows if row.get(loss) is not None and isfinite(row[loss])), None)
         if first is not None and first.get(metric) is None:
-            raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report")
+            raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report; give another")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0
         known = [row for row in rows if row.get(metric) is not None]
         values = [sign * row[metric] for row in known if metric.startswith("train/") or _is_comparable(row, known[-1])]

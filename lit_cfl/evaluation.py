@@ -34,8 +34,8 @@ class EvaluationPlan:
         fine_tune: Also score each client after fine-tuning a copy of its model on its own examples for this budget
             (`test/tuned_accuracy`); each evaluation takes as long as that training. None = never.
         per_client: Also write the scores of each client in each evaluated round into `client_rounds.parquet`.
-        class_counts: Also write into that file, for each client and class, the numbers of test examples and of right
-            answers.
+        class_counts: With `per_client`, also write the number of each client's test examples of each class, and how
+            many of them are predicted correctly.
     """
 
     every: int = 1

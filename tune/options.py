@@ -87,15 +87,17 @@ def study_parser() -> ArgumentParser:
         description="Searches an experiment's options with Ray Tune; every trial is a whole run.",
     )
     parser.add_argument(
-        "--config", action="config", help="A study's file, or the name of one, such as tune/quickstart."
+        "--config", action="config", help="A study's file, or the name of a packaged study, such as tune/quickstart."
     )
-    parser.add_argument("--study_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
+    parser.add_argument("--study_dir", type=str, help="Directory of the study (default: runs/<name>-<time>).")
     parser.add_argument(
         "--resume", metavar="STUDY_DIR", help="Resume a study; --limits.trials N extends a finished one."
     )
     parser.add_argument("--ray.address", type=str, help="auto or HOST:PORT of a Ray cluster (default: this machine).")
     parser.add_argument(
-        "--dry-run", action="store_true", help="Check everything, say what would run and how long; run nothing."
+        "--dry-run",
+        action="store_true",
+        help="Check everything, and print what would run and for how long; run nothing.",
     )
     parser.add_class_arguments(Study, skip=set(_AS_WRITTEN))
     for name in _AS_WRITTEN:

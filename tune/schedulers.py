@@ -67,7 +67,7 @@ def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialSchedul
     if given.get("grace_period", least) < least:
         raise InputError(
             f"scheduler: grace_period is {given['grace_period']}, but an algorithm of this study clusters only in "
-            f"round {least}; give {least} or more, or it would be stopped before it clusters"
+            f"round {least}; give {least} or more, or trials would be stopped before they cluster"
         )
     if given.get("hard_stop") is False:
         raise InputError("scheduler: hard_stop is False, but trials are not paused; leave it out")

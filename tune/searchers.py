@@ -40,7 +40,7 @@ def make_searcher(study: Study, objective: Objective | None = None) -> "Searcher
     if issubclass(kind, CmaEsSampler) and find_spec("cmaes") is None:
         raise InputError(f"searcher {kind.__name__} needs a package: pip install cmaes")
     if issubclass(kind, CmaEsSampler) and study.second_metric is not None:
-        raise InputError(f"searcher {kind.__name__} is given one objective only; take TPESampler for two")
+        raise InputError(f"searcher {kind.__name__} can optimize one objective only; take TPESampler for two")
     objective = objective or Objective(second=study.second_metric)
     return None if space.grid else Searcher(kind, given, study.search_seed, space, objective)
 

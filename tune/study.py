@@ -88,8 +88,8 @@ class Study:
         seeds: Seeds of every trial; None = the base's.
         search_seed: Seed of the search itself.
         searcher: Sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
-        scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial), in the same way; None = ASHA on
-            rounds; none with a second metric.
+        scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial): its class, or class_path and
+            init_args; None = ASHAScheduler, or FIFOScheduler with a second metric.
         resources: Resources of each trial.
         limits: Limits at which the study ends.
         num_repeats: Number of new seeds for the best trial and the default setting at the end, 0 or more.
@@ -120,8 +120,8 @@ class Study:
         Objective(second=self.second_metric)
         if self.second_metric is not None and self.scheduler is not None:
             raise InputError(
-                f"scheduler is {self.scheduler!r}, but no trial of two objectives is stopped early: a figure of its "
-                "early rounds does not say whether another one beats it in both; leave the scheduler out"
+                f"scheduler is {self.scheduler!r}, but no trial of two objectives is stopped early: scores of early "
+                "rounds do not say which trials will be better in both; leave the scheduler out"
             )
 
     @property

@@ -272,8 +272,8 @@ def explain_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
             f"learning rate, or use {usual}, in which such an example counts as wrong"
         )
     return InputError(
-        f"{blank}no client that was scored has validation examples, or no figure of them is finite; give more clients "
-        "validation data (data.validation), set evaluation.clients to all, or lower the learning rate"
+        f"{blank}no client that was scored has validation examples, or none of their scores is finite; give more "
+        "clients validation data (data.validation), set evaluation.clients to all, or lower the learning rate"
     )
 
 

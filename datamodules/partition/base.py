@@ -80,7 +80,7 @@ class SharedOut(Partition):
             raise InputError(f"test is {self.test!r}; give a share, 'alike', 'shared', 'everything' or null")
         elif self.only_train:
             raise InputError(
-                f"only_train goes with a share as test, which is {self.test!r}; give one, such as test: 0.2"
+                f"only_train needs a share as test, but test is {self.test!r}; give one, such as test: 0.2"
             )
 
     @abstractmethod

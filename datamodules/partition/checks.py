@@ -37,10 +37,14 @@ def require_partition(index: ClientIndex, num_examples: int) -> None:
     entries = index.entries
     outside = entries[(entries < 0) | (entries >= num_examples)]
     if len(outside):
-        raise InputError(f"a client has example {int(outside[0])}; give out numbers 0 to {num_examples - 1}")
+        raise InputError(
+            f"the partition gives a client example {int(outside[0])}; examples are 0 to {num_examples - 1}"
+        )
     counts = torch.bincount(entries, minlength=num_examples)
     if (counts > 1).any():
-        raise InputError(f"example {int(counts.argmax())} is given out {int(counts.max())} times; give out each once")
+        raise InputError(
+            f"the partition gives out example {int(counts.argmax())} {int(counts.max())} times; use each once"
+        )
     empty = (index.sizes == 0).nonzero().flatten()
     if len(empty):
         raise InputError(

@@ -23,7 +23,7 @@ class LabelGroups(SharedOut):
 
     Args:
         groups: Labels of each group. Every label of the data must be in exactly one group.
-        clients_per_group: Clients of each group, 1 or more; those of the first group come first.
+        clients_per_group: Clients of each group, 1 or more; the first group's clients have the lowest ids.
     """
 
     skew: ClassVar[str] = "label"

@@ -67,8 +67,8 @@ class LabelDrift(Shift):
         new_views = tuple(view.then(drift) for view in examples.views)
         if set(new_views) & set(examples.views):
             raise InputError(
-                f"a drift by {self.labels} labels makes one cluster's data into another's, which would be "
-                "scored as two; give another number of labels"
+                f"a drift by {self.labels} labels turns one cluster's data into another's, but scores would treat them "
+                "as two clusters; give another number of labels"
             )
         return replace(examples, views=(*examples.views, *new_views))
 

@@ -27,8 +27,8 @@ class Incremental(Shift):
         rounds: Completed rounds before each release, ascending; 0 = before the first round. Before the first release
             all data are present.
         shares: Share of each client's training examples that is available after each release, ascending, above 0 to 1.
-        release: `nominal`: shares of all training examples (the paper); `shrinking`: shares of those present (the
-            published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).
+        release: `nominal`: shares of all training examples (the paper); `shrinking`: shares of the examples
+            present (the published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 

@@ -21,7 +21,7 @@ class SwapAll(Shift):
     moves with about that probability in a round.
 
     Args:
-        probability: Probability of each pair in each round, 0 to 1.
+        probability: Probability that a pair swaps, in each round, 0 to 1.
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
@@ -43,9 +43,9 @@ class SwapPart(Shift):
     training and its test data, while the other client does not.
 
     Args:
-        probability: Probability of each pair in each round, 0 to 1.
-        part_abort: Scope of the abort if a pair has no such labels: this `pair`'s swap, or all swaps of the `round`
-            from this pair on (the published code).
+        probability: Probability that a pair swaps, in each round, 0 to 1.
+        part_abort: Swaps left out if a client of a pair has no label that the other lacks: this `pair`'s swap, or all
+            swaps of the `round` from this pair on (the published code).
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 

@@ -24,7 +24,7 @@ class ClusterNumberOptions:
     """The options of an algorithm whose number of clusters can be decided automatically.
 
     Args:
-        max_clusters: The largest number of clusters that `num_clusters: auto` decides on, 1 or more.
+        max_clusters: Maximum number of clusters with `num_clusters: auto`, 1 or more.
     """
 
     max_clusters: int = 10

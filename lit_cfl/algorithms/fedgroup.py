@@ -78,20 +78,21 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     Args:
         num_clusters: Number of clusters m, 1 or more, or `auto`: decided before the pre-training, from the clients'
             first updates.
-        pretrain_scale: Factor alpha: min(alpha * m, clients) clients are pre-trained and clustered. Others join by
-            client cold start when they are first selected.
+        pretrain_scale: Factor alpha: min(alpha * m, clients) clients are pre-trained and clustered. The others
+            join a cluster later, by `cold_start`.
         measure: Similarity measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
         centers: First clusters: `clustered` (paper), or `random`: one random client founds each cluster (ablation RCC).
-        cold_start: Cluster of a cold client: the one with the `nearest` direction (paper), or a random one (ablation
-            RAC), drawn `random_once` (FlexCFL's code), or `random_each_round` in which the client is selected
-            (FedGroup's code) (C19).
-        cold_start_at: Time at which cold clients are placed: at their first `selection`, or all at the `start`.
+        cold_start: Cluster of a client that was not pre-trained: the one with the `nearest` direction (paper), or a
+            random one (ablation RAC), drawn `random_once` (FlexCFL's code), or `random_each_round` in which the client
+            is selected (FedGroup's code) (C19).
+        cold_start_at: Time at which clients that were not pre-trained are placed: at their first `selection`, or all at
+            the `start`.
         group_start: Initial models of the clusters: the `cluster_mean` of pre-trained models (code) or `w0` (paper).
         pretrain: Budget of the pre-training.
         eta_g: Rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
         mix: Rule of the mix: `normalised` (code) or `sum` (paper).
-        weights: Weights of the clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first` (one client:
-            C1).
+        weights: Weights of the clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first`: only one
+            drawn member counts (FlexCFL's code, a mistake; only to test C1).
     """
 
     paper: ClassVar[str] = (

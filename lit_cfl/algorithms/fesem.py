@@ -66,7 +66,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
             (FeSEM's code) (C15), which is the first tensor of the last layer with parameters.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code),
             or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
-        migrate: Assign clients whose data drifted again before training, to their nearest cluster (FeSEM-MIG).
+        migrate: Before training, assign clients whose data drifted to their nearest cluster (FeSEM-MIG).
         shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
             that may change), and measured defaults for `loss` and `features`.
         shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or

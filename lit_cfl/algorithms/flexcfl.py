@@ -44,15 +44,15 @@ class FlexCFL(FedGroup, MigrationOptions):
 
     Args:
         pretrain: Budget of the pre-training: 50 mini-batches of 10 (code), instead of FedGroup's one epoch.
-        migrate: Test clients for a shift, and move those that shifted; otherwise models are FedGroup's.
+        migrate: Test clients for a shift, and repeat the placing of those whose data shifted; false = as FedGroup.
         shift_threshold: Distance above which a client migrates, 0 or more. For the metrics of counts it is a share of
             n_i / labels (paper: 0.2 n_i / LabelSize, with n_i at the start). null = 0.2 for labels, and measured
             defaults for `loss` and `features`.
         shift_metric: Distance between a client's labels now and when it was last placed: `total_variation` of their
             shares (what the paper says: 0.2 is 20 %), `sorted_counts` (code: ignores which labels they are),
-            `l1_counts` (fires at half of the threshold in data), or `w1_label_axis` for ordered labels (C4). For shifts
-            that labels do not show, ours: `loss`, its rise under the cluster's model, for clients in the round; or
-            `features`, the distance of mean inputs.
+            `l1_counts` (0.2 is reached if 10 % of the data change), or `w1_label_axis` for ordered labels (C4). For
+            shifts that labels do not show, ours: `loss`, its rise under the cluster's model, for clients in the
+            round; or `features`, the distance of mean inputs.
     """
 
     paper: ClassVar[str] = (

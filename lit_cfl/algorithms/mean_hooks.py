@@ -53,7 +53,7 @@ def require_hook_used(algorithm: Algorithm, option: str, work: "HookedWork", tak
     if work.asked and not (taken or algorithm.needs_all(work.round)):
         raise InputError(
             f"{option} is given, but {type(algorithm).__name__} does not average the fits of a round by "
-            f"mean_by_cluster(fitted, ..., into=models), to which it would apply; leave out {option}"
+            f"mean_by_cluster(fitted, ..., into=models), where {option} takes effect; leave out {option}"
         )
 
 

@@ -30,7 +30,7 @@ class MigrationOptions:
     """Options of an algorithm with migration, and the migration step before a round.
 
     Args:
-        migrate: Place clients whose data drifted again before training.
+        migrate: Before training, repeat the placing of clients whose data drifted.
         shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
             that may change), and measured defaults for `loss` and `features`.
         shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or

@@ -59,11 +59,13 @@ def _require_usable(make: OptimizerFactory) -> None:
         optimizer.step()
     except Exception as error:  # a user's own optimizer may raise anything
         raise InputError(
-            f"server cannot be used: {short_error(error)}; give one such as torch.optim.SGD with lr and momentum"
+            f"server cannot be used: {short_error(error)}; give an optimizer such as torch.optim.SGD, with its options"
         ) from error
     odd = [name for name, value in optimizer.state[parameter].items() if not isinstance(value, Tensor | None)]
     if odd:
-        raise InputError(f"server: {type(optimizer).__name__} keeps {odd[0]!r}, not a tensor; give another one")
+        raise InputError(
+            f"server: {type(optimizer).__name__} keeps a state {odd[0]!r} that is not a tensor; give another optimizer"
+        )
 
 
 class _WithServer(Algorithm):

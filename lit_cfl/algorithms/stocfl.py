@@ -64,14 +64,14 @@ class StoCFL(Algorithm):
         psi_budget: Budget of the training for a client's `update`.
         representation: Representation of a cluster: the mean over all members `observed` so far (paper), or over those
             `sampled` in the round (published code), which keeps Psi of every client (C21).
-        merged_model: Model of merged clusters: that of the `larger` (published code), or the `average` weighted by
-            their numbers of clients (C24).
+        merged_model: Model of merged clusters: the model of the `larger` one (published code), or the `average`
+            weighted by their numbers of clients (C24).
         weights: Weights of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: Number of columns of a random projection of Psi that is compared instead of Psi, the same for all
             clients; None = Psi itself.
         global_update: Training of omega: clients train in `parallel` (paper), or one after another, each continuing
             from the result of the previous one, before the mean is taken: `sequential_by_id`, in the order of their ids
-            (a mistake in the published code), or `sequential_by_draw`. Both only test C2.
+            (a mistake in the published code), or `sequential_by_draw`. Use these two only to test C2.
     """
 
     paper: ClassVar[str] = (

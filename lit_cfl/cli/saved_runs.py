@@ -60,9 +60,9 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
         description=description,
         allow_abbrev=False,
         usage="%(prog)s RUN_DIR [--data ...]",
-        epilog="--data NAME and --data.<option> VALUE describe other clients, as for lit-cfl run. Divided from "
-        "the run's own examples, they may share some with its training clients: for unseen clients give "
-        "--data.newcomers to the run, or another source here.",
+        epilog="--data NAME and --data.<option> VALUE describe other clients, as for lit-cfl run. Clients "
+        "drawn from the run's own data set may share examples with its training clients. For unseen clients, "
+        "hold some out when you train (--data.newcomers), or name another source here.",
     )
     parser.add_argument("run_dir", help="directory of a run (of one seed)")
     if command == "assign":

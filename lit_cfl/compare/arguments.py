@@ -117,14 +117,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="The experiment: a file, or the name of one of `lit-cfl list configs`.")
-    add("--algorithms", nargs="+", metavar="WHAT", help="What to compare; differences are to the first.")
-    add("--seeds", nargs="+", metavar="N", help="In place of the file's.")
-    add("--compare_dir", metavar="DIR", help="Where the files go (default: runs/<name>-compare-<time>).")
+    add(
+        "--algorithms",
+        nargs="+",
+        metavar="WHAT",
+        help="Algorithms to compare, each as described below; the first is the reference.",
+    )
+    add("--seeds", nargs="+", metavar="N", help="Seeds, in place of the file's.")
+    add("--compare_dir", metavar="DIR", help="Directory of the comparison (default: runs/<name>-compare-<time>).")
     add("--resume", metavar="DIR", help="Resume a comparison with its recorded options.")
     add(
         "--target",
         type=float,
-        help="Test figure of the first score for the columns rounds and MiB (default: what all runs reach).",
+        help="Test score to reach, for the columns rounds to, MiB to and local steps to (default: one that all reach).",
     )
     add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
@@ -309,4 +314,6 @@ def _short(class_path: str) -> str:
 def _require_name(name: str) -> None:
     plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
     if not plain or name.lower() in _RESERVED:
-        raise InputError(f"{name!r} cannot be an algorithm's name here, which names a folder; choose another NAME=")
+        raise InputError(
+            f"{name!r} cannot be an algorithm's name here, since a folder gets that name; choose another NAME="
+        )

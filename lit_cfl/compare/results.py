@@ -241,7 +241,7 @@ _PAIRED = ("frozen part of the module", "initial model", "partition")  # entries
 def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
     """Warns of runs of one seed whose recorded clients or initial weights differ."""
     if comparison.first.to_dict().get("tiny"):
-        return ["Tiny runs: good for seeing whether they run, and not paired."]
+        return ["Tiny runs only show whether everything runs; they are not paired."]
     notes = []
     for seed in comparison.seeds:
         found = {job.name: read_fingerprint(job.folder) for job in done if job.seed == seed}
@@ -300,12 +300,14 @@ def _notes(
         if row.get("pairs_over_shared_clients"):
             notes.append(
                 f"{row['algorithm']}: its runs and those of {first} score different clients under "
-                f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over those of both."
+                f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over the clients "
+                "of both."
             )
         if row.get("pairs_unknown"):
             notes.append(
                 f"{row['algorithm']}: under {row['pairs_unknown']} seeds its runs and those of {first} score different "
-                f"clients, whose {name} is not known over those of both: these seeds do not count in the difference."
+                f"clients, and the {name} over the clients of both is not known: these seeds do not count in the "
+                "difference."
             )
     notes += _notes_of_runs(comparison, runs)
     if any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift):

@@ -189,7 +189,7 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
         if name not in known:
             if not known:
                 return (
-                    f"{owner} has no option {name!r}, and none that a configuration can give; write a class of your "
+                    f"{owner} has no option {name!r}, and no other that a configuration can set; write a class of your "
                     "own that builds it"
                 )
             return f"{owner} has no option {name!r}{suggest(name, known)}. Its options: {', '.join(known)}"

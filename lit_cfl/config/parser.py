@@ -123,7 +123,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument("--format", type=int, help=SUPPRESS)
     parser.add_argument("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")
     parser.add_argument(
-        "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: see whether it runs at all."
+        "--tiny", action="store_true", help="Try whether it runs: 4 clients, 20 examples each, 2 steps, 1 round."
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="Print the size and the estimated time of the run; run nothing."
@@ -136,12 +136,12 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     for name in ignored:
         parser.add_argument(f"--{name}", type=Any, help="Not used here.")
     if "task" not in ignored:
-        parser.add_argument_group("the LightningModule that each client trains").add_subclass_arguments(
+        parser.add_argument_group("The LightningModule that each client trains").add_subclass_arguments(
             LightningModule,
             "task",
             as_group=False,
             metavar="NAME",
-            help="its class, such as Classification; --task.<option> VALUE sets one of its options",
+            help="Class of the task, such as Classification; --task.<option> VALUE sets one of its options.",
         )
     return parser
 

@@ -95,8 +95,8 @@ def _require_labels(examples: Examples, who: str) -> None:
         )
     if size and bool((labels == labels[0]).all()):
         warnings.warn(
-            f"{who}: all examples have the label {examples.label_name(int(labels[0]))}: a net that knows no other one "
-            "has an accuracy of 1",
+            f"{who}: all examples have the label {examples.label_name(int(labels[0]))}: a net that always "
+            "predicts it has an accuracy of 1",
             Notice,
             stacklevel=4,
         )
@@ -313,7 +313,7 @@ def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor 
         client = lists.clients_of(lists.owners[place])[0]
         client = client if ids is None else int(ids[client])
         raise InputError(
-            f"{what}: client {client} has the example {int(lists.entries[place])}; there are 0 to {most - 1}{views}"
+            f"{what}: client {client} has the example {int(lists.entries[place])}; examples are 0 to {most - 1}{views}"
         )
     return lists
 

@@ -116,7 +116,10 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     _require_one_each(module, losses, size[0])
     outputs = _outputs_in(found, name, size[0], len(scores)) if of_sets else None
     if len(found) != len(scores):
-        raise InputError(f"{name}.outcomes returned {len(found)} scores after the losses; it names {len(scores)}")
+        raise InputError(
+            f"{name}.outcomes returned {len(found)} scores after the losses, but {name}.scores names {len(scores)}; "
+            "return the values of each"
+        )
     rows = [losses]
     for score, given in zip(scores, found, strict=True):
         values, weights = given if isinstance(given, tuple) and len(given) == 2 else (given, torch.ones_like(losses))

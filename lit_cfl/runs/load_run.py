@@ -77,7 +77,7 @@ class PlacedNewcomers:
         """
         clusters = self.assignment.index
         if not 0 <= newcomer < len(clusters):
-            raise InputError(f"there is no newcomer {newcomer}; there are 0 to {len(clusters) - 1}")
+            raise InputError(f"there is no newcomer {newcomer}; newcomers are 0 to {len(clusters) - 1}")
         if clusters[newcomer] < 0:
             raise InputError(f"newcomer {newcomer} has no model: it could not be placed; give it training data")
         if self.assignment.weights is not None:
@@ -168,7 +168,7 @@ class SavedRun:
         """
         models = self.served().models
         if not 0 <= cluster < len(models):
-            raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
+            raise InputError(f"there is no cluster {cluster} in {self.path}; clusters are 0 to {len(models) - 1}")
         return self.prepared.engine.module(models[cluster]).eval()
 
     def client_module(self, client: int) -> LightningModule:
@@ -179,7 +179,7 @@ class SavedRun:
         """
         served, number = self.served(), self.prepared.data.num_clients
         if not 0 <= client < number:
-            raise InputError(f"there is no client {client} in {self.path}; there are 0 to {number - 1}")
+            raise InputError(f"there is no client {client} in {self.path}; clients are 0 to {number - 1}")
         index = served.index[client : client + 1]
         if int(index) < 0:
             raise InputError(f"client {client} has no model yet; `assign` finds one for clients that never took part")
@@ -217,8 +217,8 @@ class SavedRun:
         fit = without or mine.label_kind == "none" or (alike and theirs.num_labels <= mine.num_labels)
         if mine.input_shape != theirs.input_shape or not fit:
             raise InputError(
-                f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, "
-                f"these {theirs.input_shape} and {theirs.labels_in_words}: its models cannot take them"
+                f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, these data "
+                f"{theirs.input_shape} and {theirs.labels_in_words}: the run's models cannot take them"
             )
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(
@@ -230,8 +230,8 @@ class SavedRun:
         mine.require_same_labels(theirs, "these data")
         if theirs.vocabulary > mine.vocabulary:
             raise InputError(
-                f"the run's data have {mine.vocabulary} token ids, these {theirs.vocabulary}: its models cannot take "
-                "them; give clients of the run's own source"
+                f"the run's data have {mine.vocabulary} token ids, these data {theirs.vocabulary}: its models cannot "
+                "take them; give clients of the run's own source"
             )
         if mine.label_kind == "none":
             theirs = theirs.without_labels()
@@ -302,8 +302,8 @@ def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experime
     found = disagreements(config, now, {"name", "rounds"}, new_plan=True)
     if found:
         raise InputError(
-            f"{path} is of another experiment: {'; '.join(found)}. Give the one that it ran (below baseline/: its "
-            "for_baseline())"
+            f"{path} is of another experiment: {'; '.join(found)}. Give the experiment that it ran "
+            "(for its baseline/: experiment.for_baseline())"
         )
     return experiment
 

@@ -56,7 +56,9 @@ def f1_of_labels(outputs: Tensor, labels: Tensor) -> float:
 
 def _column(labels: Tensor, label: int, score: str) -> Tensor:
     if label >= labels.shape[1]:
-        raise InputError(f"the score '{score}_{label}' is of label {label}, but labels are 0 to {labels.shape[1] - 1}")
+        raise InputError(
+            f"the score '{score}_{label}' is of label {label}, but labels are 0 to {labels.shape[1] - 1}; name another"
+        )
     return labels[:, label] > 0.5
 
 

@@ -64,7 +64,9 @@ def f1_of_class(label: int, outputs: Tensor, labels: Tensor) -> float:
     from torchmetrics.functional.classification import multiclass_f1_score
 
     if label >= outputs.shape[1]:
-        raise InputError(f"the score 'f1_{label}' is of class {label}, but classes are 0 to {outputs.shape[1] - 1}")
+        raise InputError(
+            f"the score 'f1_{label}' is of class {label}, but classes are 0 to {outputs.shape[1] - 1}; name one of them"
+        )
     if not ((labels == label) | (outputs.argmax(1) == label)).any():
         return nan
     return float(multiclass_f1_score(outputs, labels, outputs.shape[1], "none", validate_args=False)[label])

@@ -32,7 +32,10 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
         rows["global"] = served.extra["global"]
     mib = sum(row.numel() * row.element_size() for row in rows.values()) / 2**20
     if mib > MAX_MIB:
-        warnings.warn(Notice(f"W&B gets no models, which have {mib:,.0f} MiB; checkpoint.pt has them"), stacklevel=2)
+        warnings.warn(
+            Notice(f"the models are not sent to W&B, since they have {mib:,.0f} MiB; checkpoint.pt has them"),
+            stacklevel=2,
+        )
         return {}
     return dict(_state_dicts(engine, rows)) if rows else {}
 

@@ -226,7 +226,9 @@ def test_own_algorithm_that_averages_otherwise_is_refused_in_its_first_round():
     ("make", "why"), [(LBFGS, "TypeError: .*closure"), (partial(SGD, lr=-1.0), "learning rate: -1")]
 )
 def test_optimizers_that_cannot_take_a_step_from_gradients_are_refused(make: Callable, why: str):
-    with pytest.raises(InputError, match=f"server cannot be used: .*{why}.*; give one such as torch.optim.SGD"):
+    with pytest.raises(
+        InputError, match=f"server cannot be used: .*{why}.*; give an optimizer such as torch.optim.SGD"
+    ):
         with_server(FedAvg(), make)
 
 

@@ -101,8 +101,8 @@ def test_help_names_every_option_with_its_meaning(capsys: pytest.CaptureFixture[
         "--tiny",
         "--dry-run",
         "--local CONFIG Path to a configuration file.",
-        "the LightningModule that each client trains: --task.help",
-        "--task NAME its class, such as Classification",
+        "The LightningModule that each client trains: --task.help",
+        "--task NAME Class of the task, such as Classification",
     ):
         assert text in out
     assert "<class 'lightning" not in out

@@ -85,7 +85,7 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": own(wdth=2)}, "Own has no option 'wdth' (did you mean width?). Its options: width, group, ratio,"),
         (
             {"module": {"class_path": "torch.nn.Sequential", "init_args": {"args": []}}},
-            "Sequential has no option 'args', and none that a configuration can give; write a class of your own",
+            "Sequential has no option 'args', and no other that a configuration can set; write a class of your own",
         ),
         ({"own": f"{__name__}.Own"}, f"{__name__}.Own needs width; give it under init_args"),
         (

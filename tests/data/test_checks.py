@@ -64,9 +64,9 @@ def test_division_without_a_fault_is_taken_in_silence():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lists(train2=[500, 501]), "Own: train: client 2 has the example 500; there are 0 to 59"),
-        (lists(train3=[-1, 31]), "Own: train: client 3 has the example -1; there are 0 to 59"),
-        (lists(test5=[60]), "Own: test: client 5 has the example 60; there are 0 to 59"),
+        (lists(train2=[500, 501]), "Own: train: client 2 has the example 500; examples are 0 to 59"),
+        (lists(train3=[-1, 31]), "Own: train: client 3 has the example -1; examples are 0 to 59"),
+        (lists(test5=[60]), "Own: test: client 5 has the example 60; examples are 0 to 59"),
         (lambda d: replace(d, true_clusters=torch.arange(3)), r"dtype torch.int64 and shape \(3,\); give int64 \[6\]"),
         (lambda d: replace(d, true_clusters=torch.zeros(6)), r"true_clusters has dtype torch.float32"),
         (
@@ -92,7 +92,7 @@ def test_examples_are_counted_under_all_views():
     views = pool(views=(View(), View(label_map=(1, 2, 0))))
     assert notes(Own(views, lists(train2=[119]))) == []
     with pytest.raises(
-        InputError, match=r"client 2 has the example 120; there are 0 to 119 \(60 examples under 2 views"
+        InputError, match=r"client 2 has the example 120; examples are 0 to 119 \(60 examples under 2 views"
     ):
         Own(views, lists(train2=[119, 120])).federated(0)
 
@@ -215,7 +215,7 @@ def test_shift_that_fits_is_taken():
 @pytest.mark.parametrize(
     ("shift", "expected"),
     [
-        (Moving([60]), "Moving: train: client 4 has the example 60; there are 0 to 59"),
+        (Moving([60]), "Moving: train: client 4 has the example 60; examples are 0 to 59"),
         (Moving([-2]), "Moving: train: client 4 has the example -2"),
         (Moving([1], kept=5), "Moving: step returns train of 5 clients, but there are 6"),
     ],
@@ -226,7 +226,7 @@ def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):
 
 
 def test_labels_that_are_all_one_are_noted():
-    with pytest.warns(Notice, match="Made: all examples have the label 2: a net that knows no other one"):
+    with pytest.warns(Notice, match="Made: all examples have the label 2: a net that always predicts it"):
         require_examples(pool(labels=torch.full((60,), 2)), "Made")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

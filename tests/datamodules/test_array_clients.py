@@ -253,7 +253,7 @@ def npy(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize(
     ("arrays", "expected"),
     [
-        ({"client": np.zeros(2)}, "holds client, but in a folder each file is one"),
+        ({"client": np.zeros(2)}, "holds an array client, but in a folder each file is a client"),
         ({"cluster": 1}, "give one cluster in each file of the folder, or in none"),
         ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), the first file of the folder float64 (2,)"),
         ({"x": np.zeros((2, 2), np.float32)}, r"holds x of float32 (2,), the first file of the folder float64 (2,)"),

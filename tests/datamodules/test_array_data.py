@@ -257,7 +257,7 @@ def test_labels_other_than_integers_are_refused():
         ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); fix the data or drop the row"),
         (
             {"client": ["a", 1] * 6},
-            "client holds words in row 0 and numbers in row 1; make them all the one or the other",
+            "client holds words in row 0 and numbers in row 1; give one kind in all rows",
         ),
         ({"client": np.array([1.0, np.nan] * 6)}, "client holds nan in row 1 (from 0)"),
         ({"cluster": np.zeros(12, int)}, "cluster is given without client"),

@@ -142,7 +142,9 @@ def test_labels_without_gaps_are_as_many_as_the_largest_says(recwarn: pytest.War
     [(np.arange(1, 11), 11, "0"), ([0, 1, 5], 6, "2, 3, 4"), ([9], 10, "0, 1, 2, 3, 4, 5, 6, 7, 8")],
 )
 def test_labels_that_never_occur_are_named(labels: Any, size: int, missing: str):
-    with pytest.warns(Notice, match=f"y: of the labels 0 to {size - 1}.* has an output, {missing} never occur"):
+    with pytest.warns(
+        Notice, match=f"y: a net has an output for each of the labels 0 to {size - 1}, but {missing} never occur"
+    ):
         assert label_space(np.array(labels), "y") == size
 
 

@@ -136,7 +136,7 @@ def test_newcomers_keep_their_labels_where_only_warm_clients_drift():
 
 def test_drift_that_makes_one_cluster_into_another_is_refused():
     shifts = LabelShifts((0, 3))
-    for labels, message in ((3, "a drift by 3 labels makes one cluster's data into another's"), (7, "a drift by 7")):
+    for labels, message in ((3, "a drift by 3 labels turns one cluster's data into another's"), (7, "a drift by 7")):
         with pytest.raises(InputError, match=message):
             Digits(skew=[shifts], shift=LabelDrift(labels=labels)).federated(0)
     assert len(Digits(skew=[shifts], shift=LabelDrift(labels=4)).examples.views) == 4

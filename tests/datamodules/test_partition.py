@@ -111,7 +111,7 @@ def test_a_test_part_without_classes_is_shared_out_as_if_all_were_of_one(
 
 
 def test_leaving_out_the_test_part_needs_a_share():
-    with pytest.raises(InputError, match=r"only_train goes with a share as test, which is None; give one"):
+    with pytest.raises(InputError, match=r"only_train needs a share as test, but test is None; give one"):
         IID(4, only_train=True)
 
 
@@ -179,11 +179,11 @@ class Given(SharedOut):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (((0, 1), (1, 2)), "example 1 is given out 2 times"),
-        (((0, 2, 2), (1,)), "example 2 is given out 2 times"),
+        (((0, 1), (1, 2)), "the partition gives out example 1 2 times"),
+        (((0, 2, 2), (1,)), "the partition gives out example 2 2 times"),
         (((0, 1), (), ()), r"2 of 3 clients have no example \(client 1 is the first\)"),
-        (((0, 4),), "a client has example 4; give out numbers 0 to 3"),
-        (((0, -1),), "a client has example -1"),
+        (((0, 4),), "the partition gives a client example 4; examples are 0 to 3"),
+        (((0, -1),), "the partition gives a client example -1"),
     ],
 )
 def test_an_invalid_partition_is_refused(given: tuple[tuple[int, ...], ...], message: str):

@@ -97,7 +97,10 @@ def test_noise_has_a_level_for_each_cluster():
         (lambda: NoiseLevels((0.5, 0.5)), "holds one twice"),
         (lambda: NoiseLevels(()), "noise levels is empty"),
         (lambda: LabelPermutations(0), "num_clusters of label permutations is 0; give 1 or more"),
-        (lambda: LabelPermutations(7).views(3), "3 labels have too few different orders for 7 clusters; ask for fewer"),
+        (
+            lambda: LabelPermutations(7).views(3),
+            "3 labels have too few different orders for 7 clusters; lower num_clusters",
+        ),
         (lambda: LabelShifts(()), "label shifts is empty"),
         (lambda: Rotations(90), r"rotations is 90; give a list of whole numbers, one per cluster, such as \[0, 90\]"),
         (lambda: Rotations([0, 90.0]), r"rotations is \[0, 90.0\]; give a list of whole numbers"),
@@ -259,7 +262,7 @@ def test_last_skew_changes_fastest():
     ],
 )
 def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]):
-    with pytest.raises(InputError, match="two combinations of these skews show the same"):
+    with pytest.raises(InputError, match="two combinations of these skews give the same data"):
         all_views(skews, 10)
 
 

@@ -83,7 +83,7 @@ def test_modules_predict_what_the_run_scored(path: Path):
 
 @pytest.mark.long
 def test_unknown_cluster_and_directory_are_refused(path: Path, tmp_path: Path):
-    with pytest.raises(InputError, match=r"there is no cluster 4 in .*; there are 0 to 3"):
+    with pytest.raises(InputError, match=r"there is no cluster 4 in .*; clusters are 0 to 3"):
         load_run(path).module(4)
     with pytest.raises(InputError, match="holds no run"):
         load_run(tmp_path)
@@ -113,7 +113,7 @@ def test_newcomer_of_ditto_has_a_model_that_the_run_does_not_have(tmp_path: Path
     module = placed.module(1)
     rows = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
     assert torch.equal(rows, placed.assignment.models[4])
-    with pytest.raises(InputError, match=r"there is no newcomer 4; there are 0 to 3"):
+    with pytest.raises(InputError, match=r"there is no newcomer 4; newcomers are 0 to 3"):
         placed.module(4)
 
 
@@ -308,7 +308,7 @@ def test_newcomers_without_some_labels_are_described_in_the_label_space_of_the_r
 @pytest.mark.long
 def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: Path, tmp_path: Path):
     with pytest.raises(
-        InputError, match=r"and 10 labels, these \(1, 8, 8\) and 12 labels: its models cannot take them"
+        InputError, match=r"and 10 labels, these data \(1, 8, 8\) and 12 labels: the run's models cannot take them"
     ):
         load_run(averaged).assign(newcomers([0, 11] * 10))
     source = ArrayData(x=np.zeros((20, 2), np.float32), y=["cat", "dog"] * 10, client=np.arange(20) % 2)

@@ -166,7 +166,7 @@ def test_opened_run_gives_each_client_its_own_model(path: Path):
     members = [client for client in trained if int(saved.served().index[client]) == cluster]
     mean = torch.stack([saved.state.own_layers[client] for client in members]).mean(0)
     torch.testing.assert_close(saved.module(cluster).net.fc2.bias, mean[-10:])
-    with pytest.raises(InputError, match=r"there is no client 12 in .*; there are 0 to 11"):
+    with pytest.raises(InputError, match=r"there is no client 12 in .*; clients are 0 to 11"):
         saved.client_module(12)
     never = next(client for client in range(12) if int(saved.served().index[client]) < 0)
     with pytest.raises(InputError, match=f"client {never} has no model yet; `assign` finds one"):

@@ -180,13 +180,17 @@ class ChainWay(TrainingWay):
         """Raises InputError if the net cannot process the examples."""
         layers = chain.layers
         if (width := examples.width) != layers[0].inputs:
-            raise InputError(f"examples have {width} numbers each, but the net takes {layers[0].inputs}")
+            raise InputError(
+                f"examples have {width} numbers each, but the net takes {layers[0].inputs}; make them equal"
+            )
         if chain.loss.kind != "cross-entropy":
             return
         least, most = (int(label) for label in examples.targets.aminmax())
         if least < 0 or most >= layers[-1].outputs:
             wrong = least if least < 0 else most
-            raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
+            raise InputError(
+                f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs; give it more"
+            )
 
 
 Group = TypeVar("Group", bound=Sized)  # clients that train in one stack, or in one call of the compiled steps
