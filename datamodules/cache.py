@@ -70,7 +70,7 @@ def _temporary_folder(folder: Path) -> Iterator[Path]:
     with _named_errors(folder):
         temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
     for other in folder.glob(f"{_MAKING}*"):
-        with suppress(OSError):  # another process was faster
+        with suppress(OSError):  # another process has made the entry meanwhile
             if time() - other.stat().st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(other, ignore_errors=True)
     try:
@@ -97,7 +97,7 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
     try:
         new.rename(entry)
     except OSError:
-        if not entry.exists():  # else another process was faster, with the same arrays
+        if not entry.exists():  # otherwise another process has made it, with the same arrays
             raise
 
 

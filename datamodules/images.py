@@ -92,7 +92,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
     """Reads the encoded images of a column, given as bytes or as file names."""
     from pyarrow import compute, types
 
-    is_struct = types.is_struct(column.type)  # otherwise plain bytes
+    is_struct = types.is_struct(column.type)  # otherwise the column holds plain bytes
     encoded: list[bytes | None] = (compute.struct_field(column, "bytes") if is_struct else column).to_pylist()
     if None not in encoded or not is_struct:
         return encoded

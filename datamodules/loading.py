@@ -61,7 +61,7 @@ def load(
                 raise ScriptError(str(error)) from error
             raise InputError(_explain(error, place, fetch)) from error
         finally:
-            pyarrow.default_memory_pool().release_unused()  # otherwise it keeps the largest block of each file
+            pyarrow.default_memory_pool().release_unused()  # otherwise pyarrow keeps the largest block of each file
 
 
 @contextmanager

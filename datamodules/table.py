@@ -44,7 +44,7 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         _require_csv(path)
         table = pandas.read_csv(path)
         head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
-    except InputError:  # a ValueError, too
+    except InputError:  # already explains the error, and is a ValueError
         raise
     except FileNotFoundError as error:
         raise InputError(describe_missing(path, "file")) from error
@@ -100,7 +100,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
     try:
         sample.decode()
     except UnicodeDecodeError as error:
-        at_the_end = len(sample) == _SAMPLE and error.start > _SAMPLE - 4  # inside a character
+        at_the_end = len(sample) == _SAMPLE and error.start > _SAMPLE - 4  # the sample ends inside a character
         is_utf8 = is_utf8 and at_the_end
     wrong, options = [], {}
     if not is_utf8:
@@ -110,7 +110,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
     separator = next((one for one in ";\t|" if first.count(one.encode()) > first.count(b",")), None)
     if separator is not None:
         wrong.append(f"separates its columns by {separator!r}, not by commas")
-        options |= {"sep": separator} | ({"decimal": ","} if separator == ";" else {})  # as Excel does
+        options |= {"sep": separator} | ({"decimal": ","} if separator == ";" else {})  # as Excel writes them
     if wrong:
         given = "".join(f", {name}={value!r}" for name, value in options.items())
         raise InputError(

@@ -14,7 +14,7 @@ __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", 
 
 _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
-_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # clients that are not named already
+_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # numbers of clients that no name in brackets follows
 
 _BEGINNING = 4  # minimum number of letters that identify a name
 

@@ -356,7 +356,7 @@ class PreparedRun:
             shifts=self.experiment.data.shift,
             after=after,
         )
-        del after  # the next round frees its state
+        del after  # otherwise the next round could not free its state
         with name_clients(self.data.names):
             yield from completed
 

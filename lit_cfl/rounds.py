@@ -167,10 +167,10 @@ def rounds(
         begun = replace(begun, bytes_up=begun.bytes_up + work.bytes_up)
         require_savable(algorithm, state)
         traffic, costs, first = Traffic(), work.costs, 0
-        del answer  # the next round frees its state, which may be much of the memory
+        del answer  # otherwise the next round could not free this state, which may be large
     else:
         state, begun, traffic, costs, first = after.state, Info(), after.traffic, after.costs, after.number
-        data, after = after.data, None  # the next round frees its state, which may be much of the memory
+        data, after = after.data, None  # otherwise the next round could not free this state, which may be large
     for index in range(first, num_rounds):
         cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
         moves: tuple[ShiftLog, ...] = ()
@@ -180,7 +180,7 @@ def rounds(
         answer = algorithm.round(state, cohort, work, generator(seed, "round", index))
         state, info = check_answer(algorithm, "round", answer, num_models)
         info = replace(info, bytes_up=info.bytes_up + work.bytes_up)
-        del answer  # the next round frees its state
+        del answer  # as above
         if index == first:
             require_savable(algorithm, state)
         if index == 0:

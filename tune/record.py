@@ -159,7 +159,7 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
         intact, theirs = seal == _hash_record(content), content.pop("study")
-        if "told" in content:  # its name up to 0.2
+        if "told" in content:  # the key's name up to 0.2
             content["last_result"] = content.pop("told")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

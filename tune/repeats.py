@@ -140,7 +140,7 @@ def _train_settings(
             failed[name] = str(result).strip().splitlines()[-1]
         else:
             summaries[name] = result
-    path.mkdir(exist_ok=True)  # it exists unless all failed
+    path.mkdir(exist_ok=True)  # missing if all runs failed
     found = {
         setting: {seed: summaries[setting, seed] for seed in seeds if (setting, seed) in summaries}
         for setting in configs

@@ -162,7 +162,7 @@ def describe_progress(trials: Trials, rounds: int) -> str:
         trials: Trials of the study.
         rounds: Rounds of a whole trial.
     """
-    live = dict(trials.live)  # another thread may change it
+    live = dict(trials.live)  # a copy, since another thread may change the dict
     at = {number: int(last_result.get(ROUNDS, 0)) for number, last_result in sorted(live.items())}
     running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
     waiting = f"; {len(at) - len(running)} waiting or in round 1" if len(running) < len(at) else ""

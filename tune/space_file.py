@@ -245,7 +245,7 @@ def parse_point(point: Any, space: Space) -> dict[str, Any]:
             if p.key not in point:
                 raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
             found[p.key] = _inside(p.key, p.distribution, point[p.key])
-    _require_known(point, list(found))  # without those that are irrelevant at its other values
+    _require_known(point, list(found))  # without parameters that are irrelevant at the point's other values
     return found
 
 

@@ -294,7 +294,7 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
         with (
             limit_time(path, job.study.limits.trial_minutes),
             no_code_from(job.folder.parent),
-        ):  # the study may be somebody else's
+        ):  # the study may be another person's
             job.limit_gpu_memory()
             experiment = job.of_setting(config[NUMBER], config)
             report.begin(experiment)

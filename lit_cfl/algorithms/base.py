@@ -160,7 +160,7 @@ class Algorithm(ABC):
     closeness: ClassVar[str] = "the algorithm's own measure"  # meaning of Info.closeness, in words
     sees_truth: ClassVar[bool] = False  # True if it reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed with its results
-    cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty: it forms none
+    cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty = no clusters
     unused_if: ClassVar[Unused] = {}  # options without effect; each class on the way to `Algorithm` may have its own
     mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
 

@@ -188,7 +188,7 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             with prefix_errors(f"{name}, seed {seed}"):
-                if experiment.to_dict().get("tiny"):  # its data depend on the number of clusters
+                if experiment.to_dict().get("tiny"):  # tiny data depend on it
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
         prepared.engine.close()

@@ -67,7 +67,7 @@ def read_experiment(folder: Path) -> Experiment:
     file = folder / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")
-    stored_config(folder)  # refuses one that is damaged, or of another format
+    stored_config(folder)  # refuses a run that is damaged, or of another format
     return parse_run(["--config", str(file)], prog="lit-cfl compare", opened=folder.parent).experiment
 
 

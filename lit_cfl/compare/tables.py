@@ -132,7 +132,8 @@ def as_latex(results: Results) -> str:
     """
     first, *figures = _columns_of_a_paper(results)
     headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
-    rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]  # \\ takes these
+    # LaTeX would take a [ or * at the start of a line as an argument of the \\ before it
+    rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]
     notes = ["% " + " ".join(note.split()) for note in results.notes]
     head = [
         rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",

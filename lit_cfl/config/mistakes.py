@@ -25,7 +25,7 @@ from lit_cfl.errors import InputError, suggest, write_space
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
-_DATA_FILES = ("csv", "json", "jsonl", "npy", "npz", "parquet", "tsv", "xlsx")  # what --data cannot be
+_DATA_FILES = ("csv", "json", "jsonl", "npy", "npz", "parquet", "tsv", "xlsx")  # files, which --data does not take
 # declarations of the arguments that a net takes from the data
 _FROM_DATA = {
     "input_shape": "input_shape: list[int] | None = None",

@@ -90,7 +90,7 @@ class CommandParser(ArgumentParser):
         super().__init__(*positional, prog=prog, description=description, **options)
 
     def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # whatever jsonargparse takes
-        if self.prog.startswith("lit-cfl "):  # otherwise this is the parser of such a help text
+        if self.prog.startswith("lit-cfl "):  # otherwise this parser prints the help text of a class
             CommandParser._command = self.prog
         return super().parse_args(*positional, **options)
 
@@ -315,7 +315,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
     config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
     options: dict[str, Any] = {name: value for name, value in config.items() if name not in COMMAND_ONLY}
     marked = {"tiny": True} if read.tiny else {}  # so that a resumed run is tiny, too
-    return options | marked | {"code": code}  # and finds the same files
+    return options | marked | {"code": code}  # a resumed run finds the same files, too
 
 
 def _find_dropped(read: Namespace) -> list[str]:

@@ -524,7 +524,7 @@ class Engine:
             before: Number of clients in the finished parts.
             ended: Number of finished clients in the current part.
         """
-        if request.purpose != CHECK:  # one client, one step: the check itself reports
+        if request.purpose != CHECK:  # a check trains one client for one step, and reports by itself
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:

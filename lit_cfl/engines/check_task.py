@@ -77,10 +77,10 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     try:
         engine.at(0, data).fit(model[None], largest, purpose=CHECK, budget=Budget(1, "steps"))
     except DivergedError:
-        pass  # the run itself reports it, or leaves the client out
+        pass  # the run reports the divergence, or leaves the client out
     except InputError:
         raise
-    except Exception as error:  # as above, in training
+    except Exception as error:  # a user's module may raise anything in training
         if not _is_users(error, RuntimeError, TypeError, MisconfigurationException):
             raise
         raise InputError(
@@ -126,7 +126,7 @@ def _require_faithful_copy(engine: Engine, itself: LightningModule, batch: Batch
     try:
         found = _loss_and_gradients(engine, row, copied, batch)
         faithful = all(map(_same_tensor, expected, found))
-    except Exception:  # it may refer to layers of the original, which have another dtype
+    except Exception:  # the copy may use layers of the original, which have another dtype
         faithful = False
     if not faithful:
         raise InputError(

@@ -71,7 +71,7 @@ def digest_of_constants(module: nn.Module, layout: ParameterLayout) -> str:
 def digest_of_optimizers(module: LightningModule) -> str:
     """Computes the SHA-256 of classes and numbers of a module's optimizers and schedulers, such as learning rates."""
     configured: Any = None
-    with suppress(Exception):  # it may need a Trainer, or be wrong: training reports that
+    with suppress(Exception):  # the module may need a Trainer, or be wrong, which training reports
         configured = module.configure_optimizers()
     digest = sha256()
     for part in _optimizers_in(configured):

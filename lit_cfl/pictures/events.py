@@ -13,7 +13,7 @@ from lit_cfl.pictures.panels import BLUE, GREEN, LINE_COLOURS, ORANGE, SKY, Bars
 _MOST_BRANCHES = 60
 _MOST_COMPARISONS = 12
 _MOST_BARS = 90  # maximum number of bars in the timeline of shifts
-_BRANCH = 0.22  # inches of a cluster in the tree
+_BRANCH = 0.22  # height in inches of a cluster's branch in the tree
 
 
 def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:

@@ -13,7 +13,7 @@ _MOST_SLICES = 12
 _ACROSS = 2  # panels side by side in a figure of slices
 _WIDE = 10  # ratio of values above which their axis is logarithmic
 _LONGEST_LABEL = 18  # maximum number of letters of a choice on an axis
-_BAR = 0.22  # inches of a parameter in the figure of importance
+_BAR = 0.22  # height in inches of a parameter's bar in the figure of importance
 _FRONT, _BEST = "Pareto front", "best so far"
 TRIAL_STYLES = {
     "finished": Style(BLUE, marker="o", size=4),

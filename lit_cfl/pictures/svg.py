@@ -37,7 +37,7 @@ def as_svg(figure: Figure) -> str:
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(file.getvalue())  # noqa: S314  # our own
     for size in ("width", "height"):
-        del root.attrib[size]  # the page's styles set it
+        del root.attrib[size]  # the page's styles set the size
     panels = [panel for row in figure.rows for panel in row]
     noted = sum(len(dots.x) for panel in panels if panel is not None for dots in panel.points) <= _MOST_NOTED
     for number, panel in enumerate(panels, 1):

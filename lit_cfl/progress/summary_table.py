@@ -25,7 +25,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
     """Prints the results of a run and its baseline, with notes and advice."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = read_scores(finished.summary)[0]
-    truth = any(part.summary["clusters/ari"] is not None for part in parts)  # known at the end
+    truth = any(part.summary["clusters/ari"] is not None for part in parts)  # true clusters are known
     agreement = ["ARI"] if truth else []
     table = new_table("", f"weighted {score.title}", "mean", "worst 10 %", *agreement, "traffic MiB", "time s")
     shared = (

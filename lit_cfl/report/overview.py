@@ -135,14 +135,14 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
     by_name = {group.name: group for group in groups}
     best_first = [by_name[name] for name in order] if means else groups
-    shown = next((group for group in best_first if group.first.algorithm != "Oracle"), None)  # which is given them
+    # Oracle is given the true clusters
+    shown = next((group for group in best_first if group.first.algorithm != "Oracle"), None)
     first, several = shown and shown.first, shown is not None and len(shown.runs) > 1
     ari, count, clients = (
         last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count", "assigned")
     )
-    if (
-        shown is not None and count is not None and count > 1 and count != clients
-    ):  # one client each, as with Local, are not clusters
+    # with as many clusters as clients (Local), no clients share a model
+    if shown is not None and count is not None and count > 1 and count != clients:
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
         subject = f"Under the first seed, {shown.name}" if several else shown.name
         lines.append(f"{subject} divides the clients into {count:g} clusters.{agreement}")

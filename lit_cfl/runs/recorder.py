@@ -80,7 +80,7 @@ class Recorder:
         """Runs the remaining rounds, passing each row to the watchers. Returns why the run stopped early, or None."""
         rows = self.directory.rows
         if self._after is not None and rows and rows[-1]["round"] == self._after.number:
-            reason = self._reason_to_stop(self._after.number)  # it may have been killed just before its end
+            reason = self._reason_to_stop(self._after.number)  # the run may have been killed just before its end
             if reason is not None:
                 return reason
         since = self._start

@@ -40,7 +40,7 @@ _ADDED_TO_PARTS = {"augment": None, "columns": None}
 _ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
 _ALWAYS_RECORDED = ("partition", "initial model")  # entries of the fingerprint in earlier runs, too
 _MOST_NAMED = 5  # maximum number of differences of a module that an error names
-_CHANGES_NOTHING = "plan.rows_mib:"  # it limits memory, and changes no result
+_CHANGES_NOTHING = "plan.rows_mib:"  # plan.rows_mib limits memory, and changes no result
 
 
 def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     try:
         summary: dict[str, Any] = json.loads(file.read_text("utf-8"))
         over = summary["round"] >= rounds or summary["stopped"]
-    except (ValueError, KeyError, TypeError):  # damaged: it can be made again
+    except (ValueError, KeyError, TypeError):  # the file is damaged, and can be written again
         return None
     return summary if over else None
 

@@ -203,7 +203,7 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
             return _start(experiment, path, callbacks)
         summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        if summary is not None and stored.get("made_in_python"):  # its configuration describes only a part of it
+        if summary is not None and stored.get("made_in_python"):  # config.yaml describes only a part of this experiment
             _require_same_experiment(with_own_partition(experiment, path, None).on_cpu(), path)
         return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
 
@@ -257,7 +257,7 @@ def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
     if path is None or len(stored) == len(runs):
         return
     found, now = stored[path] or {}, runs[path].to_dict()
-    if not disagreements(found, now, {"rounds"}, new_plan=True):  # otherwise its own resume names the options
+    if not disagreements(found, now, {"rounds"}, new_plan=True):  # otherwise the resume of that run names the options
         require_unchanged_data(with_stored_code(runs[path], found), path)
 
 

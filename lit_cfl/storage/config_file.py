@@ -50,7 +50,7 @@ def _refuse_earlier(file: Path) -> None:
     try:
         config = parse_yaml(file.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
-        return  # it is damaged, which is reported elsewhere
+        return  # the file is damaged, which is reported elsewhere
     if isinstance(config, dict) and "rounds" in config and "format" not in config:
         require_format(file, None)
 

@@ -47,7 +47,8 @@ def load_early(asked: Callable[[], str | None]) -> None:
     def load() -> None:
         with suppress(Exception):  # the later import of wandb raises the same error, which is then reported
             if asked() != "disabled":
-                os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
+                # otherwise wandb sends tracebacks, which name folders
+                os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
                 read_wandb_mode()
 
     _loading.append(Thread(target=load, name="wandb", daemon=True))
@@ -110,6 +111,6 @@ def is_reachable(server: str) -> bool:
     except urllib.error.HTTPError:
         return True
     except urllib.error.URLError as error:
-        return isinstance(error.reason, ssl.SSLError)  # wandb may know its certificate
+        return isinstance(error.reason, ssl.SSLError)  # wandb may trust a certificate that Python does not
     except OSError:
         return False

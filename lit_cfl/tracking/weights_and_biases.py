@@ -50,7 +50,7 @@ class WandbRun:
         run_id: str | None,
     ) -> None:
         wait_until_loaded()
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise wandb sends tracebacks, which name folders
         import wandb
 
         self._path, self._kept = path, last_kept_round(path / "wandb", run_id)

@@ -149,7 +149,7 @@ class StackWay(TrainingWay):
             mine[:steps].copy_(send(new, self.plan.device))
         held.at.zero_()
         if self._rates is not None and work.rates is not None:
-            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # others are frozen groups
+            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # later groups are frozen
             self._rates.copy_(send(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)
