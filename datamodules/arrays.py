@@ -47,7 +47,7 @@ class ArrayData(PooledDataModule):
             0, or words.
         source: File or folder that replaces x, y, client and cluster.
         columns: Names of the columns y, client and cluster in a .csv table that names them differently, such as `{y:
-            label, client: user}`.
+            label, client: user}`; `y: null` = no labels.
         num_labels: Size of the label space; 0 = labels are numbers to predict, also if they are integers; null = the
             largest label + 1, or 0 if labels are floats.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
@@ -70,7 +70,7 @@ class ArrayData(PooledDataModule):
         cluster: Any = None,
         *,
         source: str | Path | None = None,
-        columns: dict[str, str] | None = None,
+        columns: dict[str, str | None] | None = None,
         num_labels: int | None = None,
         vocabulary: int | None = None,
         scale: float | None = None,
@@ -92,6 +92,17 @@ class ArrayData(PooledDataModule):
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
         super().__init__(_WithGivenClusters(partition, test, skew_kind), skew, **options)
         arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
+        for name, array in arrays.items():
+            if isinstance(array, str | Path):
+                given = repr(str(array))
+                file = f"give arrays, or name the file by source={given}"
+                remedy = file if name == "x" else f"give the column itself, such as table[{given}]"
+                raise InputError(f"{name} is {given}; {remedy}")
+        if not isinstance(source, str | Path | None):
+            raise InputError(
+                f"source is a {type(source).__name__}; give a path, or the table's columns: ArrayData(table[[INPUTS]], "
+                "table[LABEL], client=table[CLIENT])"
+            )
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
         if self.arrays if source is not None else "x" not in self.arrays:
             given = ", ".join([*self.arrays, *([] if source is None else ["source"])])
@@ -299,7 +310,9 @@ def cluster_per_client(clusters: Tensor, owners: Tensor, names: Sequence[object]
 def _numbers(name: str, values: Any) -> np.ndarray:
     array = as_array(values, name)
     if array.dtype.kind not in "iufb" or (array.dtype == np.uint64 and array.size and array.max() > _LARGEST):
-        raise InputError(f"{name} has dtype {array.dtype}; give integers or floats")
+        words = [str(key) for key in getattr(values, "columns", ()) if values[key].dtype.kind not in "iufb"]
+        remedy = f"leave out {', '.join(map(repr, words))}, or encode them" if words else "give integers or floats"
+        raise InputError(f"{name} has dtype {array.dtype}; {remedy}")
     usual = {"f": np.float64, "b": np.float32}.get(array.dtype.kind, np.int64)
     kept = array.dtype.type in (np.uint8, np.int32, np.float16, np.float32)
     return np.require(array, array.dtype.type if kept else usual, ["C", "W"])  # a layout that torch can share
@@ -312,7 +325,7 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
     return array
 
 
-def read_source(source: Path, columns: Mapping[str, str]) -> Mapping[str, np.ndarray]:
+def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str, np.ndarray]:
     """Reads the arrays of a `.csv` table, an `.npz` file, or a folder of `.npz` files, whose arrays are joined.
 
     Nothing is unpickled. For `columns` see `ArrayData`.

@@ -17,12 +17,13 @@ ROLES = ("y", "client", "cluster")
 _SAMPLE = 2**20  # bytes of a file that are searched for another encoding or separator
 
 
-def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
+def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.ndarray]:
     """Reads a table whose first line names its columns.
 
     Args:
         path: Path of the file.
-        columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they have other names.
+        columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they have other names; None as
+            the name of y = no labels.
 
     Returns:
         x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`, and `ids`, those of
@@ -62,11 +63,13 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         raise InputError(f"{path} has two columns {twice.iloc[0]!r}; give each column its own name")
     if not isinstance(table.index, pandas.RangeIndex):  # pandas takes the first cells for names of the lines
         raise InputError(f"{path}: its lines have more cells than the {len(head)} of the first line; name all columns")
-    found = {role: columns.get(role, role) for role in ROLES}
+    found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):
             hint = suggest(name, map(str, table.columns), 0.7)
             remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
+            if role == "y" and columns and not hint:
+                remedy = "; without labels: columns: {y: null, client: NAME}"
             if role == "cluster":
                 others = ", ".join(f"{one}: {columns[one]}" for one in ROLES[:2] if one in columns)
                 remedy = f"; if the true clusters are not known, leave it out: --data.columns '{{{others}}}'"
@@ -82,10 +85,10 @@ def read_table(path: Path, columns: Mapping[str, str]) -> dict[str, np.ndarray]:
         more = f" ({lines} lines have empty cells)" if lines > 1 else ""
         raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
-    _require_numbers(path, table[inputs], found["client"] in table.columns)
-    if _has_decimal_commas(table[found["y"]]):  # else each number would be a class
+    _require_numbers(path, table[inputs], found.get("client") in table.columns)
+    if "y" in found and _has_decimal_commas(table[found["y"]]):  # else each number would be a class
         raise InputError(f"{path}: column {found['y']!r} has {table[found['y']][0]!r}; {_decimal_points(path)}")
-    ids = _find_ids(path, table[inputs], table.get(found["client"]))
+    ids = _find_ids(path, table[inputs], table.get(found.get("client")))
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}

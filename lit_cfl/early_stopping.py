@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from lit_cfl.errors import InputError, suggest
-from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column, suggest_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
 _COMPARABLE = 0.9  # minimum share of the clients scored now that an earlier round must have scored
@@ -97,7 +97,7 @@ def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
     _refuse_test(metric)
     choosable = choosable_columns(scores)
     if metric not in choosable:
-        hint = suggest(metric, choosable, 0.6)
+        hint = suggest_column(metric, choosable)
         raise InputError(f"cannot choose by {metric!r}{hint}. Metrics: {', '.join(choosable)}")
 
 

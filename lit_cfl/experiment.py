@@ -43,6 +43,7 @@ from lit_cfl.rounds import Cohorts, Round, rounds, warn_of_ineffective_options
 from lit_cfl.selection import SelectionRule
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking.options import Tracking
+from lit_cfl.typed_options import require_annotated
 
 __all__ = [
     "CheckpointPlan",
@@ -86,7 +87,7 @@ _OPTIONAL = ("baseline", "stop")
 
 
 def _require_kinds(experiment: "Experiment") -> None:
-    """Raises InputError if an option is not an object of the required class, such as an algorithm's name."""
+    """Raises InputError if an option is not an object of the required class, or is an unknown word."""
     seeds: Any = experiment.seeds
     if isinstance(seeds, int):
         raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
@@ -98,6 +99,7 @@ def _require_kinds(experiment: "Experiment") -> None:
             raise InputError(f"{name} is the class {value.__name__}; give an object of it: {value.__name__}(...)")
         shown = repr(value) if isinstance(value, str | int | dict | tuple) else f"a {type(value).__name__}"
         raise InputError(f"{name} is {shown}; give an object of {kind.__name__}, such as {example}")
+    require_annotated(experiment)
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,21 @@ class Experiment:
         shift = [{"class_path": _path(type(one)), "init_args": _plain(one)} for one in self.data.shift]
         options["data"] |= {"shift": shift, "augment": _plain(self.data.augment)}
         return options | {"made_in_python": True}
+
+
+def content_for_processes(experiment: Experiment) -> dict[str, Any]:
+    """Returns the options from which another process can build an experiment.
+
+    Raises:
+        InputError: it was made in Python.
+    """
+    content = experiment.to_dict()
+    if content.get("made_in_python"):
+        raise InputError(
+            "this experiment was made in Python, so other processes cannot build its task and data; describe it in a "
+            "YAML file (docs/experiment_file.md), or run it in this process: lit_cfl.run(experiment, path)"
+        )
+    return content
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
 """The names of all metrics: columns of `metrics.csv` and keys of every logger. `docs/results.md` explains each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lit_cfl.errors import suggest
 from lit_cfl.scores import CLASSIFIER, Scores, SetScore
 
 Row = dict[str, Any]  # row of a run's table: values by column name, None = blank
@@ -97,6 +98,12 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
     columns = (*metric_columns(scores), *tuned_columns(scores))
     known = (name for name in columns if name.startswith(("val/", "train/")))
     return tuple(name for name in known if not name.startswith(f"val/{_UNDEFINED}_"))
+
+
+def suggest_column(name: str, known: Sequence[str]) -> str:
+    """Returns ` (did you mean ...?)` for an unknown metric; a score's name alone stands for its weighted mean."""
+    usual = f"val/weighted_{name.rpartition('/')[2]}"
+    return f" (did you mean {usual}?)" if usual in known else suggest(name, known)
 
 
 def main_column(scores: Scores, split: str = "val") -> str:

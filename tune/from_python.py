@@ -6,6 +6,7 @@ from typing import Any
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import find_resumed_directory
 from lit_cfl.tune.search import run_study
@@ -13,7 +14,7 @@ from lit_cfl.tune.study_result import StudyResult
 
 
 def tune(
-    study: str | Mapping[str, Any] | None = None,
+    study: str | Path | Mapping[str, Any] | None = None,
     words: Sequence[str] = (),
     *,
     study_dir: str | Path | None = None,
@@ -24,7 +25,8 @@ def tune(
     """Runs `lit-cfl tune` and returns its tables.
 
     Args:
-        study: A study's file, the name of a packaged one, or its content.
+        study: A study's file, the name of a packaged one, or its content, whose base may also be an experiment that was
+            loaded from a file.
         words: Further options, such as `["--limits.trials", "5"]`.
         study_dir: Directory of the files; None = runs/<name>-<time>.
         resume: Directory of a study to continue, in place of `study`.
@@ -35,6 +37,9 @@ def tune(
         InputError: The study cannot be run.
         Interrupted: SIGINT or SIGTERM arrived; `resume` continues.
     """
+    study = str(study) if isinstance(study, Path) else study
+    if isinstance(study, Mapping) and isinstance(base := study.get("base"), Experiment):
+        study = {**study, "base": content_for_processes(base)}
     options = {"--study_dir": study_dir, "--resume": resume, "--ray.address": address}
     whole = [*(f"{name}={value}" for name, value in options.items() if value is not None), *words]
     with no_code_from(find_resumed_directory(whole)):

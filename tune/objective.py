@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import PreparedRun
-from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column
+from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column, suggest_column
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.statistics import Interval, paired_difference
 
@@ -35,7 +35,7 @@ class Objective:
         known = tuple(name for name in choosable_columns(self.scores) if name.startswith("val/"))
         if self.metric not in known:
             raise InputError(
-                f"metric is {self.metric!r}{suggest(self.metric, known)}; "
+                f"metric is {self.metric!r}{suggest_column(self.metric, known)}; "
                 f"a study is judged by one of {', '.join(known)}"
             )
         if self.second not in (None, TRAFFIC):
@@ -79,8 +79,8 @@ class Objective:
 
     @property
     def test(self) -> str:
-        """The test metric on which the best and the default setting are compared."""
-        return main_column(self.scores, "test")
+        """The study's metric on test data, by which the best and the default setting are compared."""
+        return f"test/{self.metric.removeprefix('val/')}"
 
     def is_reached(self, value: float, target: float) -> bool:
         """Returns whether a value is as good as the target."""
@@ -92,7 +92,7 @@ class Objective:
         Args:
             best, default: Values of `test` by seed; None = unknown.
         """
-        better, worse = (best, default) if self.scores[0].higher_is_better else (default, best)
+        better, worse = (best, default) if self.mode == "max" else (default, best)
         return paired_difference(better, worse)
 
     def best(self, rows: Sequence[Row]) -> Row | None:

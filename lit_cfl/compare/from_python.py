@@ -10,6 +10,7 @@ from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
 from lit_cfl.compare.tables import read_notes
 from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.progress.screen import Screen
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ComparisonTables:
 
 
 def compare(
-    config: str | Mapping[str, Any] | None = None,
+    config: str | Path | Mapping[str, Any] | Experiment | None = None,
     algorithms: Sequence[str] = (),
     seeds: Sequence[int] = (),
     words: Sequence[str] = (),
@@ -70,7 +71,8 @@ def compare(
     """Runs `lit-cfl compare` and returns its tables.
 
     Args:
-        config: An experiment's file, the name of a packaged configuration, or its content.
+        config: An experiment's file, the name of a packaged configuration, its content, or an experiment that was
+            loaded from a file.
         algorithms: Algorithms to compare, `[NAME=]WHAT` each, as after `--algorithms`; differences are to the first.
         seeds: Seeds that replace the experiment's.
         words: Further options, such as `["--rounds", "50", "--IFCA.num_clusters", "4"]`.
@@ -90,6 +92,8 @@ def compare(
     if isinstance(words, str | Mapping):
         raise InputError(f"words is {words!r}; give a list of words, such as ['--rounds', '50']")
     algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
+    config = str(config) if isinstance(config, Path) else config
+    config = content_for_processes(config) if isinstance(config, Experiment) else config
     options = {"--compare_dir": compare_dir, "--resume": resume, "--target": target, "--num_cpus": num_cpus}
     whole = [f"{name}={value}" for name, value in options.items() if value is not None]
     if config is not None:

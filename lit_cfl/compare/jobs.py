@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment
+from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.metric_names import Row
 from lit_cfl.runs.resume import read_finished_summary
 from lit_cfl.runs.run import RunCallbacks, run
@@ -56,10 +56,11 @@ class Job:
 
 
 def write_experiment(folder: Path, experiment: Experiment) -> None:
-    """Writes the configuration of an experiment into the folder of its runs."""
+    """Writes the configuration of an experiment into the folder of its runs. Raises InputError if made in Python."""
+    content = content_for_processes(experiment)
     with name_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_config(folder, experiment.to_dict())
+    write_config(folder, content)
 
 
 def read_experiment(folder: Path) -> Experiment:

@@ -16,7 +16,7 @@ from lit_cfl.runs.signals import interruptible
 
 
 def run_many(
-    experiments: Mapping[Path, Experiment],
+    experiments: Mapping[Path, Experiment] | Mapping[str, Experiment],
     num_cpus: int | None = None,
     ended: Callable[[Path], str] = lambda run: "",
 ) -> dict[Path, str]:
@@ -36,10 +36,10 @@ def run_many(
         The reasons why runs failed, by their directories.
 
     Raises:
-        InputError: an experiment has finished runs, and its data have changed since.
+        InputError: an experiment was made in Python, or it has finished runs and its data have changed since.
         Interrupted: SIGINT or SIGTERM arrived; the runs have saved themselves.
     """
-    planned = {folder.resolve(): with_threads(experiment) for folder, experiment in experiments.items()}
+    planned = {Path(folder).resolve(): with_threads(experiment) for folder, experiment in experiments.items()}
     for folder, experiment in planned.items():
         require_comparable_runs({folder / f"seed-{seed}": experiment.for_seed(seed) for seed in experiment.seeds})
         write_experiment(folder, experiment)

@@ -205,7 +205,7 @@ def _mistake_in_mapping(path: str, given: Mapping[str, Any], wanted: Any) -> str
     for name, value in given.items():
         if value is None and (space := write_space(str(name))):
             return f"{path}: {name!r} has no value{space}"
-        if wanted is str and isinstance(value, (int, float)):
+        if str in _members(wanted) and isinstance(value, (int, float)):
             return f"{path}.{name}: {value} is a number, not text; write it in quotes: '{value}'"
         if (found := _mistake(f"{path}.{name}", value, wanted)) is not None:
             return found

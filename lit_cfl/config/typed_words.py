@@ -49,7 +49,10 @@ def is_number(word: str) -> bool:
 
 def split_list(words: Sequence[str]) -> list[str]:
     """Splits `0 1 2`, `0,1,2` and `[0, 1, 2]` into their entries."""
-    return [entry for entry in re.split(r"[\s,\[\]]+", " ".join(words)) if entry]
+    text = " ".join(words).strip()
+    if text.startswith("[") and text.endswith("]"):  # brackets inside belong to an entry, as in linear[-1]
+        text = text[1:-1]
+    return [entry for entry in re.split(r"[\s,]+", text) if entry]
 
 
 def lone_words(words: Sequence[str], flags: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ def memberships(
         most_rounds: Maximum number of drawn rounds.
     """
     numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
-    if not cluster.size or not 1 < len(numbers) <= _MOST_CLUSTERS or _each_its_own(cluster):
+    if not cluster.size or not 1 < (numbers >= 0).sum() <= _MOST_CLUSTERS or _each_its_own(cluster):
         return None  # no client has a model, all share one, or each has its own
     shown = sample(true_cluster if len(truths) else cluster[-1])
     order = shown[np.lexsort((cluster[-1, shown], true_cluster[shown]))]
@@ -53,15 +53,18 @@ def memberships(
         else ""
     )
     many = f" Colours repeat every {MAX_COLOURS} clusters." if (numbers >= 0).sum() > MAX_COLOURS else ""
+    without = " Clients that are not assigned have no model, or are newcomers." if (numbers < 0).any() else ""
+    assigned = cluster[-1][cluster[-1] >= 0]
+    others = f", {cluster.shape[1] - len(assigned)} not assigned" if len(assigned) < cluster.shape[1] else ""
     changed = (cluster[1:] != cluster[:-1]) & (cluster[1:] >= 0) & (cluster[:-1] >= 0)
     return Figure(
         "memberships",
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"Each row is a client.{colours} On the right: the numbers of the clusters at the end."
-        f"{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
+        f"{without}{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: "
-        f"{len(true_cluster)} clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
+        f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",
         cluster_styles(numbers, match, truths),
         _moves(cluster, rounds, true_cluster, order),

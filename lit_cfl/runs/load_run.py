@@ -203,6 +203,8 @@ class SavedRun:
             InputError: token ids stand for other words than in the run, columns of a table have other names, inputs or
                 labels have another shape or other values, or the algorithm cannot place clients without labels.
         """
+        if not isinstance(data, FederatedData):
+            raise InputError(f"data is a {type(data).__name__}; give clients, such as ArrayData(...).federated(seed=0)")
         data = mark_tokens(data, lambda: self.prepared.engine.template)
         mine = self.prepared.data.examples
         theirs = data.examples.renumber_labels(mine)
@@ -321,6 +323,8 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     """
     path = Path(path)
     config = require_config(path)
+    if seeds := sorted(part.name for part in path.glob("seed-*")):
+        raise InputError(f"{path} holds several runs; give one of its seeds: {', '.join(seeds)}")
     if experiment is None:
         if config.get("made_in_python"):
             raise InputError(
@@ -335,9 +339,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         experiment = _for_seed_of_run(path, config, experiment)
     content = Checkpoint(path).load()
     if content is None:
-        seeds = sorted(part.name for part in path.glob("seed-*"))
-        hint = f"; give one of its seeds: {', '.join(seeds)}" if seeds else "; it was not saved yet"
-        raise InputError(f"{path} holds no checkpoint{hint}")
+        raise InputError(f"{path} holds no checkpoint; it was not saved yet")
     require_same_run(path, content)
     experiment = with_own_partition(experiment, path, content)
     try:

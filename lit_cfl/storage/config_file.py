@@ -59,7 +59,8 @@ def require_unused(path: Path) -> None:
     """Raises InputError if the directory contains a run."""
     if (path / "config.yaml").exists():
         raise InputError(
-            f"{path} already holds a run; choose another --run_dir, or resume it with --resume {quote(str(path))}"
+            f"{path} already holds a run; choose another --run_dir, or resume it with --resume {quote(str(path))} "
+            "(in Python: another path, or mode='resume')"
         )
 
 

@@ -30,6 +30,8 @@ class Task(LightningModule, ABC):
         self, net: Net | nn.Module, optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.SGD
     ) -> None:
         super().__init__()
+        if isinstance(net, type):
+            raise InputError(f"net is the class {net.__name__}; give an object of it: {net.__name__}(...)")
         self.net = net
         self.optimizer = optimizer
 

@@ -139,6 +139,8 @@ LISTS = [
     (["--rounds", "-3"], ["--rounds=-3"]),
     (["--rounds", "3", "quickstart"], ["--rounds", "3", "quickstart"]),  # no list: a word too much
     (["--name", "a,b"], ["--name", "a,b"]),
+    (["--personal", "linear[-1]", "conv[*]"], ['--personal=["linear[-1]", "conv[*]"]']),  # not brackets of the list
+    (["--personal", "bn1,linear[-1]"], ['--personal=["bn1", "linear[-1]"]']),
 ]
 
 

@@ -308,6 +308,15 @@ def test_usual_names_need_no_columns(tmp_path: Path):
     assert data.names == ("al", "bo")
 
 
+def test_a_table_without_labels_says_how_they_are_left_out(tmp_path: Path):
+    path = written(tmp_path, "user,height,weight\nbo,1,2.5\nal,1,3.5\nbo,2,2.5\n")
+    with pytest.raises(InputError, match=r"no column 'label'.*; without labels: columns: \{y: null, client: NAME\}"):
+        ArrayData(source=path, columns={"y": "label", "client": "user"}).federated(0)
+    data = ArrayData(source=path, columns={"y": None, "client": "user"}, test=0).federated(0)
+    assert (data.examples.label_kind, data.names) == ("none", ("al", "bo"))
+    assert data.examples.inputs.shape == (3, 2)
+
+
 def test_a_table_without_clients_says_so(tmp_path: Path):
     rows = "".join(f"{number % 9},{number % 2}\n" for number in range(40))
     table = ArrayData(source=written(tmp_path, "height,y\n" + rows))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from own_arrays import OWNERS, error_of, folder_of, given, owned
@@ -273,13 +274,19 @@ def test_labels_other_than_integers_are_refused():
         ({"x": np.ma.masked_equal(np.zeros((12, 2)), 0)}, "x is masked in row 0, and masks are not read; fill it"),
         ({"y": np.ma.masked_equal(np.arange(12), 3)}, "y is masked in row 3"),
         ({"x": np.zeros((12, 2), complex)}, "x has dtype complex128; give integers or floats"),
-        ({"x": "own.npz"}, "x has dtype <U7; give integers or floats"),
         ({"x": [[1, 2], [3]] * 6}, "x is not an array"),
         ({"x": torch.zeros(12, 2, dtype=torch.bfloat16)}, "x is not an array"),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused(changes: dict[str, Any], expected: str):
     assert expected in error_of(ArrayData(**given(**changes)))
+
+
+def test_columns_of_words_are_named():
+    table = pandas.DataFrame(
+        {"rate": [60.0, 61.0], "stage": ["W", "N1"], "start": pandas.to_datetime(["2025-03-01"] * 2)}
+    )
+    assert "x has dtype object; leave out 'stage', 'start', or encode them" in error_of(ArrayData(table, [0, 1]))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -301,6 +308,9 @@ def test_scale_that_is_not_positive_and_finite_is_refused(scale: float):
         ({"y": [1]}, "y given; give x, and y"),
         (given(source="own.npz"), "x, y, source given; give x, and y if you have it, or a source alone"),
         ({"client": [1], "source": "own.npz"}, "client, source given"),
+        ({"x": "own.npz"}, "x is 'own.npz'; give arrays, or name the file by source='own.npz'"),
+        ({"x": [[1.0]], "y": "stage"}, "y is 'stage'; give the column itself, such as table['stage']"),
+        ({"source": pandas.DataFrame({"a": [1]})}, "source is a DataFrame; give a path, or the table's columns"),
     ],
 )
 def test_arrays_or_a_source_are_needed_and_not_both(arguments: dict[str, Any], expected: str):

@@ -386,6 +386,8 @@ def test_given_experiment_is_that_of_the_run(tmp_path: Path):
     assert load_run(tmp_path / "run" / "seed-5" / "baseline", experiment.for_baseline()).prepared.seed == 5
     with pytest.raises(InputError, match=r"is of another experiment: algorithm.*for_baseline\(\)"):
         load_run(tmp_path / "run" / "seed-5" / "baseline", experiment)
+    with pytest.raises(InputError, match="holds several runs; give one of its seeds: seed-4, seed-5"):
+        load_run(tmp_path / "run", experiment)
     with pytest.raises(InputError, match=r"is of another experiment: cohort_size: 3 -> 4"):
         load_run(tmp_path / "run" / "seed-4", replace(experiment, cohort_size=4))
 
@@ -419,7 +421,12 @@ def test_run_of_several_seeds_names_them(tmp_path: Path):
     )
     with pytest.raises(InputError, match="give one of its seeds: seed-4, seed-5"):
         load_run(tmp_path / "run")
-    assert load_run(tmp_path / "run" / "seed-5").round == 1
+    saved = load_run(tmp_path / "run" / "seed-5")
+    assert saved.round == 1
+    with pytest.raises(
+        InputError, match=r"data is a Digits; give clients, such as ArrayData\(...\).federated\(seed=0\)"
+    ):
+        saved.assign(Digits(4))  # type: ignore[arg-type]  # a data module in place of its clients: the mistake
 
 
 def test_what_only_the_trainer_can_fit_is_named():

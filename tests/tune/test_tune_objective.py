@@ -19,6 +19,7 @@ from lit_cfl.tune.study import Resources
         ("test/weighted_accuracy", "study on test data.*use val/weighted_accuracy"),
         ("train/loss", "a study is judged by one of val/"),
         ("val/weighted_acuracy", r"did you mean val/weighted_accuracy\?"),
+        ("accuracy", r"did you mean val/weighted_accuracy\?"),
         ("traffic/mib", "a study is judged by"),
     ],
 )
@@ -57,6 +58,12 @@ def test_a_gain_is_positive_where_the_best_is_better():
     summaries = {"best": {4: {"test/weighted_figure": 1.0}}, "default": {4: {"test/weighted_figure": 3.0}}}
     gains = [_gain(Objective.of(None, (Score("figure", up),)), summaries) for up in (False, True)]
     assert [gain.mean for gain in gains] == [2.0, -2.0]
+
+
+def test_test_data_are_reported_by_the_metric_of_the_study_and_in_its_direction():
+    summaries = {"best": {4: {"test/loss": 1.0}}, "default": {4: {"test/loss": 3.0}}}
+    assert Objective("val/loss").test == "test/loss"
+    assert _gain(Objective("val/loss"), summaries).mean == 2.0
 
 
 def test_ties_go_to_lower_traffic_then_to_the_earlier_trial():

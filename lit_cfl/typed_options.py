@@ -1,0 +1,66 @@
+"""Checks options given in Python against their annotations, as the parser checks those of a file."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from inspect import isclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from lit_cfl.errors import InputError, suggest
+
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", list: "a list"}
+
+
+def require_annotated(options: Any, prefix: str = "") -> None:
+    """Checks the words, and the objects with options of their own, among the fields of a dataclass.
+
+    Fields of other types are left to the checks of their owners.
+
+    Args:
+        options: Object of a dataclass.
+        prefix: Text before the names of its fields in messages, such as `local.`.
+
+    Raises:
+        InputError: a word is not one of those that the annotation lists, stands for a number or a list, or a field
+            that takes a dataclass has something else.
+    """
+    hints = _hints(type(options))
+    for field in fields(options):
+        name, value = f"{prefix}{field.name}", getattr(options, field.name)
+        members = [member for member in _members(hints.get(field.name)) if member is not NoneType]
+        if (remedy := _find_remedy(value, members)) is not None:
+            raise InputError(f"{name} is {value!r}{remedy}")
+        if is_dataclass(value) and not isclass(value):
+            require_annotated(value, f"{name}.")
+
+
+def _find_remedy(value: Any, members: Sequence[Any]) -> str | None:
+    """Describes what a field takes, if the value is certainly not one of its members; None otherwise."""
+    words = [word for member in members if get_origin(member) is Literal for word in get_args(member)]
+    kinds: list[Any] = [get_origin(member) or member for member in members if get_origin(member) is not Literal]
+    if value is None or (isinstance(value, str) and value in words) or not members:
+        return None
+    only = kinds[0] if len(kinds) == 1 and not words else None
+    if isclass(only) and is_dataclass(only):
+        return None if is_dataclass(value) else f"; give an object of {only.__name__}"
+    if kinds and not (isinstance(value, str) and all(kind in _NAMES for kind in kinds)):
+        return None
+    near = suggest(value, words) if isinstance(value, str) else ""
+    taken = [*words, *(_NAMES[kind] for kind in kinds)]
+    return f"{near}; give {' or '.join(filter(None, [', '.join(taken[:-1]), taken[-1]]))}"
+
+
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Returns the annotations of a class; none if a name in them is not known when the program runs."""
+    try:
+        return get_type_hints(kind)
+    except NameError:
+        return {}
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) not in (Union, UnionType):
+        yield annotation
+        return
+    for member in get_args(annotation):
+        yield from _members(member)

@@ -1,0 +1,69 @@
+"""Options given in Python: words that are not known, and values of another kind, are refused with the remedy."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_cfl import Experiment, compare, run_many, tune
+from lit_cfl.algorithms import FedAvg, FedGroup
+from lit_cfl.datamodules import Digits, Incremental
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import LocalTraining
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR
+from lit_cfl.tasks import Classification
+
+
+def experiment(**options: Any) -> Experiment:
+    task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))  # noqa: E731
+    return Experiment(Digits(8), task, **{"algorithm": FedAvg(), "rounds": 1} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local": LocalTraining(last_batch="joint")}, "local.last_batch is 'joint' (did you mean join?); give keep,"),  # type: ignore[arg-type]  # the mistake
+        ({"local": LocalTraining(last_batch=True)}, "local.last_batch is True; give keep, drop or join"),  # type: ignore[arg-type]  # the mistake
+        ({"local": LocalTraining(batch_size="all")}, "give full or a whole number"),  # type: ignore[arg-type]  # the mistake
+        ({"algorithm": FedGroup(3, measure="cosine")}, "algorithm.measure is 'cosine'; give edc or madc"),  # type: ignore[arg-type]  # the mistake
+        ({"algorithm": FedGroup(3, pretrain=Budget(3, "epoch"))}, "algorithm.pretrain.unit is 'epoch' (did you mean"),  # type: ignore[arg-type]  # the mistake
+        ({"algorithm": FedGroup(3, pretrain=3)}, "algorithm.pretrain is 3; give an object of Budget"),  # type: ignore[arg-type]  # the mistake
+        ({"selection": "round-robin"}, "(did you mean round_robin_first?); give uniform or round_robin_first"),
+        ({"personal": "fc1"}, "personal is 'fc1'; give a list"),
+        ({"rounds": "20"}, "rounds is '20'; give a whole number"),
+    ],
+)
+def test_words_and_kinds_that_do_not_fit_are_refused(options: dict[str, Any], message: str):
+    with pytest.raises(InputError) as error:
+        experiment(**options)
+    assert message in str(error.value)
+
+
+def test_a_shift_is_checked_too():
+    with pytest.raises(InputError, match=r"shift\.release is 'all'; give nominal or shrinking"):
+        Digits(8, shift=Incremental(release="all"))  # type: ignore[arg-type]  # the mistake
+
+
+def test_words_numbers_and_lists_that_fit_are_accepted():
+    local = LocalTraining(batch_size="full", last_batch="join")
+    made = experiment(local=local, algorithm=FedGroup("auto"), personal=["fc1"], engine="loop")
+    assert made.local.last_batch == "join"
+
+
+def test_what_other_processes_cannot_build_is_refused_with_the_remedy(tmp_path: Path):
+    remedy = r"made in Python.*describe it in a YAML file .* or run it in this process: lit_cfl.run\(experiment, path\)"
+    with pytest.raises(InputError, match=remedy):
+        compare(experiment(), ["FedAvg", "Local"])
+    with pytest.raises(InputError, match=remedy):
+        tune({"base": experiment(), "space": {"rounds": {"randint": [2, 5]}}})
+    with pytest.raises(InputError, match=remedy):
+        run_many({str(tmp_path / "mine"): experiment()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_class_in_the_place_of_a_net_is_refused():
+    with pytest.raises(InputError, match=r"net is the class MCLR; give an object of it: MCLR\(...\)"):
+        Classification(MCLR)  # type: ignore[arg-type]  # the mistake
