@@ -180,7 +180,7 @@ def rounds(
         answer = algorithm.round(state, cohort, work, generator(seed, "round", index))
         state, info = check_answer(algorithm, "round", answer, num_models)
         info = replace(info, bytes_up=info.bytes_up + work.bytes_up)
-        del answer  # as above
+        del answer  # otherwise the next round could not free this state
         if index == first:
             require_savable(algorithm, state)
         if index == 0:
