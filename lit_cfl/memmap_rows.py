@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 
-_IN_MEMORY = 2**30  # bytes of rows that are copied in memory
+_IN_MEMORY = 2**30  # maximum size in bytes of rows that are copied in memory
 
 
 def keep_row(row: Tensor, of: int) -> Tensor:

@@ -69,19 +69,22 @@ def _cosines(folder: Path) -> MeasuredFigure:
         ]
         for psi in dict.fromkeys(row["psi"] for row in rows)
     ]
-    ranges = ". ".join(
-        f"By {psi}: {'; '.join(_range(rows, panel, psi) for panel in names)}"
-        for psi in dict.fromkeys(row["psi"] for row in rows)
-    )
+    kinds = list(dict.fromkeys(row["psi"] for row in rows))
+    ranges = {psi: [pair for panel in names for pair in _ranges(rows, panel, psi)] for psi in kinds}
+    lines = [
+        ["range of the cosines of two sets", *(f"by {psi}" for psi in kinds)],
+        ["---"] * (1 + len(kinds)),
+        *([pair[0], *(ranges[psi][k][1] for psi in kinds)] for k, pair in enumerate(ranges[kinds[0]] if kinds else ())),
+    ]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return _figure(
         "stocfl-2",
         "Figure 2: cosines of Psi of ten sets of images",
         "the cosine of two sets is larger the more labels they share, and the more similar their rotations, label "
         "shifts and domains are.",
         grid,
-        "600 images per set, an untrained linear net. In (a), by our interpretation, set s has the labels 0 to s. Psi "
-        "is the paper's gradient above, the published code's update (10 full-batch steps) below (C20). Ranges of the "
-        f"cosines of two sets. {ranges}.",
+        f"{table}\n\n600 images per set, an untrained linear net. In (a), by our interpretation, set s has the labels 0 "
+        "to s. Psi is the paper's gradient above, the published code's update (10 full-batch steps) below (C20).",
     )
 
 
@@ -95,20 +98,19 @@ def _square(rows: Sequence[Row], panel: str, psi: str) -> np.ndarray:
     return values
 
 
-def _range(rows: Sequence[Row], panel: str, psi: str) -> str:
-    """Formats the ranges of the cosines between two sets, for each kind of pair of sets."""
+def _ranges(rows: Sequence[Row], panel: str, psi: str) -> list[tuple[str, str]]:
+    """Formats the ranges of the cosines between two sets, with the kind of their pair."""
     own = [row for row in rows if (row["panel"], row["psi"]) == (panel, psi) and row["i"] != row["j"]]
     kinds: dict[str, list[float]] = {}
     for row in own:
         kinds.setdefault(_kind(panel, row["i"], row["j"]), []).append(row["cosine"])
-    listed = [f"{kind} {min(values):.2f} to {max(values):.2f}" for kind, values in sorted(kinds.items())]
-    return f"{panel}: {', '.join(listed)}"
+    return [(f"{panel}: {kind}", f"{min(values):.2f} to {max(values):.2f}") for kind, values in sorted(kinds.items())]
 
 
 def _kind(panel: str, i: int, j: int) -> str:
     """Describes how two of the ten image sets are related."""
     if panel == "domain":
-        return "one domain" if (i < 5) == (j < 5) else "two"
+        return "one domain" if (i < 5) == (j < 5) else "two domains"
     if panel == "rotation":
         return "36 degrees" if min(j - i, 10 - (j - i)) == 1 else "72 to 180 degrees"
     if panel == "labels":

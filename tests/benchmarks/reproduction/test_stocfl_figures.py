@@ -33,8 +33,9 @@ def test_cosines_of_pairs_become_a_symmetric_matrix_and_ranges(tmp_path: Path):
     assert matrix is not None
     assert matrix.values.tolist() == [[1, 0.8, 0.1], [0.8, 1, 0.7], [0.1, 0.7, 1]]
     assert (matrix.low, matrix.high) == (0.1, 1)
-    assert "By update: labels: one label more 0.70 to 0.80, several more 0.10 to 0.10" in found.notes
-    assert "domain: one domain 0.10 to 0.80" in found.notes
+    assert "| range of the cosines of two sets | by update |" in found.notes
+    assert "| labels: one label more | 0.70 to 0.80 |\n| labels: several more | 0.10 to 0.10 |" in found.notes
+    assert "| domain: one domain | 0.10 to 0.80 |" in found.notes
 
 
 def clients(**columns: list[int]) -> list[Row]:
