@@ -83,8 +83,8 @@ def _cosines(folder: Path) -> MeasuredFigure:
         "the cosine of two sets is larger the more labels they share, and the more similar their rotations, label "
         "shifts and domains are.",
         grid,
-        f"{table}\n\n600 images per set, an untrained linear net. In (a), by our interpretation, set s has the labels 0 "
-        "to s. Psi is the paper's gradient above, the published code's update (10 full-batch steps) below (C20).",
+        f"{table}\n\n600 images per set, an untrained linear net. In (a), by our interpretation, set s has the labels "
+        "0 to s. Psi is the paper's gradient above, the published code's update (10 full-batch steps) below (C20).",
     )
 
 
