@@ -145,7 +145,8 @@ def _refuse_parts(words: Sequence[str]) -> None:
     for word in words:
         option, _, part = word.partition("=")[0].removeprefix("--").partition(".")
         if word.startswith("--") and part and option in _AS_WRITTEN:
-            raise InputError(f"--{option}.{part}: {option} is given whole; write {part} into the study's file")
+            place = "the file or the lines that the study names as its base" if option == "base" else "the study's file"
+            raise InputError(f"--{option}.{part}: {option} is given whole; write {part} into {place}")
 
 
 def _refuse_experiments(contents: Mapping[str, Mapping[str, Any]]) -> None:

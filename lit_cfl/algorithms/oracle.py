@@ -93,6 +93,6 @@ def _true_clusters(work: LocalWork, clients: Tensor) -> Tensor:
         raise InputError(
             f"Oracle trains inside the true clusters, but that of client {int(unknown[0])} is not known "
             f"({len(unknown)} of {len(clients)} clients); give data with true clusters, such as rotations or a column "
-            "`cluster`, or leave out Oracle"
+            "`cluster` of ArrayData, or leave out Oracle"
         )
     return truth

@@ -151,8 +151,10 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
         if not isinstance(found, UnknownOption):
             continue
         if not found.owner and not isinstance(experiments.look_up(option), UnknownOption):
+            searched = "" if option in ("rounds", "seeds", "name") else ", or search it in the study's space"
             raise InputError(
-                f"{option!r} is an option of experiments: write it into the study's base, or search it in its space"
+                f"{option!r} is an option of experiments: write it into the file or the lines that the study names as "
+                f"its base{searched}"
             )
         raise InputError(describe(tree, found, "lit-cfl tune"))
 

@@ -202,7 +202,7 @@ def _run(words: list[str]) -> int:
     commands = parser.add_argument_group("commands")
     for name, command in COMMANDS.items():
         commands.add_argument(name, nargs="?", help=command.help, metavar=name)
-    warnings.formatwarning = _one_line
+    warnings.formatwarning = _note_formatter()
     try:
         if not words or words[0].startswith("-"):
             parser.parse_args(words or ["--help"])
@@ -236,11 +236,20 @@ def _read_and_write_utf8() -> None:
         os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONUTF8": "1"})  # noqa: S606  # this very command
 
 
-def _one_line(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    """Formats a notice without its source line, and other warnings as Python does."""
-    return f"Note: {message}.\n" if category is Notice else _PYTHONS_FORMAT(message, category, filename, lineno, line)
+def _note_formatter() -> Callable[..., str]:
+    """Makes a formatter that shows each notice once, without its source line, and other warnings as Python does."""
+    shown: set[str] = set()  # Python forgets what it has shown when any library changes a filter
+
+    def format_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is not Notice:
+            return _PYTHONS_FORMAT(message, category, filename, lineno, line)
+        is_new = str(message) not in shown
+        shown.add(str(message))
+        return f"Note: {message}.\n" if is_new else ""
+
+    return format_warning
 
 
 def _command(name: str) -> Command:

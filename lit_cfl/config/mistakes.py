@@ -66,13 +66,14 @@ def explain(
     """
     for word in lone_words(words, FLAGS):
         return describe_lone_word(word)
-    for option in (*(name for content in contents for name in option_names(content)), *dict(given_options(words))):
+    given = merge_options(contents, words)  # without the options of a class that another one replaces
+    for option in (*option_names(given), *dict(given_options(words))):
         if isinstance(unknown := tree.look_up(option), UnknownOption):
             study = f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
             return study if option.partition(".")[0] in _OF_A_STUDY else describe(tree, unknown, "lit-cfl run")
     found = None
     with suppress(Exception):  # inspecting a user's class may raise anything
-        found = find_mistake(merge_options(contents, words), options)
+        found = find_mistake(given, options)
     return found or " ".join(str(error).split())
 
 

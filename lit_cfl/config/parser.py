@@ -28,7 +28,7 @@ from lit_cfl.config.given_options import given_options, merge_options
 from lit_cfl.config.messages import describe_import_error
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, with_paths
-from lit_cfl.config.option_tree import COMMAND_ONLY, experiment_tree, require_unchanged_values
+from lit_cfl.config.option_tree import COMMAND_ONLY, OF_DATA, OF_RUN, experiment_tree, require_unchanged_values
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.untyped import read_untyped
@@ -217,7 +217,7 @@ def _read(
     words = with_paths(arguments)
     files = {file: read_config(file) for file in config_files(words)}
     contents, texts = current_plans(files, words, recorded, own_plan)
-    tree = experiment_tree(list(contents.values()), words)
+    tree = experiment_tree(list(contents.values()), words, (*OF_RUN, *OF_DATA))  # `lit-cfl data` reads here, too
     words = with_lists(words, tree.look_up)
     require_unchanged_values(merge_options(list(contents.values()), words))
     own = [folder for content in contents.values() for folder in content.get("code") or []]

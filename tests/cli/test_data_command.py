@@ -1,5 +1,6 @@
 """Tests `lit-cfl data`: the table that it prints and the files that it writes."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 from lit_cfl.cli.main import main
 from lit_cfl.data.partition_file import load_partition, partition_hash
 from lit_cfl.datamodules import Digits
+from lit_cfl.errors import Notice
 
 
 @pytest.mark.long
@@ -42,6 +44,18 @@ def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.
 def test_no_data_named_says_where_to_start(capsys: pytest.CaptureFixture[str]):
     assert main(["data"]) == 2
     assert "no data); start from a file, such as --config quickstart" in capsys.readouterr().err
+
+
+def test_a_wrong_value_is_named_though_a_folder_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "--config", "quickstart", "--data.num_clients", "x", "--out", str(tmp_path / "d")]) == 2
+    assert "data.num_clients: 'x' is not a whole number" in capsys.readouterr().err
+
+
+def test_a_command_shows_each_note_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which the command replaces
+    main(["data"])
+    shown = [warnings.formatwarning(text, Notice, "file.py", 1) for text in ("a", "b", "a")]
+    assert shown == ["Note: a.\n", "Note: b.\n", ""]
 
 
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

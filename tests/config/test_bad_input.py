@@ -117,6 +117,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             (RUN + "--seed -1", "seeds is [-1]; give numbers of 0 or more"),
             (RUN + "--evaluation.clients 100", "evaluation.clients is 100, but only 40 clients take part"),
             (RUN + "--rounds null", "rounds is null; give a whole number, or leave it out"),
+            (RUN + "--algorithm FedAvg --local.epochs abc", "local.epochs: 'abc' is not a whole number"),
             (
                 RUN + "--data my/own.csv",
                 "'my/own.csv' is a file, not a data module; give it as the source: --data.source",

@@ -219,7 +219,11 @@ EARLY = [
     ),
     ("compare --config quickstart --algorithms FedAvg IFCA --IFCA.num 3", "IFCA: IFCA has no option 'num'"),
     ("tune --resume nothere", "nothere/study.yaml does not exist"),
-    ("tune --config tune/quickstart --rounds 12", "'rounds' is an option of experiments: write it into the study's"),
+    (
+        "tune --config tune/quickstart --rounds 12",
+        "write it into the file or the lines that the study names as its base",
+    ),
+    ("tune --config tune/quickstart --local.epochs 2", "as its base, or search it in the study's space"),
     ("tune --config tune/quickstart --limits.trial 3", "limits has no option 'trial' (did you mean trials?)"),
     ("tune --config study.yaml", "base: there is no option 'lr' (did you mean --task.optimizer.lr?)"),
 ]

@@ -274,7 +274,7 @@ def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monk
 
 
 def test_an_option_that_is_given_whole_is_not_given_in_parts(tmp_path: Path):
-    with pytest.raises(InputError, match="base is given whole; write rounds into the study's file"):
+    with pytest.raises(InputError, match="base is given whole; write rounds into the file or the lines"):
         parse_study(["--config", str(study_file(tmp_path)), "--base.rounds", "8"])
 
 
