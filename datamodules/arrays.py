@@ -139,14 +139,14 @@ class ArrayData(PooledDataModule):
 
 @dataclass(frozen=True, eq=False)
 class _ClusteredPool(Pool):
-    """A pool with the true cluster of each example, int64 `[N]`, or None."""
+    """A pool that also has the true cluster of each example, int64 `[N]`, if it is known."""
 
     clusters: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class _WithGivenClusters(Partition):
-    """A partition (the chosen one, natural clients, or equal shares) with the user's true clusters."""
+    """Partition that adds the user's true clusters to another: the chosen one, natural clients, or equal shares."""
 
     chosen: Partition | None
     test: float | None
@@ -186,7 +186,10 @@ def examples_of(
     channels: str | None = None,
     input_names: tuple[str, ...] = (),
 ) -> Examples:
-    """Checks arrays and makes examples of them; arguments as in `ArrayData`, `input_names` are a table's columns."""
+    """Checks arrays and makes examples of them; arguments as in `ArrayData`.
+
+    `input_names` are the names of a table's input columns.
+    """
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
         raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
@@ -213,7 +216,7 @@ def examples_of(
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
-    """Converts labels `[N]` to their stored form; finds the number of classes (0 for numbers) and their names."""
+    """Returns labels in their stored form, the number of classes (0 if they are not classes), and their names."""
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")
@@ -326,7 +329,7 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
 
 
 def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str, np.ndarray]:
-    """Reads the arrays of a `.csv` table, an `.npz` file, or a folder of `.npz` files, whose arrays are joined.
+    """Reads arrays from a `.csv` table, an `.npz` file, or a folder with one `.npz` file per client.
 
     Nothing is unpickled. For `columns` see `ArrayData`.
     """

@@ -55,7 +55,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
 
 
 def _collect_notices(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
-    """Computes arrays, and collects the notices given meanwhile, so that later readers get them, too."""
+    """Computes arrays, and collects the notices given meanwhile, which are stored for later readers."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
         arrays = make()
@@ -102,7 +102,7 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
 
 
 def _digest(entry: Path) -> str:
-    """Computes SHA-256 of each file of an entry, by name."""
+    """Computes the SHA-256 digest of each array file of an entry, one line per file."""
     lines = []
     for path in sorted(entry.glob("*.npy")):
         with path.open("rb") as file:

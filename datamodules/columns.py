@@ -15,7 +15,7 @@ _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
 def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Converts a column to labels, int64 `[N]`: integers stay unchanged, words become their rank in ascending order.
+    """Converts a column to labels, int64 `[N]`: integers stay unchanged, words are numbered in ascending order.
 
     Args:
         values: Column, as for `scalars`.
@@ -86,7 +86,7 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Finds the number of classes, the largest of the labels int64 `[N]` + 1. Warns of labels that never occur.
+    """Returns 1 + the largest of the labels, int64 `[N]`, as the number of classes; warns of labels that never occur.
 
     Raises:
         InputError: so few numbers below the largest occur that the labels must be ids.
@@ -112,7 +112,7 @@ def label_space(labels: np.ndarray, what: str) -> int:
 
 
 def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
-    """Extends label names to all labels: labels without a name are named by their number."""
+    """Extends label names to `size` labels, naming the others by their numbers; no names stay no names."""
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
@@ -172,7 +172,7 @@ def _note(text: str) -> None:
 
 
 def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the distinct values of a column `[N]` from 0 in ascending order; numeric words by their value.
+    """Numbers the distinct values of a column `[N]` from 0 in ascending order, numeric words by their values.
 
     Returns:
         the values by number, str `[n]`, and the number of each, int64 `[N]`.
@@ -195,7 +195,7 @@ def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray
 
 
 def scalars(values: Any, what: str) -> np.ndarray:
-    """Converts one value per row to an array `[N]` of integers, floats, bools, words or dates.
+    """Converts a column with one value per row to an array `[N]` of integers, floats, bools, words or dates.
 
     Args:
         values: Array, tensor, pandas column, or list; bytes are words in UTF-8.
@@ -231,7 +231,7 @@ def as_array(values: Any, what: str) -> np.ndarray:
 
 
 def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
-    """Converts Python objects to an array of words, numbers or dates."""
+    """Converts Python objects of one kind to an array of words or numbers; dates become words."""
     first: tuple[str, int] | None = None
     for row, value in enumerate(values):
         kind = _kind(value)

@@ -53,7 +53,7 @@ class Digits(PooledDataModule):
 
 @cache  # the runs of a comparison or of a study load them once
 def _load_digits() -> tuple[Tensor, Tensor]:
-    """Returns the images `[1797, 1, 8, 8]`, 0 to 16, and their labels."""
+    """Returns the images, uint8 from 0 to 16 `[1797, 1, 8, 8]`, and their labels `[1797]`."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -61,7 +61,7 @@ def _load_digits() -> tuple[Tensor, Tensor]:
 
 
 def _require_one_of(name: str, value: object, **short: object) -> None:
-    """Raises InputError if an option is given together with its short form."""
+    """Raises InputError if an option, such as `partition`, is given together with one that it replaces."""
     for other, given in short.items():
         if value is not None and given is not None:
             raise InputError(

@@ -81,7 +81,7 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
-        """Divides examples (before a validation part is split off) among clients."""
+        """Divides examples among clients, into training data (still with the validation part) and test data."""
 
     @cached_property
     def examples(self) -> Examples:
@@ -96,7 +96,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         return examples
 
     def federated(self, seed: int) -> FederatedData:
-        """Returns the data of a run under this seed (unless `partition_seed` is set), before any shift."""
+        """Returns the clients' data under a seed, or under `partition_seed` if that is set, before any shift."""
         if self.partition_file is not None:
             given = expand_home(self.partition_file)
             data = load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
@@ -114,7 +114,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         return with_concepts(data, self.shift)
 
     def _warn_of_shares(self, data: FederatedData) -> None:
-        """Warns of a requested validation part or newcomers that a partition file does not have."""
+        """Warns if a validation part or newcomers are requested, but the partition file has none."""
         has = {"validation": data.validation.sizes.any(), "newcomers": len(data.population) < data.num_clients}
         for name, share in {"validation": self.validation, "newcomers": self.newcomers}.items():
             if share and not has[name]:

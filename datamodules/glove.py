@@ -28,7 +28,7 @@ def locate(path: Path) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """Hashes the file. Raises InputError if it cannot be read."""
+    """Returns a hash of a vector file. Raises InputError if it cannot be read."""
     with _named_errors(path), path.open("rb") as file:
         return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
@@ -82,7 +82,7 @@ def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.nda
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields numbered lines without line endings, split at line feeds only, as words may contain other separators."""
+    """Yields a file's lines with their numbers, split only at line feeds, as words may contain other line breaks."""
     with _named_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

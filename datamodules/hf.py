@@ -172,7 +172,7 @@ class HFDataset(PooledDataModule):
         return pool_of(examples, arrays)
 
     def _input_names(self, inputs: torch.Tensor) -> tuple[str, ...]:
-        """Names the columns of inputs `[N, columns]` read from scalar columns; empty for a column of lists."""
+        """Returns the names of the columns of inputs `[N, columns]`; empty if they were read from a column of lists."""
         return tuple(self.inputs) if inputs.ndim == 2 and inputs.shape[1] == len(self.inputs) else ()
 
     def _read(self, source: Source) -> Arrays:
@@ -221,7 +221,7 @@ class HFDataset(PooledDataModule):
         return held
 
     def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
-        """Reads labels, their number, and the clients if a column names them."""
+        """Reads the labels, the number of classes, and each example's client if a column names it."""
         columns = [column for column in (self.label_column, self.client_column) if column is not None]
         table = source.join_splits(columns, splits) if columns else {}
         if self.label_column is None:
@@ -236,7 +236,7 @@ class HFDataset(PooledDataModule):
         return arrays
 
     def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
-        """Converts labels to int64 classes, or to float32 if `num_labels` is 0, `[N]`; lists to `[N, L]`."""
+        """Converts labels to classes, int64 `[N]`, numbers, float32 `[N]`, or several labels per example `[N, L]`."""
         column = str(self.label_column)
         what = f"label column {column!r}"
         if any(isinstance(value, list) for value in values):

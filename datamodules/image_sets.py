@@ -78,7 +78,7 @@ class ImageSet(PooledDataModule, ABC):
 
     @property
     def variant(self) -> tuple[str, ...]:
-        """Describes the options, apart from the source, on which the arrays depend."""
+        """Options, apart from the source, on which the cached arrays depend."""
         return ()
 
     def _read(self, source: Source) -> Arrays:
@@ -120,7 +120,7 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:
-    """Makes a pool of examples from the arrays `num_train` and, for natural clients, `owner` int64 `[N]`, `names`."""
+    """Makes a pool from examples, the array `num_train` and, for natural clients, `owner` int64 `[N]` and `names`."""
     num_train = int(arrays["num_train"])
     if "owner" not in arrays:
         return Pool(examples, num_train)
@@ -152,7 +152,7 @@ class FashionMNIST(ImageSet):
 
 
 class CIFAR10(ImageSet):
-    """Things and animals (Krizhevsky, 2009): 50,000 training and 10,000 test images, colour, 32 x 32, 10 labels.
+    """Vehicles and animals (Krizhevsky, 2009): 50,000 training and 10,000 test images, colour, 32 x 32, 10 labels.
 
     Args:
         source: Hub id, or a local folder in the same format.
@@ -190,7 +190,7 @@ class EMNISTLetters(ImageSet):
 
 
 def _own_source(kind: type) -> list[str]:
-    """Returns the source code of a user's own class, which determines the cached arrays; empty for ours."""
+    """Returns the source code of a user's class, which is part of the cache key; empty for our classes."""
     if kind.__module__.partition(".")[0] == "lit_cfl":
         return []
     try:

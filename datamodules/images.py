@@ -29,7 +29,7 @@ def decode(
     pad: int = 0,
     background: int = 0,
 ) -> np.ndarray:
-    """Decodes images of one mode and size to uint8 `[N, channels, height, width]`, one file at a time.
+    """Decodes images to one array, uint8 `[N, channels, height, width]`; holds one encoded file at a time.
 
     Images are rotated by their EXIF orientation. Grey images of 9 to 16 bits are scaled to bytes: with b the bits that
     the largest pixel of all images needs, 2^b - 1 becomes 255.
@@ -79,7 +79,7 @@ def _require_alike(row: int, pixels: np.ndarray, first: np.ndarray) -> None:
 
 
 def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
-    """Scales uint16 images `[N, ...]` to uint8, in blocks: the maximum of their bit depth becomes 255."""
+    """Scales uint16 images `[N, ...]` to uint8, so that the largest value of their bit depth becomes 255."""
     bits = max(8, int(images.max()).bit_length())
     for start in range(0, len(images), 1000):
         block = images[start : start + 1000].astype(np.float32)
@@ -125,7 +125,7 @@ def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float |
 
 
 def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Computes mean and deviation of each pixel, float64 `[channels, height, width]`; exact, in blocks."""
+    """Computes the mean and the deviation of each pixel over all images, float64 `[channels, height, width]` each."""
     total = np.zeros(images.shape[1:], dtype=np.int64)
     squares = np.zeros_like(total)
     for start in range(0, len(images), 1000):
@@ -172,7 +172,7 @@ def _open(row: int, data: bytes | None) -> "Image":
 
 
 def _grey_of_16_bits(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
-    """Returns a grey image of 16 bits, uint16 `[height, width]`. Raises InputError for floats and larger integers."""
+    """Converts a grey image to uint16 `[height, width]`. Raises InputError for floats and larger integers."""
     from PIL import Image
 
     pixels = np.asarray(image)

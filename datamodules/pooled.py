@@ -20,7 +20,7 @@ from lit_cfl.errors import InputError, Notice
 
 
 class PooledDataModule(FederatedDataModule, ABC):
-    """A pool of examples that a partition divides and skews change.
+    """Data module that divides a pool of examples by a partition, and changes the clients' data by skews.
 
     A subclass loads the `pool`.
 

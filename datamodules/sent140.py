@@ -22,7 +22,7 @@ NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
 
 
 class Sent140(PooledDataModule):
-    """Tweets, negative or positive (Sentiment140, 2009), one client for each user: token ids or word vectors, 2 labels.
+    """Negative and positive tweets (Sentiment140, 2009) as token ids or word vectors: 2 labels, one client per user.
 
     Only the split `train` of the Hub copy (1,600,000 tweets) is used: the 498 tweets of `test` are by other users, and
     some are neutral. Neutral tweets and rows without text or user are left out. The papers have 772 users with 40,783
@@ -96,7 +96,7 @@ class Sent140(PooledDataModule):
 
 
 def _polarities(polarity: np.ndarray) -> np.ndarray:
-    """Converts the values to int64 `[N]`. Raises InputError if a value is not a polarity."""
+    """Returns the polarities, int64 `[N]`, unchanged. Raises InputError for a value that is not a polarity."""
     wrong = np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))
     if len(wrong):
         raise InputError(

@@ -54,7 +54,7 @@ class Rotations(Skew):
 
 @dataclass(frozen=True)
 class LabelShifts(Skew):
-    """Each cluster sees label y as (y + s) mod C (StoCFL's "shifted": 0, 3, 6, 9).
+    """Each cluster sees label y as (y + s) mod C, with a separate shift s; the defaults are StoCFL's.
 
     Args:
         shifts: Shift s of each cluster.
@@ -127,7 +127,7 @@ class NoiseLevels(Skew):
 
 @dataclass(frozen=True)
 class LabelSwaps(Skew):
-    """Each cluster swaps some labels, and leaves the others unchanged: concept shift of some labels.
+    """Each cluster sees its list of labels swapped, and all other labels unchanged.
 
     Args:
         labels: Labels to swap, for each cluster: each label is replaced by the next one in the list, and the last by
@@ -260,13 +260,13 @@ def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
 
 
 def skew_name(*kinds: str) -> str:
-    """Names the common kind of several skews, ignoring skews without an effect; `other` if kinds differ."""
+    """Returns the common kind of several skews, ignoring `other`; returns `other` if their kinds differ."""
     different = {kind for kind in kinds if kind != "other"}
     return different.pop() if len(different) == 1 else "other"
 
 
 def deal_views(clusters: Tensor, num_views: int) -> Tensor:
-    """Assigns views to the clients of each cluster in turn, so that all combinations are equally frequent.
+    """Assigns the views in turn to the clients of each cluster, so that all combinations are about equally frequent.
 
     Args:
         clusters: Cluster of each client, int64 `[clients]`, -1 = none.
@@ -282,7 +282,7 @@ def deal_views(clusters: Tensor, num_views: int) -> Tensor:
 
 
 def apply_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
-    """Applies each client's view to its examples; the client's true cluster becomes the pair of cluster and view.
+    """Gives each client its view of its examples; each pair of cluster and view becomes a true cluster.
 
     If no true cluster is known, the views are the true clusters; an unknown one among known ones stays unknown.
 
@@ -299,7 +299,9 @@ def apply_views(division: Division, views: Tensor, num_views: int, num_examples:
 
 
 def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
-    """Converts example numbers to indices under each client's view; clients with a common slice and view share it.
+    """Converts each client's example numbers to indices under its view.
+
+    Clients that share a slice of examples and have the same view share the new slice, too.
 
     Args:
         index: Example numbers of each client.
@@ -323,7 +325,7 @@ def _require_finite(what: str, values: Sequence[float], least: float = float("-i
 
 
 def _require_list(what: str, values: object, kind: type, example: str, each: str = "cluster") -> None:
-    """Raises InputError unless these are numbers of a kind (Integral or Real), in a non-empty list."""
+    """Raises InputError unless `values` is a non-empty list of numbers of a kind (Integral or Real)."""
     wanted = "whole numbers" if kind is Integral else "numbers"
     if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
         raise InputError(f"{what} is {values!r}; give a list of {wanted}, one per {each}, such as {example}")

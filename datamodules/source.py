@@ -60,7 +60,7 @@ def find(
 
 @dataclass(frozen=True)
 class Source:
-    """A data set, made by `find`.
+    """A data set on the Hub or in a local folder, found by `find`.
 
     Args:
         name: Name given by the user.
@@ -76,7 +76,7 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hashes the content: a folder's files, or the fingerprint of the Hub copy, which depends on its commit."""
+        """Hash of a folder's files; for the Hub, the fingerprint of `datasets`, which depends on the commit."""
         if self.folder is not None:
             return _hash_of_files(self.folder)
         return " ".join([self.name, *(str(part._fingerprint) for part in self._splits.values())])
@@ -123,7 +123,7 @@ class Source:
         return names
 
     def kind(self, column: str) -> Kind:
-        """Finds the kind of a column from its feature type, or for strings from its first row.
+        """Finds the kind of a column (image, text or numbers) from its feature type.
 
         Raises:
             InputError: the column contains something that cannot be an input.
@@ -189,7 +189,7 @@ class Source:
         return np.asarray(self._split(split).with_format("numpy")[column][:])
 
     def join_splits(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
-        """Joins columns of several splits, split after split."""
+        """Reads columns of several splits, and joins the splits in order."""
         tables = [self.table(split, columns) for split in splits]
         return {column: [value for table in tables for value in table[column]] for column in columns}
 
@@ -239,7 +239,7 @@ def _names_of(feature: Any) -> list[str] | None:
 
 
 def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields the features declared in each Parquet file of a folder, skipping files that declare none."""
+    """Yields the features of each Parquet file in a folder, skipping hidden and unreadable files."""
     import datasets
     from pyarrow import ArrowException, parquet
 

@@ -47,7 +47,7 @@ class Population:
     seed: int = 0
 
     def models(self) -> np.ndarray:
-        """Draws W with b in the last column, float32 `[clients or clusters, labels, dimensions + 1]`."""
+        """Draws linear models: W with b in the last column, float32 `[clients or clusters, labels, dimensions + 1]`."""
         return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
 
     def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +77,7 @@ class Population:
         return flat.reshape(number, self.num_labels, self.dimensions + 1)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Makes generators for models, centres and inputs, consumed in client order, so that blocks do not matter."""
+        """Makes a generator each for models, centres and inputs, so that block sizes do not change the examples."""
         return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 
@@ -128,7 +128,7 @@ def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rn
 
 
 def _blocks(ends: np.ndarray, block: int) -> Iterator[range]:
-    """Yields ranges of clients with about this many examples; `ends` are the cumulative sizes, int64."""
+    """Yields ranges of clients with about `block` examples each; `ends` are the clients' cumulative sizes, int64."""
     first = np.flatnonzero(np.diff(ends // block, prepend=-1))
     return map(range, first, [*first[1:], len(ends)])
 

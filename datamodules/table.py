@@ -97,7 +97,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
 
 
 def _require_csv(path: Path, is_utf8: bool = True) -> None:
-    """Refuses a table in another encoding than UTF-8, or with other separators than commas; names the conversion."""
+    """Raises InputError, with a conversion, for a table that is not in UTF-8 or not separated by commas."""
     with path.open("rb") as file:
         sample = file.read(_SAMPLE)
     try:
@@ -123,7 +123,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
 
 
 def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None:
-    """Refuses input columns that contain words, and quotes the first word of each; `2,5` counts as a word."""
+    """Raises InputError if input columns contain words, and quotes the first one of each; `2,5` is a word."""
     import pandas
 
     words, commas, cells = [], True, True
@@ -158,7 +158,7 @@ def _decimal_points(path: Path) -> str:
 
 
 def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
-    """Finds and warns of input columns that number the rows, such as pandas' index, or the clients."""
+    """Finds input columns that seem to be ids of the rows, such as pandas' index, or of the clients; warns of them."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(

@@ -19,7 +19,9 @@ _TOKEN = re.compile(r"[\w']+|[.,!?;]")
 
 
 def words(text: str) -> list[str]:
-    """Splits a text into words (of letters, digits, _ and ') and the marks . , ! ? ; by LEAF's rule, keeping the case.
+    """Splits a text into words and the marks . , ! ? ; by LEAF's rule, keeping upper and lower case.
+
+    Words consist of letters, digits, _ and '.
 
     Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097, `language_utils.py`.
     """
@@ -53,17 +55,17 @@ class Vocabulary:
         return cls(tuple(order[:max_size]))
 
     def __len__(self) -> int:
-        """Counts the ids: the words, padding and unknown."""
+        """Counts the ids: those of the words, and those of padding and of unknown words."""
         return len(self.words) + _SPECIAL
 
     @property
     def fingerprint(self) -> str:
-        """Hashes the words and their order."""
+        """Hash of the words in their order."""
         return blake2b("\n".join(self.words).encode(), digest_size=16).hexdigest()
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the number of ids (`vocabulary`), and the fingerprint of their words (`words`)."""
+        """Arrays to store with token ids: the number of ids (`vocabulary`) and the words' fingerprint (`words`)."""
         return {"vocabulary": np.array(len(self)), "words": np.array(self.fingerprint)}
 
     @cached_property

@@ -35,7 +35,7 @@ class _FullDisk(BaseException):
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """Defers signals and full disks within the block until `stop_if_requested`.
+    """Makes `stop_if_requested` end the study within the block, after a signal or when the disk is full.
 
     Args:
         path: Path of the study.
@@ -73,7 +73,7 @@ def _how_to_go_on(reason: str, path: Path) -> str:
 
 @contextmanager
 def full_disk_ends_study() -> Iterator[None]:
-    """Ends the study if the disk becomes full within the block, which is code called by Ray."""
+    """Ends the study if the block fails because the disk is full."""
     try:
         yield
     except (OSError, SaveError) as error:
@@ -114,12 +114,12 @@ class StudyCallback(Callback):
 
 
 def name_of(trial: Trial) -> str:
-    """Returns the name of one of Ray's trials."""
+    """Returns our name of a trial of Ray Tune, such as `0003`."""
     return trial_id(int(trial.config[NUMBER]))
 
 
 class EndOfStudy(Stopper):
-    """Ends a study once a finished trial is good enough, or the disk is full.
+    """Ends a study once a finished trial has reached the target, or when a trial found the disk full.
 
     Args:
         objective: Objective of the study.

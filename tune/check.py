@@ -58,7 +58,7 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
 
 
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:
-    """Raises InputError if trials would use a GPU that Ray does not divide among them, or a GPU by number."""
+    """Raises InputError if trials would use a GPU that Ray does not reserve for them, or one with an index above 0."""
     plan = default.plan or PlanOptions()
     if default.engine == "ray" or plan.workers:
         return
@@ -74,7 +74,7 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
 
 
 def notices(study: Study, base: Experiment) -> list[str]:
-    """Lists warnings for the user before a study starts, such as of trials that are scored on different clients."""
+    """Lists warnings for the user if the study's trials may not be comparable."""
     space, lines = study.search_space, []
     if space.changes_data:
         lines.append(
@@ -91,7 +91,7 @@ def notices(study: Study, base: Experiment) -> list[str]:
 
 
 def check_on_clients(study: Study, default: Experiment, corners: Sequence[Corner]) -> Scores:
-    """Checks that each corner could start on the base's clients.
+    """Checks that the experiment at each corner of the space can start with the base's clients.
 
     A corner that changes other options than the algorithm's is prepared as a whole.
 
@@ -127,7 +127,7 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
 
 
 def first_clustering_round(corners: Sequence[Corner]) -> int:
-    """Returns the latest first clustering round in the space, before which no trial may be stopped."""
+    """Returns the latest round in which an algorithm of the space clusters for the first time."""
     return max(experiment.algorithm.first_clustering_round() for _, experiment in corners)
 
 
@@ -156,14 +156,14 @@ class PreparedStudy:
 
     @property
     def size(self) -> str:
-        """The number and the length of the trials, in words."""
+        """The number of trials, their rounds and their seeds, in words."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
         return f"{count_noun(self.limit, 'trial')} of {count_noun(self.default.rounds, 'round')} under {under}"
 
 
 def prepare(study: Study, path: Path, recorded: Scores | None = None) -> PreparedStudy:
-    """Checks a whole study without starting anything. Raises InputError.
+    """Checks a whole study, and collects what its run needs. Raises InputError.
 
     Args:
         study: The study.
@@ -184,7 +184,7 @@ def prepare(study: Study, path: Path, recorded: Scores | None = None) -> Prepare
 
 
 def _limit(study: Study, first: list[GivenSetting]) -> int:
-    """Counts the trials to train: all points of a grid, plus the default if it is not one of them."""
+    """Returns the number of trials to train: the study's, or for a grid the number of its different settings."""
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
     if study.search_space.grid:
         return different
@@ -233,7 +233,7 @@ def _value(options: Mapping[str, Any], option: str) -> Any:
 
 
 def first_settings(study: Study, default: Experiment) -> list[GivenSetting]:
-    """Lists the settings that a study tries first: the default, its points, and all of a grid."""
+    """Lists the settings that a study tries first: the default, the study's points, and all points of a grid."""
     points = [GivenSetting(POINT, values) for values in study.own_settings]
     grid = study.search_space.combinations() if study.search_space.grid else []
     return [default_setting(study, default), *points, *(GivenSetting(SEARCH, values) for values in grid)]

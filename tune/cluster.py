@@ -98,7 +98,7 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
 
 
 def require_shared_folder(path: str) -> None:
-    """Checks that all nodes of the cluster share a folder, without which some trials' results would be missing.
+    """Checks that all nodes of the cluster see a folder, since trials write their results there.
 
     Raises:
         InputError: a node does not see the folder.
@@ -118,7 +118,7 @@ def require_shared_folder(path: str) -> None:
 
 
 def require_room(path: str) -> None:
-    """Checks that a disk has enough room, as Ray would stop in mid-study. Raises InputError if it is nearly full."""
+    """Raises InputError if the disk of a folder is so full that Ray would stop during the study."""
     free = shutil.disk_usage(path).free // 2**20
     if free < _FREE_MIB:
         raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster through Ray's Jobs API: submits and follows them, and fetches their results."""
+"""Jobs on a Ray cluster through Ray's Jobs API: submits them, follows them, and fetches their results."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.
 
 
 class Jobs:
-    """The jobs of a cluster.
+    """Client of a Ray cluster's Jobs API.
 
     Args:
         address: Address of the cluster's dashboard, http://HOST:8265.
@@ -52,7 +52,7 @@ class Jobs:
     def submit(
         self, job: str, command: str, env: dict[str, Any], metadata: dict[str, str], cpus: float, gpus: float
     ) -> None:
-        """Sends a job's folder and starts its command there.
+        """Sends a job's folder to the cluster, and starts its command.
 
         Args:
             job: Id of the job.
@@ -126,7 +126,7 @@ class Jobs:
 
 
 def _require_answer(address: str) -> None:
-    """Checks that a cluster answers, as Ray itself would wait for minutes."""
+    """Checks that a cluster answers within seconds; Ray itself would wait for minutes."""
     if not address.startswith(("http://", "https://")):
         raise InputError(f"--address {address}: give the dashboard's, such as http://HOST:8265")
     try:
@@ -177,7 +177,7 @@ LIMIT_MIB = 256  # packed: Ray keeps a whole log in memory when it is read
 
 
 def packing_command(folder: str) -> str:
-    """Returns a shell command that prints a folder as an archive between two marks, for a job at the folder's node."""
+    """Returns a shell command that prints a folder as a packed archive between two marker lines."""
     place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     left_out = " ".join(f"--exclude=./{name}" for name in _LEFT_OUT)
     size = LIMIT_MIB * 2**20 + 1
@@ -186,7 +186,7 @@ def packing_command(folder: str) -> str:
 
 
 def unpack(log: str, folder: Path) -> None:
-    """Unpacks the output of `packing_command`.
+    """Unpacks the archive that `packing_command` has printed into a log.
 
     Raises:
         InputError: the output is incomplete, or too large.
@@ -206,7 +206,7 @@ def unpack(log: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Extracts an archive safely: nothing outside of the folder, no devices, no owners. Raises TarError otherwise."""
+    """Extracts an archive; raises TarError for a member that would lie outside of the folder."""
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
@@ -221,7 +221,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 @contextmanager
 def renamed_when_complete(folder: Path) -> Iterator[Path]:
-    """Provides a temporary folder, renamed when the block succeeds, so that no partial result is left.
+    """Provides a temporary folder, which becomes `folder` only if the block succeeds.
 
     Raises:
         InputError: the name is taken.
@@ -235,6 +235,6 @@ def renamed_when_complete(folder: Path) -> Iterator[Path]:
 
 
 def require_new(folder: Path) -> None:
-    """Checks that a folder is new or empty. Raises InputError."""
+    """Raises InputError unless a folder is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} already exists; name another with --run_dir or --study_dir")

@@ -25,7 +25,7 @@ from lit_cfl.tune.study_result import StudyResult
 
 
 def closing_table(console: Console, study: Study, result: StudyResult) -> None:
-    """Prints the best setting, the default, the gain and the importance, and then the failures."""
+    """Prints the best setting, the results on new seeds, the parameters' importance, and the failures."""
     trained = [row for row in result.rows if not row["repeats"]]
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
@@ -88,7 +88,7 @@ def _say(console: Console, line: str) -> None:
 
 
 def search(arguments: Sequence[str]) -> int:
-    """Runs a study. Returns 1 if every trial failed, 128 + the signal if a signal ended the study."""
+    """Runs a study. Returns 1 if every trial failed, 128 + the signal's number if a signal ended the study."""
     with no_code_from(find_resumed_directory(arguments)):
         return _search(parse_study(arguments))
 

@@ -37,7 +37,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
 
 
 def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
-    """Counts the runs that fit at the same time; None if that depends on a cluster."""
+    """Returns how many runs fit at the same time; None if that depends on a cluster."""
     room, concurrent = count_places(address, prepared.study.resources), prepared.study.limits.concurrent
     return None if room is None else min(room, concurrent or room)
 
@@ -60,7 +60,7 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
 
 
 def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:
-    """Describes the duration of a study from the seconds of one trial."""
+    """Describes the estimated duration of a study, given the seconds of one trial."""
     repeats, minutes = _SETTINGS * prepared.study.num_repeats, prepared.study.limits.minutes or inf
     run, how = trial / len(prepared.job.seeds), "if no trial is stopped early; starts and scores are not counted"
     if at_once is None:

@@ -22,7 +22,7 @@ def tune(
     address: str | None = None,
     say: Callable[[str], None] = print,
 ) -> StudyResult:
-    """Runs `lit-cfl tune` and returns its tables.
+    """Runs or resumes a study, and returns its results.
 
     Args:
         study: A study's file, the name of a packaged one, or its content, whose base may also be an experiment that was

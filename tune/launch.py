@@ -29,7 +29,7 @@ _STOP_SECONDS = "300"  # time for a job to save itself before Ray kills it; Ray'
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Submits a job, or attaches to one again. Returns 0, the job's exit code, or 130 after Ctrl-C."""
+    """Submits a job, or follows an earlier one. Returns 0, the job's exit code, or 130 after Ctrl-C."""
     given, rest = _parser().parse_known_args(arguments)
     address = given.address or os.environ.get("RAY_API_SERVER_ADDRESS")
     if not address:

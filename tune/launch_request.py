@@ -1,4 +1,4 @@
-"""Collects what `lit-cfl launch` sends: our packages, a complete configuration, the user's own code, nothing else."""
+"""Collects what `lit-cfl launch` sends: our packages, a complete configuration, the user's own code and files."""
 
 import shlex
 import shutil
@@ -104,7 +104,7 @@ def _refuse(option: str, value: object) -> None:
 
 
 def find_own_code(folders: Sequence[str]) -> SentFiles:
-    """Finds the user's loaded modules that lie in these folders, and no other files."""
+    """Finds the source files of the user's modules and packages that were loaded from these folders."""
     found: SentFiles = {}
     for name in sorted({name.partition(".")[0] for name in sys.modules} - {*_OURS, "__main__"}):
         loaded = _places(name)
@@ -123,7 +123,7 @@ def _places(name: str) -> set[str]:
 
 
 def find_files(paths: Sequence[str]) -> SentFiles:
-    """Finds the files that the user names: single files by name, those in folders by path below the folder's name.
+    """Finds the files that the user names, also in folders, with their places in the job's folder.
 
     Raises:
         InputError: there is no such file.
@@ -148,7 +148,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def as_in_the_job(value: Any, files: SentFiles) -> Any:
-    """Rewrites the paths of sent files and folders in a configuration to their paths in the job's folder."""
+    """Replaces the paths of sent files and folders in a configuration by their paths in the job's folder."""
     return _replace_paths(value, _map_places(files))
 
 
@@ -171,7 +171,7 @@ def _replace_paths(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def list_local_files(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each file on this machine that a configuration names."""
+    """Yields a warning for each absolute path in a configuration that exists on this machine."""
     for name, value in leaves(config):
         if isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
             yield f"{name} is {value}: it must be there on the cluster, too; or send it with --include {value}"
@@ -193,7 +193,7 @@ def job_folder(request: LaunchRequest) -> Iterator[Path]:
 
 
 def our_packages() -> SentFiles:
-    """Finds the source files of the project."""
+    """Finds the Python files of our packages, with their places in the job's folder."""
     found: SentFiles = {}
     for name in _OURS:  # a search of lit_cfl/ would not follow the links of an editable install
         folder = Path(str(import_module(name).__file__)).parent

@@ -17,7 +17,7 @@ _FAR = 1e9  # larger than any value
 
 @dataclass(frozen=True)
 class Objective:
-    """The metric that a study optimises, with its direction, and a second one if there are two.
+    """The validation metric that a study optimises, and optionally the traffic as a second objective.
 
     Args:
         metric: Column `val/...` of `metrics.csv`; lower is better for losses and deviations, and for scores that
@@ -83,7 +83,7 @@ class Objective:
         return f"test/{self.metric.removeprefix('val/')}"
 
     def is_reached(self, value: float, target: float) -> bool:
-        """Returns whether a value is as good as the target."""
+        """Returns whether a value is at least as good as the target."""
         return value <= target if self.mode == "min" else value >= target
 
     def gain(self, best: Mapping[int, float | None], default: Mapping[int, float | None]) -> Interval:
@@ -96,7 +96,7 @@ class Objective:
         return paired_difference(better, worse)
 
     def best(self, rows: Sequence[Row]) -> Row | None:
-        """Returns the best row with the metric; ties go to lower traffic, then to the earlier trial.
+        """Returns the row with the best finite metric; ties go to lower traffic, then to the earlier trial.
 
         Args:
             rows: Rows of trials by number.
@@ -106,7 +106,7 @@ class Objective:
         return min(known, key=lambda row: (sign * row[self.metric], row[TRAFFIC]), default=None)
 
     def front(self, rows: Sequence[Row]) -> list[Row]:
-        """Returns the Pareto-optimal rows in metric and traffic, the cheapest first."""
+        """Returns the Pareto-optimal rows in metric and traffic, lowest traffic first."""
         sign = 1.0 if self.mode == "min" else -1.0
         front: list[Row] = []
         for row in sorted(rows, key=lambda row: (row[TRAFFIC], sign * row[self.metric])):
@@ -116,7 +116,7 @@ class Objective:
 
 
 def refuse_test(metric: str) -> None:
-    """Refuses a test metric. Raises InputError."""
+    """Raises InputError for a test metric."""
     if metric.startswith("test/"):
         raise InputError(
             f"metric is {metric!r}, but a study on test data would report how well it was fitted to them; "
@@ -125,7 +125,7 @@ def refuse_test(metric: str) -> None:
 
 
 def require_validation(prepared: PreparedRun) -> None:
-    """Checks that the data have a validation part, on which a study must be based. Raises InputError."""
+    """Raises InputError if the data have no validation part, on which a study must be based."""
     if not prepared.data.validation.sizes.any():
         raise InputError(
             "the base's data have no validation part, and test data must not choose anything; "

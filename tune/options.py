@@ -1,4 +1,4 @@
-"""The options of `lit-cfl tune`: makes a study from a command line or from a resumed study."""
+"""Parses the options of `lit-cfl tune` into a study, which may be one to resume."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +26,7 @@ from lit_cfl.tune.study import Limits, Resources, Study
 
 
 def require_intact(path: Path) -> None:
-    """Checks that a study's file is unchanged, and warns of the user's code that will be loaded from it.
+    """Checks that a study's file is unchanged, and warns which of the user's classes it will load.
 
     Raises:
         InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
@@ -150,7 +150,7 @@ def _refuse_parts(words: Sequence[str]) -> None:
 
 
 def _refuse_experiments(contents: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses a file of `lit-cfl run`, since the parser would report many unrelated errors."""
+    """Raises InputError if a file is an experiment for `lit-cfl run` instead of a study."""
     for file, content in contents.items():
         if "task" in content and "space" not in content:
             raise InputError(
@@ -192,7 +192,7 @@ def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: 
 
 
 def _build(read: Namespace) -> Study:
-    """Builds the study. Base, space, searcher and scheduler stay unparsed: nothing in them is instantiated."""
+    """Builds the study; base, space, points, searcher and scheduler stay unparsed."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
     groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}

@@ -33,7 +33,7 @@ EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 def list_figures(
     rows: Sequence[Row], parameters: Sequence[str], objective: Objective, shares: Mapping[str, float]
 ) -> dict[str, Callable[[], Figure | None]]:
-    """Lists the figures of a study by name, with functions that return None if the figure would be empty.
+    """Returns functions that draw a study's figures, by name; each returns None if its figure would be empty.
 
     Args:
         rows: Rows of the trained trials by number.
@@ -80,7 +80,7 @@ def _write(path: Path, make: Callable[[], Figure | None]) -> None:
 
 
 def _empty_folder(path: Path) -> Path:
-    """Makes or empties the folder, as a resumed study may have drawn into it."""
+    """Makes the folder, or removes the pictures that were drawn into it before."""
     path.mkdir(exist_ok=True)
     for file in path.glob("*.png"):
         file.unlink()
@@ -88,7 +88,7 @@ def _empty_folder(path: Path) -> Path:
 
 
 def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[str, float]:
-    """Computes how much each parameter separates the best quarter of the trials, highest first; shares with sum 1.
+    """Computes the importance of each parameter, as shares with sum 1, highest first; empty for few trials.
 
     Args:
         rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.

@@ -10,7 +10,7 @@ _POLL_SECONDS = 0.5
 
 
 class ProgressLines:
-    """Prints lines, and a progress line after a silence, for pipes and logs, which show no live display.
+    """Prints a study's lines, and a progress line whenever nothing was printed for a while.
 
     Args:
         say: Prints a line.
@@ -29,7 +29,7 @@ class ProgressLines:
 
     @contextmanager
     def breaking_silence(self) -> Iterator[None]:
-        """Prints the study's progress within the block whenever nothing else was printed for a while."""
+        """Prints a progress line within the block whenever nothing else was printed for a while."""
         over = Event()
         thread = Thread(target=self._watch, args=(over,), name="progress-lines", daemon=True)
         thread.start()

@@ -34,7 +34,7 @@ _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a t
 
 
 def find_resumed_directory(arguments: Sequence[str]) -> Path | None:
-    """Finds the directory after `--resume`; None for a new study."""
+    """Returns the directory that `--resume` names on a command line; None for a new study."""
     words = list(arguments)
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
     if at is None:
@@ -54,7 +54,7 @@ def require_study_file(path: Path) -> Path:
 
 
 def read_study_id(path: Path) -> str:
-    """Reads the id of the study in a directory. Raises InputError if its file is damaged or not of a study."""
+    """Reads the id of a study from its file. Raises InputError if the file is damaged or has no id."""
     study_id = read_sealed(path / STUDY)[1]
     if study_id is None:
         raise InputError(f"{path / STUDY} belongs to no study: its last line names none; put the original back")
@@ -90,7 +90,7 @@ class TrialRecord:
 
 
 def describe_uneven(clients: Mapping[str, float | None]) -> str | None:
-    """Explains that trials were scored on different numbers of clients; None if not, or if unknown.
+    """Returns a warning if trials were scored on different numbers of clients, else None.
 
     Args:
         clients: Number of scored clients of each finished trial, by the trial's name.
@@ -108,12 +108,12 @@ def describe_uneven(clients: Mapping[str, float | None]) -> str | None:
 
 
 def trial_id(number: int) -> str:
-    """Returns the name of a trial and its directory."""
+    """Returns the name of a trial, which is also the name of its directory."""
     return f"{number:04d}"
 
 
 def read_limit(path: Path) -> float | None:
-    """Reads the time limit, in minutes, that ended a run's process; None if none did.
+    """Reads the time limit, in minutes, that ended a run's process; None if no limit ended it.
 
     Args:
         path: Folder that contains `too_long.txt`.
@@ -124,7 +124,7 @@ def read_limit(path: Path) -> float | None:
 
 
 def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
-    """Writes `trial.json` into the folder of all trials of a study."""
+    """Writes a trial's record `trial.json` into the trial's directory."""
     content = asdict(record) | {"study": study_id}
     text = json.dumps(content | {"sha256": _hash_record(content)}, indent=1) + "\n"
     path = folder / record.trial_id
@@ -133,7 +133,7 @@ def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
 
 
 def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
-    """Reads all trials of a study, by number.
+    """Reads the records of all trials of a study, in the order of their numbers.
 
     Raises:
         InputError: a trial's record or result is missing, or was not written by this study.
@@ -146,7 +146,7 @@ def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
 
 
 def read_recorded_scores(path: Path) -> Scores | None:
-    """Reads the task's scores from a trial of the study in a directory; None if no trial has finished."""
+    """Reads which scores the task has, from a trial of the study in a directory; None if no trial has finished."""
     for file in sorted((path / TRIALS).glob("*/**/summary.json")):
         with suppress(OSError, ValueError):  # damaged files are refused when the records are read
             return read_scores(json.loads(file.read_text("utf-8")))
@@ -178,13 +178,13 @@ def _hash_record(content: dict[str, Any]) -> str:
 
 
 def digests_of(path: Path) -> dict[str, str]:
-    """Computes the digests of a trial's result files."""
+    """Computes the SHA-256 digests of a trial's result files, by path."""
     files = [file for name in _RESULTS for file in files_of_runs(path, name)]
     return {str(file.relative_to(path)): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def files_of_runs(path: Path, name: str) -> list[Path]:
-    """Finds the files with this name in a trial's runs, one per seed if there are several."""
+    """Finds the files with this name in a trial's runs, of which there is one per seed."""
     return sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])
 
 

@@ -49,13 +49,13 @@ class Repeated:
 
 
 def new_seeds(used: Sequence[int], count: int) -> list[int]:
-    """Returns seeds that no trial used."""
+    """Returns `count` seeds that no trial used."""
     first = max(used) + 1
     return list(range(first, first + count))
 
 
 def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
-    """Trains the best and the default setting on new seeds, in parallel in Ray, except for finished runs.
+    """Trains the best and the default setting on new seeds, in parallel in Ray; finished runs are only read.
 
     Args:
         prepared: Checked study.
@@ -75,7 +75,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
 
 
 def read_repeated(prepared: PreparedStudy, best: Row, path: Path) -> Repeated | None:
-    """Reads the results on new seeds from finished runs, without Ray; None if a run is missing, unfinished or damaged.
+    """Reads the results on new seeds from finished runs, without Ray; None unless all runs are finished and intact.
 
     Arguments as for `repeat`.
     """
@@ -101,7 +101,7 @@ def _read(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Mapp
 
 
 def _settings(job: TrialJob, best: Row, path: Path) -> dict[str, Config]:
-    """Returns the configurations to repeat, by setting: the default's, and the best trial's if that is another one."""
+    """Returns the configurations to repeat, by setting: the default's, and the best trial's if it is another one."""
     configs: dict[str, Config] = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).to_dict()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
@@ -122,7 +122,7 @@ def _summarise(
 def _train_settings(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
-    """Trains all settings on all seeds, as many in parallel as trials were; returns summaries by seed, and failures."""
+    """Trains all settings on all seeds in Ray; returns the summaries by setting and seed, and a line per failure."""
     resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
     arguments = {
         (setting, seed): (config, setting, seed, path, prepared.job)

@@ -1,4 +1,4 @@
-"""The scheduler of a study, which stops bad trials early: ASHA, median stopping, or none. All count rounds."""
+"""The scheduler of a study: ASHA or median stopping, which stop bad trials early, or none."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -148,7 +148,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
 
 
 class _NoTrials:
-    """Stands in for Ray's controller: it shows a scheduler no waiting trials, so that none is paused for another."""
+    """Stand-in for Ray's controller without live trials, so that a scheduler pauses no trial in favour of another."""
 
     def get_live_trials(self) -> set[Trial]:
         return set()

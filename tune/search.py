@@ -1,4 +1,4 @@
-"""Runs a study: all trials in Ray Tune, the repeats of the best one and the default, and the table."""
+"""Runs a study: all trials in Ray Tune, then the best and the default setting on new seeds."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ _PENDING = "TUNE_MAX_PENDING_TRIALS_PG"  # number of settings that Ray requests 
 
 
 def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> StudyResult:
-    """Runs a study into its directory.
+    """Runs or resumes a study in its directory, and returns its results.
 
     Args:
         request: The study, its directory, and the options of its run.
@@ -88,7 +88,7 @@ def run_study(request: StudyRequest, say: Callable[[str], None] = print) -> Stud
 
 
 def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) -> StudyResult | None:
-    """Reads the results of a study with nothing left to train, without data and Ray; None for other studies."""
+    """Returns the results of a finished study without loading data or Ray; None if something is left to train."""
     scores = read_recorded_scores(path)
     if scores is None:
         return None
@@ -148,7 +148,7 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
 
 
 def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], None]) -> None:
-    """Prints whether finished trials were scored on different numbers of clients, unless the data are searched."""
+    """Prints a note if finished trials were scored on different numbers of clients, unless the data are searched."""
     finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
     found = describe_uneven({one.trial_id: one.last_result.get(CLIENTS) for one in finished})
     if found is not None and not prepared.study.search_space.changes_data:
@@ -156,7 +156,7 @@ def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], No
 
 
 def describe_progress(trials: Trials, rounds: int) -> str:
-    """Describes in a line the number of finished trials, and the last reported rounds of running trials.
+    """Describes in a line how many trials have finished, and the last reported rounds of running trials.
 
     Args:
         trials: Trials of the study.
@@ -171,7 +171,7 @@ def describe_progress(trials: Trials, rounds: int) -> str:
 
 
 def describe_repeats(folder: Path, num_runs: int) -> str:
-    """Counts the finished runs on new seeds.
+    """Describes in a line how many runs on new seeds have finished.
 
     Args:
         folder: Folder of the runs on new seeds.
@@ -206,7 +206,7 @@ def require_unused(path: Path) -> None:
 
 
 def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Path, say: Callable[[str], None]) -> None:
-    """Runs all remaining trials. Ray's records of an earlier process are not read."""
+    """Runs all remaining trials, without Ray's records of an earlier process."""
     trainable = ray_tune.with_parameters(run_trial, job=prepared.job)
     resources = prepared.study.resources
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})
@@ -241,7 +241,7 @@ def _why_over(prepared: PreparedStudy, trials: Trials) -> str | None:
 
 
 def _find_target(prepared: PreparedStudy, trials: Trials) -> TrialRecord | None:
-    """Finds the first finished trial that reaches `limits.target`; None without one."""
+    """Finds the first finished trial that reaches `limits.target`; None if none does."""
     target, objective = prepared.study.limits.target, prepared.job.objective
     finished = (record for record in trials.records.values() if record.status == FINISHED_STATUS)
     if target is None:

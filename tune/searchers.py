@@ -26,7 +26,7 @@ _SAMPLERS: dict[str, type[BaseSampler]] = {
 
 
 def make_searcher(study: Study, objective: Objective | None = None) -> "Searcher | None":
-    """Makes the searcher, seeded; None for a grid, whose settings are given.
+    """Makes the searcher of a study; None for a grid, of which all points are tried.
 
     Raises:
         InputError: the class is not a sampler of Optuna, an option is unknown, or the sampler does not suit a grid or
@@ -76,13 +76,13 @@ class Searcher:
         return sampler
 
     def ask(self, number: int) -> dict[str, Any]:
-        """Returns the values of setting number n, from 0."""
+        """Returns the values of the setting with this number, from 0."""
         self._study.sampler = self._sampler(number)
         self._asked[number] = self._study.ask()
         return self._space.suggest_setting(self._asked[number])
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
-        """Tells Optuna the result of a setting.
+        """Reports the result of a setting to Optuna.
 
         Args:
             number: Number passed to `ask` for this setting; None if the searcher was not asked for it.

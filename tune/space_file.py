@@ -76,7 +76,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
 
 
 def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
-    """Parses one parameter; its conditions may refer to the names `own` in its algorithm's space."""
+    """Parses one parameter; its conditions may name parameters in `own`, the names in its algorithm's space."""
     kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
         raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")
@@ -152,7 +152,7 @@ def _is_multiple(value: float, step: float) -> bool:
 
 
 def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """Sorts the parameters so that conditions and class choices come before the parameters that depend on them."""
+    """Sorts the parameters so that each follows those that its conditions name or that would overwrite it."""
     by_key = {p.key: p for p in parameters}
     for p in parameters:
         _require_conditions(p, by_key)
@@ -219,7 +219,7 @@ def _require_whole_grid(space: Space) -> None:
 
 
 def parse_points(points: Any, space: Space) -> list[dict[str, Any]]:
-    """Parses a study's points into searcher values. Raises InputError for a point outside the space."""
+    """Parses a study's points into the searcher's form. Raises InputError for a point outside the space."""
     found = []
     if not isinstance(points, list):
         raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
@@ -230,7 +230,7 @@ def parse_points(points: Any, space: Space) -> list[dict[str, Any]]:
 
 
 def parse_point(point: Any, space: Space) -> dict[str, Any]:
-    """Parses a setting into searcher values. Raises InputError if it is outside the space."""
+    """Parses a setting into the searcher's form. Raises InputError if it is outside the space."""
     if not isinstance(point, Mapping):
         raise InputError("give a value for each name of the space, such as {algorithm.eta_g: 0.1}")
     found: dict[str, Any] = {}
@@ -250,7 +250,7 @@ def parse_point(point: Any, space: Space) -> dict[str, Any]:
 
 
 def is_inside(values: Mapping[str, Any], space: Space) -> bool:
-    """Returns whether a setting can be drawn: each parameter that matters has a value within its range."""
+    """Returns whether a setting lies in the space, as `parse_point` decides."""
     try:
         parse_point(values, space)
     except InputError:

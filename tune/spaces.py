@@ -17,7 +17,7 @@ Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # 
 
 
 def corners(distribution: Distribution) -> list[Any]:
-    """Lists the values most likely to be refused: the ends of a range, or each choice.
+    """Lists the extreme values of a parameter: the ends of its range, or all of its choices.
 
     Ends of a range of numbers are fractions, since options of whole numbers refuse these.
     """
@@ -74,7 +74,7 @@ class Parameter:
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
 
     def matters(self, values: Mapping[str, Any]) -> bool:
-        """Returns whether the parameter's conditions hold for these values, by `key`; true without conditions."""
+        """Returns whether all of the parameter's conditions hold for values given by `key`."""
         return all(
             key in values and as_word(values[key]) in [as_word(one) for one in allowed]
             for key, allowed in self.when.items()
@@ -106,7 +106,7 @@ class Space:
 
     @property
     def changes_data(self) -> list[str]:
-        """The searched options of the data; with any, trials may be scored on different clients."""
+        """The searched options of the data, which may change the clients that trials are scored on."""
         return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]
 
     def combinations(self) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class Space:
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the relevant values of a configuration: of its algorithm, and with conditions that hold.
+        """Selects the values of a configuration that matter: of its algorithm, and with conditions that hold.
 
         Args:
             config: Values by `Parameter.key`, and `algorithm` if there are several.
@@ -140,7 +140,7 @@ class Space:
         return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
 
     def suggest_setting(self, trial: Trial) -> dict[str, Any]:
-        """Asks Optuna for a setting: only for parameters whose conditions hold in it."""
+        """Asks Optuna for a value of each parameter whose conditions hold."""
         several = list(self.algorithms)
         drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
         for p in self.of(str(drawn.get("algorithm", ""))):
@@ -185,7 +185,7 @@ class Space:
 
 
 def as_word(value: Any) -> str:
-    """Formats a value for the command line; `read_word` of YAML restores it exactly."""
+    """Formats a value for the command line: text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""A study as described by its file."""
+"""A study, as its file describes it: base, search space, objective, and limits."""
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
-    """Makes one row per trial, by number."""
+    """Makes the rows of `trials.csv`: one per trial, in the order of their numbers."""
     return [_row(trials, record, job) for _, record in sorted(trials.records.items())]
 
 
@@ -66,7 +66,7 @@ def columns(job: TrialJob) -> list[str]:
 
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
-    """Writes `trials.csv`; `front`: names of the Pareto-optimal trials of two objectives."""
+    """Writes `trials.csv`, in which the trials named in `front` are marked as Pareto-optimal."""
     # null is a value of a choice, a blank cell a parameter that the trial does not have
     nulls = [
         {name: "null" for name in job.study.search_space.distributions() if row.get(name, "") is None} for row in rows
@@ -78,14 +78,14 @@ def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence
 
 
 def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
-    """Writes `best.yaml`."""
+    """Writes the best trial's experiment as `best.yaml`."""
     metric = job.objective.metric
     note = f"expect its {metric} again: {row[metric]:.4f}"
     _write_config(path, trial, f"The best trial of {job.study.name}, {trial.name}; {note}")
 
 
 def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) -> None:
-    """Writes an experiment for each Pareto-optimal trial, and removes the experiments of other trials."""
+    """Writes the experiments of the Pareto-optimal trials into a folder, and removes those of other trials."""
     folder.mkdir(exist_ok=True)
     metric = job.objective.metric
     for row in rows:
@@ -132,7 +132,7 @@ class StudyResult:
 
     @property
     def gain(self) -> Interval | None:
-        """Gain of the best over the default setting on test data, over the new seeds; None without any."""
+        """Gain of the best over the default setting, in the test metric on new seeds; None if unknown."""
         return None if self.repeated is None else self.repeated.gain
 
     @cached_property

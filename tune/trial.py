@@ -1,4 +1,4 @@
-"""One trial: a whole run in a separate directory, which reports each round to Ray Tune."""
+"""One trial: a whole run in a separate directory, which reports its progress to Ray Tune."""
 
 import faulthandler
 import os
@@ -66,7 +66,7 @@ class SharedData:
 
 
 def share(experiment: Experiment) -> SharedData | None:
-    """Puts the data of an experiment into the object store.
+    """Puts the data of an experiment into Ray's object store.
 
     Returns:
         The shared data; None if a user's data module cannot be sent, so that each trial loads its own data.
@@ -109,13 +109,13 @@ class TrialJob:
         return self.study.seeds or []
 
     def limit_gpu_memory(self) -> None:
-        """Limits this process to a trial's share of a GPU's memory, leaving the rest to other trials."""
+        """Limits this process to a trial's share of a GPU's memory, if the share is below 1."""
         share = self.study.resources.gpus
         if 0 < share < 1:
             torch.cuda.set_per_process_memory_fraction(share)
 
     def _device(self, experiment: Experiment, plan: PlanOptions) -> str | None:
-        """Returns the CPU for a trial without a share of a GPU; None leaves the choice to the experiment.
+        """Returns `cpu` for a trial without a share of a GPU; None leaves the choice to the experiment.
 
         Ray hides no GPU from a worker that asked for none: all trials of a node would train on its first one.
         """
@@ -123,7 +123,7 @@ class TrialJob:
         return "cpu" if not self.study.resources.gpus and not by_ray and experiment.device == "auto" else None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
-        """Builds the experiment at a point of the space; trackers show it under the study and this name."""
+        """Builds the experiment at a point of the space, named after the study and `name`."""
         experiment = build(self.study.whole_base, self.study.search_space.words(values))
         notes = ", ".join(f"{key} = {value}" for key, value in values.items())
         return self.of_trial(experiment.with_options(tracking={"notes": notes}), name)
@@ -135,7 +135,7 @@ class TrialJob:
         return self.experiment(self.study.search_space.values_of(values), trial_id(number))
 
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
-        """Gives an experiment the name, seeds, threads and device of a trial, and the study's data."""
+        """Returns an experiment with the name, seeds, threads and device of a trial, and the study's data."""
         if self.data is not None:
             self.data.give_to(experiment)
         plan = experiment.plan or PlanOptions()
@@ -247,7 +247,7 @@ class TrialReport:
         ray_tune.report(self._without_result() | {ERROR: write_error(self.path, error)})
 
     def full_disk(self, error: Exception) -> None:
-        """Reports that the disk is full: the study ends, and continues with this trial when resumed."""
+        """Reports that the disk is full, which ends the study; a resumed study continues this trial."""
         ray_tune.report(self._without_result() | {FULL_DISK: str(error)})
 
     def _without_result(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The trials of a study: the next setting to try, and the result of each. Independent of Ray."""
+"""The trials of a study: which setting to try next, and the result of each. Independent of Ray."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -101,7 +101,7 @@ class Trials:
         return original is not None and self._is_answer(original, record.values)
 
     def _is_answer(self, record: TrialRecord, values: Mapping[str, Any]) -> bool:
-        """Returns whether a trial was trained with these values, so that its result answers them."""
+        """Returns whether a trial was trained with these values, so that its result can stand for them."""
         trained = record.repeats is None and self._inside(record.number)
         return trained and self._key(record.values) == self._key(values)
 
@@ -115,7 +115,7 @@ class Trials:
 
     @property
     def num_over(self) -> int:
-        """The number of finished trials."""
+        """The number of trials that have ended, without repeated settings."""
         return sum(record.repeats is None and record.status != RUNNING for record in list(self.records.values()))
 
     @property
@@ -124,7 +124,7 @@ class Trials:
         return not self._waiting() and (self.trained >= self.limit or self._exhausted)
 
     def _waiting(self) -> list[TrialRecord]:
-        """Lists the unfinished trials from before the study was resumed."""
+        """Lists the unfinished trials that a resumed study has to continue."""
         return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self.live]
 
     def next(self) -> TrialRecord | None:
@@ -142,7 +142,7 @@ class Trials:
         return record
 
     def _start_new(self) -> TrialRecord | None:
-        """Starts a new trial; None if its setting was tried before, or if no settings are left."""
+        """Starts a trial of the next setting; None if the setting was tried before, or if none is left."""
         number = next(n for n in range(len(self.records) + 1) if n not in self.records)
         values = self._values(number)
         if values is None:
@@ -204,7 +204,7 @@ class Trials:
                 self._report_to_searcher(record)
 
     def close(self) -> list[TrialRecord]:
-        """Records the final state of trials ended by a limit; returns those that had just reported their result."""
+        """Records the state of all live trials; returns those that had already reported their final result."""
         ended = []
         for number, last_result in list(self.live.items()):
             if last_result.get(FINISHED) or last_result.get(ERROR):
@@ -217,7 +217,7 @@ class Trials:
         return ended
 
     def seal_ended(self, seconds: float = 0.0) -> None:
-        """Records the digests of ended, unfinished trials once their processes can no longer write.
+        """Records the digests of stopped and failed trials whose processes can no longer write.
 
         Args:
             seconds: Seconds to wait for each trial's process.
@@ -225,7 +225,7 @@ class Trials:
         self._seal([record for record in self.records.values() if record.status != RUNNING], seconds)
 
     def seal(self) -> None:
-        """Records the digests of all unfinished trials, including those ended by a limit or a signal."""
+        """Records the digests of all trials that have none yet, also of those ended by a limit or a signal."""
         self._seal(list(self.records.values()), _GRACE_SECONDS)
 
     def _seal(self, records: Sequence[TrialRecord], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Runs a study in Ray Tune: the tuner, and the source of its trials."""
+"""Connects a study to Ray Tune: the tuner, and the source of its trials."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,7 +97,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def earlier_trials(prepared: PreparedStudy, trials: Trials) -> list[EarlierTrial]:
-    """Reads from records and `metrics.csv` what a resumed study's trials had reported to its scheduler."""
+    """Returns the trials of a resumed study with the results that they had reported to its scheduler."""
     if not stops_early(prepared.study):
         return []
     trained = [record for record in trials.records.values() if record.repeats is None]

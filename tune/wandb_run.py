@@ -27,7 +27,7 @@ _FILES = ("trials.csv", "pictures/*.png")
 
 
 def complete(trials: Sequence[Path]) -> None:
-    """Logs the last rounds of stopped trials, once their processes have ended without logging them."""
+    """Logs the last rounds of stopped trials to W&B if the trials' processes ended without doing so."""
     for trial in trials:
         wait_until_free(trial)
         for metrics in files_of_runs(trial, "metrics.csv"):
@@ -44,7 +44,7 @@ def _complete(path: Path) -> None:
 
 
 def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
-    """Logs the study's result, pictures and `best.yaml` as in the base's `tracking`. Failures do not end the study.
+    """Logs a study's results to W&B, if the base's tracking is enabled. A failure does not end the study.
 
     Returns:
         A line that says how to upload the offline runs, or None.

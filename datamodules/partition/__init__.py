@@ -1,4 +1,4 @@
-"""Partitions of examples among clients: each class has options and divides a pool, given a random generator."""
+"""Partitions: classes that divide a pool of examples among clients."""
 
 from lit_cfl.datamodules.partition.base import Partition, Pool, SharedOut, split_each
 from lit_cfl.datamodules.partition.ditto500 import Ditto500

@@ -50,12 +50,12 @@ class Partition(ABC):
 
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
-        """Divides examples (indices in the pool, without views) among clients, and finds the true clusters."""
+        """Divides a pool among clients, and finds the true clusters; indices are those of examples without views."""
 
 
 @dataclass(frozen=True)
 class SharedOut(Partition):
-    """A partition that divides examples by their labels, and finds test data by one of several rules.
+    """A partition that offers several rules for the clients' test data.
 
     Args:
         num_clients: Number of clients, 1 or more.
@@ -124,7 +124,7 @@ class SharedOut(Partition):
 def _from_test_part(
     rule: str, counts: Tensor, clusters: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> ClientIndex:
-    """Finds the test examples of each client: positions in the source's test part, whose `labels` are `[n]`."""
+    """Finds each client's test examples by a rule: positions in the source's test part, whose labels are `[n]`."""
     if rule == "alike":
         return divide_in_proportion(counts, labels, rng)
     if rule == "shared":
@@ -177,7 +177,7 @@ def label_counts(index: ClientIndex, labels: Tensor, num_labels: int) -> Tensor:
 
 
 def divide_in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Divides each label in proportion to the clients' counts of that label; each example goes to one client.
+    """Divides the examples of each label at random, in proportion to the clients' counts of that label.
 
     Args:
         counts: Examples of each label per client, int64 `[clients, labels]`.

@@ -54,7 +54,7 @@ def require_partition(index: ClientIndex, num_examples: int) -> None:
 
 
 def require_trained(train: Tensor, test: Tensor) -> None:
-    """Raises InputError if test data contain a label without training data.
+    """Raises InputError if a label occurs in the test data, but not in the training data.
 
     Args:
         train, test: Labels of the source's two parts, int64.
@@ -92,7 +92,7 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
 
 @contextmanager
 def labels_by_name(names: Sequence[str]) -> Iterator[None]:
-    """Adds label names to an error about numbered labels, if they differ from the numbers."""
+    """Adds the names of the labels to an error about labels by number, if they differ from the numbers."""
     try:
         yield
     except InputError as error:

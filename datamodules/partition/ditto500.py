@@ -21,7 +21,7 @@ NUM_CLIENTS, NUM_LABELS, CLASSES, TOTAL = 500, 10, 5, 60_000
 
 @dataclass(frozen=True)
 class Ditto500(Partition):
-    """500 clients with five labels each and log-normal sizes: the Fashion-MNIST of Ditto and FlexCFL.
+    """500 clients with five labels each and log-normal sizes, as for Fashion-MNIST in Ditto and FlexCFL.
 
     This is the released generator, which gives exactly 61,251 images of Fashion-MNIST for training and 11,254 for
     testing. Client u has the labels u to u + 4 modulo 10. The images of a label are dealt in the order of the source,

@@ -25,7 +25,7 @@ NUM_LABELS, CLASSES = 10, 3
 
 @dataclass(frozen=True)
 class FedProxFEMNIST(Partition):
-    """Clients with three of the letters a to j and log-normal sizes: the FEMNIST of FedProx, FedGroup and FlexCFL.
+    """Clients with three of the letters a to j and log-normal sizes, as in FedProx, FedGroup and FlexCFL.
 
     Client u has the labels u, u + 1 and u + 2 modulo 10, max(2, int(s / 3)) images of each with s from
     lognormal(4, 1) + 5. The source's training and test part are used together; int(0.9 n) of a client's n images are

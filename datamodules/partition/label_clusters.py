@@ -17,7 +17,7 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class LabelGroups(SharedOut):
-    """Groups of labels; the examples of a group are divided equally, at random, among the clients of that group.
+    """Divides the examples of each group of labels equally, at random, among the clients of that group.
 
     The true cluster is the group. The defaults are StoCFL's pathological MNIST (Zeng et al., section A.1).
 
@@ -59,7 +59,7 @@ class LabelGroups(SharedOut):
 
 @dataclass(frozen=True)
 class DominantClass(SharedOut):
-    """Most of a client's examples have its cluster's label, the rest are drawn at random from all other labels.
+    """A share `beta` of a client's examples has its cluster's label; the rest is drawn from all other labels.
 
     Client u is in cluster u mod `num_clusters`, whose label has the same number. No example goes to two clients, and
     some are left over: all clients have equally many, so one label runs out first. This is the label distribution skew
@@ -98,7 +98,7 @@ class DominantClass(SharedOut):
         return parts[0].plus(parts[1]).select(ranks).pack()
 
     def _size(self, there: Tensor, members: Tensor) -> int:
-        """Finds the number of examples per client. Raises InputError if there are too few. See `count_taken`."""
+        """Finds the number of examples per client. Raises InputError for too few. Arguments as in `count_taken`."""
         if not 0 <= self.beta <= 1 or int((there > 0).sum()) < 2:
             raise InputError(
                 f"beta is {self.beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more"

@@ -198,7 +198,7 @@ def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
 
 
 def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
-    """Joins one piece of each of a client's labels to the client's list of examples.
+    """Joins each client's pieces, one of each of its labels, into its list of examples.
 
     Args:
         of_label: Examples of each label.
@@ -210,7 +210,7 @@ def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Ten
 
 
 def consecutive_starts(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
-    """Finds where each client's piece of a label starts if pieces follow each other, int64 `[clients, k]`.
+    """Finds where each client's piece of a label starts if the clients' pieces follow each other, int64 `[clients, k]`.
 
     Args:
         which: Labels of each client, all different, int64 `[clients, k]`.

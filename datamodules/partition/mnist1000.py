@@ -26,7 +26,7 @@ NUM_CLIENTS, NUM_LABELS, FIRST = 1000, 10, 10
 
 @dataclass(frozen=True)
 class MNIST1000(Partition):
-    """1,000 clients with few digits each and log-normal sizes: the MNIST of FedProx, FedGroup and FlexCFL.
+    """1,000 clients with few digits each and log-normal sizes, as for MNIST in FedProx, FedGroup and FlexCFL.
 
     Client u has the digits u, u + 1, ... modulo 10: first 10 images (5 + 5), then shares of the rest drawn from
     lognormal(0, 2^2). No image goes to two clients. The source's training and test part are used together; int(0.9 n)
@@ -80,7 +80,7 @@ def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor
 
 
 def grant_in_order(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Grants requests in client order if they leave at least one image of the label: bool `[clients, k]`.
+    """Grants requests in client order, each if it leaves at least one image of its label: bool `[clients, k]`.
 
     Args:
         wanted: Number of images requested, int64 `[clients, k]`.

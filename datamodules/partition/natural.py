@@ -64,7 +64,7 @@ class Natural(Partition):
         return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
 
     def _note_small(self, sizes: Tensor, names: Sequence[str]) -> None:
-        """Names the owners that `min_examples` leaves out; `sizes` are the examples of each owner, int64 `[owners]`."""
+        """Warns of owners that `min_examples` leaves out; `sizes`: examples of each owner, int64 `[owners]`."""
         small = ((sizes > 0) & (sizes < self.min_examples)).nonzero().flatten().tolist()
         if small:
             named = f" ({join_ids([repr(names[one]) for one in small])})" if names else ""
@@ -87,7 +87,7 @@ def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
 def draw_owners(
     train: Tensor, test: Tensor, min_examples: int, max_clients: int | None, rng: np.random.Generator
 ) -> Tensor:
-    """Draws the owners that become clients, by number, ascending, int64.
+    """Draws the owners that become clients; returns their numbers in ascending order, int64 `[clients]`.
 
     Args:
         train, test: Training and test examples of every owner, int64 `[owners]`.

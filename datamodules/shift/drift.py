@@ -56,7 +56,7 @@ class LabelDrift(Shift):
             )
 
     def widen(self, examples: Examples) -> Examples:
-        """Adds, after the existing views, a copy of each one with the new labels."""
+        """Appends a copy of each view with the new labels."""
         examples.require_classes(type(self).__name__)
         if self.labels % examples.num_labels == 0:
             raise InputError(
@@ -105,7 +105,7 @@ class LabelDrift(Shift):
         return [self.start]
 
     def find_drifting(self, data: FederatedData, at: ShiftContext) -> Tensor:
-        """Finds the clients that may have drifted by this round: bool `[clients]`."""
+        """Finds the clients that are eligible to drift by this round: bool `[clients]`."""
         reached = torch.zeros(data.num_clients, dtype=torch.bool)
         reached[at.participants] = True
         return reached if data.newcomers is None or self.participants == "warm" else reached | data.newcomers

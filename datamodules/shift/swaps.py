@@ -85,7 +85,7 @@ def draw_pairs(clients: Tensor, probability: float, rng: np.random.Generator) ->
 
 
 def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLog]:
-    """Exchanges every list and the true cluster of each pair. Copies no list.
+    """Exchanges all examples and the true clusters within each pair of clients, without copying lists.
 
     Args:
         pairs: Pairs of clients, int64 `[pairs, 2]`, each client at most once.
@@ -116,7 +116,7 @@ def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) 
 def swap_part(
     data: FederatedData, pairs: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> tuple[FederatedData, ShiftLog]:
-    """Exchanges all examples of a label for each client of a pair. Reads only these clients' lists.
+    """Moves all examples of a label from each client of a pair to the other one.
 
     Args:
         pairs: Pairs of clients, int64 `[pairs, 2]`, each client at most once.
