@@ -1,4 +1,4 @@
-"""AdaCFL, as far as published: CFL on distances of the fully connected weights, cut at the largest merge gap.
+"""AdaCFL, as far as published: CFL that compares clients by the weights of their fully connected layers.
 
 We know it only from its description in the paper on LayerCFL. Neither has an arXiv number that we know of; the parts
 that are CFL's are from arXiv:1910.01991.
@@ -34,7 +34,7 @@ _ROUNDING = 1e-5  # tolerance for distances scaled to 2
 
 @dataclass(frozen=True)
 class AdaCFL(SplittingAlgorithm):
-    """CFL on l2 distances of the fully connected weights, cut at the largest gap (our rule: the paper's is unknown).
+    """CFL that compares fully connected weights by l2 distance; our rule divides clusters, as the paper's is unknown.
 
     Args:
         eps1: Threshold above 0: a cluster is split when the norm of its mean update is below it, and the condition of
@@ -60,7 +60,7 @@ class AdaCFL(SplittingAlgorithm):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Places clients by walking down the tree of splits, by l2 distances of weights from the parts' means."""
+        """Walks clients down the tree of splits, each time to the part whose mean weights are nearest (l2)."""
         return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
 
     def _layers(self, work: LocalWork) -> list[str]:
@@ -78,7 +78,7 @@ class AdaCFL(SplittingAlgorithm):
 
 
 def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
-    """Clusters by complete linkage, and cuts the tree below the largest gap between merge distances.
+    """Clusters clients by complete linkage, and cuts the tree at the largest gap between merge distances.
 
     Args:
         similarity: Similarities `[n, n]` in [-1, 1], n of at least 3.

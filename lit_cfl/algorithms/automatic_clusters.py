@@ -48,7 +48,7 @@ class ClusterNumberOptions:
         return bool(vars(self)["num_clusters"] == "auto")
 
     def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
-        """Returns the algorithm with a fixed number of clusters, decided from its clients' updates if it is `auto`.
+        """Returns the algorithm with a fixed number of clusters, which replaces `auto`.
 
         For `auto`, all clients in training train once from w_0, for as long as in a round, and send their updates.
 
@@ -76,7 +76,7 @@ class ClusterNumberOptions:
 
 
 def note_number(name: str, number: int, clients: int, max_clusters: int) -> None:
-    """Notifies the user of the chosen number of clusters and the reason.
+    """Notifies the user of the chosen number of clusters and of the reason for it.
 
     Args:
         name: Name of the algorithm.

@@ -62,7 +62,7 @@ class Info:
     bytes_up: int = 0
 
     def plus(self, earlier: "Info") -> "Info":
-        """Adds the costs and findings of an earlier step of the same round, such as a cold start.
+        """Combines this Info with that of an earlier step of the same round, such as a cold start.
 
         Traffic and skipped clients are added up: a client that both steps skipped is counted twice, so a caller whose
         steps ask the same clients counts them itself. Rows of tables are appended to the earlier ones. If both steps
@@ -94,7 +94,7 @@ class OwnLayers:
     rows: Mapping[int, Tensor]
 
     def models_of(self, clients: Tensor, models: Tensor, index: Tensor) -> Tensor:
-        """Builds the model of each client `[n, d]`.
+        """Builds the clients' models `[n, d]`, with their personal layers.
 
         Args:
             clients: Ids of the clients, int64 `[n]`.
@@ -130,7 +130,7 @@ class Assignment:
 
     @classmethod
     def of_mixtures(cls, models: Tensor, weights: Tensor) -> "Assignment":
-        """Builds the assignment of clients that use mixtures of the models, with these `weights`."""
+        """Builds the assignment of clients that mix the models with these weights, float64 `[n, K]`."""
         return cls(models, weights.argmax(1).where(weights.sum(1) > 0, -1), weights=weights)
 
     def select(self, which: Tensor) -> "Assignment":
@@ -144,7 +144,7 @@ Unused = Mapping[str, tuple[str, Callable[[Any], bool]]]
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """A federated learning algorithm. Every field has a default; arguments are never changed.
+    """A federated learning algorithm. Every field has a default; methods never change their arguments.
 
     `round` in a method's arguments, and `LocalWork.round`, count completed rounds: 0 in the first round, which is shown
     as round 1.
@@ -177,12 +177,12 @@ class Algorithm(ABC):
 
     @abstractmethod
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Assigns a model to clients `[n]` from their current data: cold start, migration, newcomers. May train."""
+        """Chooses a model for each client, int64 `[n]`, from its current data, such as for a newcomer. May train."""
 
     def place_unlabelled(
         self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[State, Info]:
-        """Assigns a model to newcomers `[n]` without labels, from the inputs of their data alone; optional.
+        """Chooses a model for each newcomer without labels, int64 `[n]`, from its inputs alone; optional.
 
         `work` has no labels: `map` passes on zeros for them, and `label_counts` has no columns.
 
@@ -200,21 +200,21 @@ class Algorithm(ABC):
 
     @property
     def reason_without_means(self) -> str | None:
-        """Explains in one line why a server optimizer cannot be used (no means per cluster); None if it can."""
+        """One-line reason why clusters have no mean model, which a server optimizer needs; None if they have."""
         return None
 
     @property
     def reason_without_personal(self) -> str | None:
-        """Explains in one line why clients cannot keep personal layers (`personal`); None if they can."""
+        """One-line reason why clients cannot keep personal layers (option `personal`); None if they can."""
         return "a client mixes several models, but keeps only one set of layers" if self.mixes_models else None
 
     @property
     def models_per_client(self) -> int:
-        """Counts the models that a client trains in a round, from which `--dry-run` estimates the time."""
+        """Number of models that a client trains in a round, from which `--dry-run` estimates the time."""
         return 1
 
     def sent_columns(self, layout: ParameterLayout) -> int:
-        """Counts the numbers that are sent per model with this layout."""
+        """Counts the values that are sent for each model with this layout."""
         return layout.num_columns
 
     def needs_all(self, round: int) -> bool:
@@ -222,19 +222,19 @@ class Algorithm(ABC):
         return False
 
     def first_clustering_round(self) -> int:
-        """Counts the rounds before the first clustering; a search must not stop a trial earlier."""
+        """Returns the number of rounds before the first clustering, during which a search must not stop a trial."""
         return 0
 
 
 def require_positive(**values: float) -> None:
-    """Raises InputError for a hyper-parameter below 1."""
+    """Raises InputError if a hyper-parameter is below 1."""
     for name, value in values.items():
         if value < 1:
             raise InputError(f"{name} is {value}; it must be 1 or more")
 
 
 def require_not_negative(**values: float) -> None:
-    """Raises InputError for a hyper-parameter below 0 (or NaN)."""
+    """Raises InputError if a hyper-parameter is below 0 or NaN."""
     for name, value in values.items():
         if not value >= 0:
             raise InputError(f"{name} is {value}; it must be 0 or more")

@@ -1,4 +1,4 @@
-"""CFL: one FedAvg for all clients; a cluster that is stationary, but whose clients are not, is split in two.
+"""CFL: FedAvg that splits a cluster in two when its mean update is small although its clients' updates are large.
 
 arXiv:1910.01991, Algorithms 2 and 3, Theorem 1.
 
@@ -38,7 +38,7 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True)
 class CFL(SplittingAlgorithm):
-    """Splits clusters by the signs of their clients' updates; every client takes part in every round.
+    """Splits clusters by the cosines of their clients' updates; every client takes part in every round.
 
     A cluster is split when the norm u of its mean update is below eps1 and the largest norm v of a client's update is
     above eps2. Both are in `clusters.csv`; rule of thumb: eps1 a tenth of the largest u, eps2 from eps1 to 10 eps1.
@@ -85,7 +85,7 @@ class CFL(SplittingAlgorithm):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Walks down the tree of splits by the cosines of updates with the parts' means."""
+        """Walks clients down the tree of splits, each time to the part whose mean update is closest by cosine."""
         return place_by_splits(
             state, clients, work, features=lambda updates, start: updates, closeness=direction_cosines
         )

@@ -18,7 +18,7 @@ _CLUSTER_COLUMNS = ("parent", "u", "v")
 
 
 def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callable[[State], int]) -> tuple[State, Info]:
-    """Checks the state and the Info that `init`, `round` or `place` returned, and passes them on.
+    """Checks and returns the state and the Info that `init`, `round` or `place` returned.
 
     Args:
         call: Name of the method.
@@ -81,7 +81,7 @@ def _require_numbers(algorithm: Algorithm, call: str, info: Info) -> None:
 
 
 def require_savable(algorithm: Algorithm, state: State) -> None:
-    """Raises InputError unless a state is a flat dataclass of values that a checkpoint can store."""
+    """Raises InputError if a field of a state has a value that a checkpoint cannot store."""
     for f in fields(algorithm.state_type):
         value = getattr(state, f.name)
         if not _is_savable(value):
@@ -97,7 +97,7 @@ def _is_savable(value: Any) -> bool:
 
 
 def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, columns: int) -> Assignment:
-    """Checks the assignment that `serve` returned for these clients, and passes it on.
+    """Checks and returns the assignment that `serve` returned for these clients.
 
     Args:
         served: Value that `serve` returned.

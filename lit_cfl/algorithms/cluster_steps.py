@@ -1,4 +1,4 @@
-"""Steps shared by algorithms with clusters: FedAvg within clusters, and the cluster closest to an update."""
+"""Steps shared by algorithms with clusters: averaging within clusters, and finding the closest cluster."""
 
 from collections.abc import Callable
 

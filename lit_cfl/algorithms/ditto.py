@@ -34,7 +34,7 @@ class DittoState:
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """Personal models with a pull towards the global one; a client is its own cluster.
+    """Trains a personal model per client, pulled towards the global one; each client is its own cluster.
 
     Args:
         lambda_: Pull towards the global model: lambda/2 * |v - w_t|^2 is added to each client's personal loss. 0 or
@@ -83,7 +83,7 @@ class Ditto(Algorithm):
     def place(
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
-        """Trains a personal model for clients without one, starting at the global model and regularised towards it."""
+        """Trains personal models for clients without one, starting from the global model and pulled towards it."""
         new = clients_without_model(state.personal, clients)
         own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)

@@ -49,7 +49,7 @@ _APART = 1e30  # distance of clusters with a loss that is not finite
 
 @dataclass(frozen=True, eq=False)
 class FedDriftState:
-    """Cluster models, the clients' clusters, and the losses with which the next time step compares."""
+    """Cluster models, the clients' clusters, and the clients' losses at the last time step."""
 
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
@@ -168,7 +168,7 @@ class FedDrift(Algorithm):
         return state, replace(info, bytes_up=4 * losses.numel())
 
     def _start_models(self, state: FedDriftState, best: Tensor, drifts: Tensor) -> tuple[FedDriftState, Tensor]:
-        """Starts a model for each client that drifted, or one for all (`eager`), from the client's best model.
+        """Starts a model for each client that drifted, or one for all (`eager`), as a copy of a client's best model.
 
         Args:
             best: Number of each client's best model, int64 `[n]`.
@@ -237,7 +237,7 @@ class FedDrift(Algorithm):
     def place(
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedDriftState, Info]:
-        """Gives clients the model with the minimum training loss, preferring models that are not new."""
+        """Gives clients the model with the minimum training loss, excluding new models unless all models are new."""
         known = (state.sizes > 0) & ~state.new
         numbers = (known if known.any() else state.sizes > 0).nonzero().flatten()
         able = work.num_examples[clients] > 0
@@ -268,7 +268,7 @@ def cluster_distances(losses: Tensor) -> Tensor:
 
 
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
-    """Merges all clusters `[n]` (ascending) with the same group number `[n]` into the cluster with the lowest number.
+    """Merges the clusters `[n]`, ascending, by group number `[n]`; a merged cluster has the lowest number of its group.
 
     Its model becomes the group's mean, weighted by the examples that have chosen each; other numbers become free.
     """
@@ -292,7 +292,7 @@ def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> Fe
 
 
 def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
-    """Records the clusters that clients `[n]` have chosen, int64 `[n]`."""
+    """Records the cluster that each client has chosen; both are int64 `[n]`."""
     return replace(
         state,
         index=assign(state.index, clients, labels),
@@ -302,12 +302,12 @@ def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work:
 
 
 def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
-    """Finds the clients with data whose model is new, int64 `[n]`: they train in every round of this time step."""
+    """Finds the clients of new models, int64 `[n]`, which train in every round of this time step."""
     able = clients_with_data(work)
     labels = clusters_of(state.index, able)
     return able[(labels >= 0) & state.new[labels.clamp(min=0)]]
 
 
 def _extend(rows: Tensor, missing: int, value: float = 0) -> Tensor:
-    """Appends rows filled with one value."""
+    """Appends `missing` rows filled with `value`."""
     return torch.cat([rows, rows.new_full((max(missing, 0), *rows.shape[1:]), value)])

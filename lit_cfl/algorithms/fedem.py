@@ -1,4 +1,4 @@
-"""FedEM: each client's data are a mixture of M distributions with a model each; the clients train all models by EM.
+"""FedEM: each client's data are a mixture of M distributions, and the clients train one model per distribution by EM.
 
 arXiv:2108.10252, Algorithm 1 (client-server).
 

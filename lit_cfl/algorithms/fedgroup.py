@@ -224,7 +224,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Runs the client cold start: the server compares the client's first update with the cluster directions."""
+        """Runs the client cold start: places clients by their first updates or at random, as `cold_start` says."""
         if self.cold_start == "nearest":
             labels, info = self._nearest(state, clients, work)
             return replace(state, index=assign(state.index, clients, labels)), info

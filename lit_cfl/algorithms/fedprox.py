@@ -54,7 +54,7 @@ class FedProx(FedAvg):
         return self.average(state, cohort, work, prox=self.mu, budget=self.budget(cohort, work, rng))
 
     def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
-        """Draws the budget of each client of the cohort; None = the run's budget."""
+        """Draws the cohort's stragglers, and returns the clients' budgets; None = the run's budget for all."""
         if self.stragglers == 0:
             return None
         whole = per_client(work.budget.length, cohort)

@@ -57,7 +57,7 @@ class FeSEMState:
 
 @dataclass(frozen=True)
 class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
-    """Federated expectation maximisation: a client joins the cluster whose model is nearest to its own last one.
+    """Federated expectation maximisation: a client joins the cluster whose model is nearest to its last local model.
 
     Args:
         num_clusters: Number of clusters K, 1 or more, or `auto`: decided before the first round, from the clients'
@@ -145,7 +145,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return replace(state, index=assign(state.index, new, drawn[new])), Info()
 
     def _trained_losses(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> Tensor:
-        """Computes each client's loss under each model after training it `[n, K]`; inf if the client did not train."""
+        """Computes each client's loss `[n, K]` under each model after training it; inf if the client did not train."""
         found = torch.full((len(clients), len(state.models)), torch.inf, dtype=torch.float64)
         for k, model in enumerate(state.models):
             for chunk in work.fit(model[None], clients, purpose="start").chunks():
@@ -172,7 +172,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return torch.where(found, closeness.nan_to_num(-torch.inf).argmax(1), -1), Info(closeness=closeness)
 
     def _distances(self, row: Tensor, state: FeSEMState, work: LocalWork) -> Tensor:
-        """Measures |W - C_k| for each k, float64 `[K]`."""
+        """Computes the distance |W - C_k| of a local model from each cluster's model, float64 `[K]`."""
         apart = state.models[:, self._columns(work.layout)] - row
         distances: Tensor = torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
         return distances
@@ -202,7 +202,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def place(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        """Runs the E-step. A client that never trained first trains from the mean of the used clusters (our rule)."""
+        """Runs the E-step, for which a client without a local model trains once from the mean of the used clusters."""
         new = clients[torch.tensor([client not in state.last for client in clients.tolist()], dtype=torch.bool)]
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)

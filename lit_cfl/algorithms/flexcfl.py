@@ -1,4 +1,4 @@
-"""FlexCFL: FedGroup whose clients test their own data for a shift, and then find their cluster again.
+"""FlexCFL: FedGroup whose clients choose their cluster again when their data shift.
 
 arXiv:2108.09749, Algorithms 2 and 3, Equations 8, 9 and 20.
 
@@ -30,7 +30,7 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FlexCFLState(FedGroupState):
-    """The state of FedGroup, and the clients' data with which migration compares."""
+    """The state of FedGroup, and the clients' earlier data, with which migration compares."""
 
     reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`

@@ -51,7 +51,7 @@ from lit_cfl.nets.last_layer import latent_features
 
 @dataclass(frozen=True, eq=False)
 class FLUXState:
-    """Cluster models, and the space in which clients' data are described."""
+    """Cluster models, and the axes and scales of the clients' descriptors."""
 
     models: Tensor  # [K, d], one before the clustering
     index: Tensor  # [clients]; all 0 before the clustering
@@ -65,7 +65,7 @@ class FLUXState:
 
 @dataclass(frozen=True)
 class FLUX(Algorithm):
-    """One clustering by moments of latent features, for each label; finds the number of clusters.
+    """One clustering, by means and deviations of latent features; finds the number of clusters.
 
     Args:
         warmup_rounds: Rounds of FedAvg before the round in which clients are clustered; 0 or more.
@@ -127,7 +127,7 @@ class FLUX(Algorithm):
         return replace(state, models=models), info
 
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
-        """Clusters all clients by the descriptors that they compute of their data."""
+        """Clusters the clients with data by their descriptors."""
         joint, clients = state.models[0], clients_with_data(work)
         require_clients(self._least_clusters, len(clients))
         ranges = torch.stack([row for row in work.map(feature_range, clients, joint) if isinstance(row, Tensor)])
@@ -166,7 +166,7 @@ class FLUX(Algorithm):
     def _descriptors(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[Tensor, Tensor]:
-        """Asks clients for descriptors; returns those found `[m, blocks, r]`, and a mask of their clients `[n]`."""
+        """Asks clients for descriptors; returns those received `[m, blocks, r]`, and a mask of their clients `[n]`."""
         function = partial(describe_client, center=state.center, axes=state.axes, num_labels=num_labels)
         found = work.map(function, clients, state.joint)
         rows = [row.double() for row in found if isinstance(row, Tensor)]
@@ -186,7 +186,7 @@ class FLUX(Algorithm):
     def _join_nearest(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[FLUXState, Info]:
-        """Assigns clients to the clusters with the nearest mean descriptors, over the blocks that they can send."""
+        """Assigns each client to the cluster with the nearest mean descriptor."""
         if not len(state.centroids):  # before the clustering, only the joint model exists
             return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
         rows, able = self._descriptors(state, clients, work, num_labels)
@@ -203,7 +203,7 @@ class FLUX(Algorithm):
 
 
 def _require_finite(rows: Tensor, clients: Tensor) -> None:
-    """Raises InputError if the feature statistics that a client sent `[n, ...]` are not finite."""
+    """Raises InputError if a client's row of feature statistics `[n, ...]` is not finite."""
     wrong = clients[~rows.flatten(1).isfinite().all(1)]
     if len(wrong):
         raise InputError(
@@ -213,7 +213,7 @@ def _require_finite(rows: Tensor, clients: Tensor) -> None:
 
 
 def feature_range(inputs: Tensor, labels: Tensor, module: nn.Module) -> Tensor:
-    """Sends the number of latent features of an example, and their largest value, float64 `[2]`."""
+    """Computes the number of latent features, and their largest value over the client's examples: float64 `[2]`."""
     features = latent_features(module, inputs)
     return torch.tensor([features.shape[1], float(features.max())], dtype=torch.float64)
 
@@ -221,7 +221,7 @@ def feature_range(inputs: Tensor, labels: Tensor, module: nn.Module) -> Tensor:
 def describe_client(
     inputs: Tensor, labels: Tensor, module: nn.Module, *, center: Tensor, axes: Tensor, num_labels: int
 ) -> Tensor:
-    """Sends the moments of a client's latent features, by label, along a few axes `[2 + 2 num_labels, r]`.
+    """Computes mean and deviation of a client's latent features, overall and per label: `[2 + 2 num_labels, r]`.
 
     Args:
         center: Origin of the axes `[features]`.

@@ -111,7 +111,7 @@ class LayerCFL(CFL):
         return [connected[0]] if skew == "label" and connected else ["*"]
 
     def score_layers(self, features: Tensor, layout: ParameterLayout) -> dict[str, dict[str, float]]:
-        """Scores how well each layer alone separates the clients, using the layer's own bipartition.
+        """Scores each layer by how well a bipartition by this layer alone separates the clients.
 
         Args:
             features: Weights or updates of the clients `[n, columns]`.
@@ -124,7 +124,7 @@ class LayerCFL(CFL):
         return found
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """Converts updates to weights in place if the distance compares weights; else returns them unchanged."""
+        """Returns the updates, or converts them to weights in place if the distance compares weights."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
@@ -143,7 +143,7 @@ class LayerCFL(CFL):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Places clients by walking down the tree of splits, with the layers and distance that each split used."""
+        """Walks clients down the tree of splits, comparing the layers by which each split was made."""
         return place_by_splits(state, clients, work, features=self._features, closeness=self._closeness)
 
 

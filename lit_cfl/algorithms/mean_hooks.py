@@ -12,7 +12,7 @@ from lit_cfl.local_work import Fitted, LocalWork, MeanHook
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """Returns the original of a derived algorithm; an algorithm that was not derived is its own original."""
+    """Returns the original of a derived algorithm, and any other algorithm unchanged."""
     kind = plain_kind(algorithm)
     return algorithm if kind is type(algorithm) else kind(**field_values(algorithm))
 
@@ -26,7 +26,7 @@ def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
 
 
 def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
-    """Derives an algorithm whose class extends `base`, in front of its own class, with the same name and options.
+    """Derives an algorithm with the same name and options, whose class extends `base` and then the algorithm's class.
 
     Args:
         base: First base of the new class; its methods call the algorithm's methods through `super()`.
@@ -42,7 +42,7 @@ def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algo
 
 
 def require_means(algorithm: Algorithm, option: str) -> None:
-    """Raises InputError for an algorithm that does not average models in clusters."""
+    """Raises InputError if the algorithm does not average models in clusters."""
     if reason := algorithm.reason_without_means:
         name = type(algorithm).__name__
         raise InputError(f"{option} is given, but {name} cannot have it: {reason}; leave out {option}")
@@ -58,7 +58,7 @@ def require_hook_used(algorithm: Algorithm, option: str, work: "HookedWork", tak
 
 
 class HookedWork:
-    """Clients whose fits of a round are averaged by a hook.
+    """A round's `LocalWork` whose fits are averaged by a hook instead of the plain mean.
 
     Args:
         work: Clients, bound to the round.

@@ -1,4 +1,4 @@
-"""Client migration: clients whose data have drifted are placed again before they train; a table lists them.
+"""Client migration: clients whose data have drifted are placed again before they train.
 
 FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places them by its cold start, its baselines by
 other rules: IFCA-MIG by the lowest loss, FeSEM-MIG by the nearest model. So the rule is an argument. FlexCFL compares
@@ -50,7 +50,7 @@ class MigrationOptions:
             require_not_negative(shift_threshold=self.shift_threshold)
 
     def first_reference(self, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Stores the clients' first data as the reference of a new state.
+        """Returns the reference with which a new state compares later data, and the clients' numbers of examples.
 
         Returns:
             `reference`, with which the metric compares: label counts, int64 `[clients, labels]`; or float64, the last
@@ -79,7 +79,7 @@ class MigrationOptions:
     def _migrate(
         self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
     ) -> tuple[State, Info]:
-        """Migrates clients by `migrate`; if the option is off, returns the state and an empty Info."""
+        """Calls the function `migrate` with these options; does nothing if migration is off."""
         if not self.migrate:
             return state, Info()
         threshold = self.shift_threshold
@@ -96,7 +96,7 @@ def migrate(
     threshold: float,
     metric: DriftMetric,
 ) -> tuple[State, Info]:
-    """Places every warm client whose trigger fires, and stores its current data as the new reference.
+    """Repeats the placing of clients whose data have drifted, and stores their current data as the new reference.
 
     Except for `loss`, a slow drift adds up until it fires, because the reference changes only then. A client that
     cannot be placed keeps its cluster and its reference, so it is tried again.
@@ -144,7 +144,7 @@ def migrate(
 def _measure_drift(
     state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Measures how far each tested client's data have moved from its reference, in this metric.
+    """Collects the tested clients' current data, all clients' references and, except for labels, the distances.
 
     Returns:
         The tested clients, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients

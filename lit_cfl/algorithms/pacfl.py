@@ -1,4 +1,4 @@
-"""PACFL: cluster clients once, before training, by the angles between the subspaces of their data; then FedAvg in each.
+"""PACFL: cluster clients once by the angles between the subspaces of their data, then run FedAvg in each cluster.
 
 arXiv:2209.10526, Algorithm 1, Equations 2 and 3; newcomers as in its Algorithm 3.
 
@@ -106,12 +106,12 @@ class PACFL(Algorithm):
         return state, Info(similarity=Similarity(clients, self._cosines(angles, bases)))
 
     def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
-        """Asks clients with data for their singular vectors `[n, m, inputs]`."""
+        """Asks clients for the singular vectors of their data `[n, m, inputs]`."""
         function = partial(vectors_of_client, number=self.num_vectors, each_label=self.subspace == "each_label")
         return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
-        """Converts angles to cosines for figures; a sum of angles counts by its mean angle."""
+        """Converts angles to cosines for figures; a sum of angles is first divided by the number of vectors."""
         most = bases.shape[1] if self.angles == "sum" else 1
         return (angles / most).deg2rad().cos()
 
@@ -150,7 +150,7 @@ class PACFL(Algorithm):
         return self.place(state, clients, work, rng)
 
     def _to_clusters(self, angles: Tensor, labels: Tensor) -> Tensor:
-        """Computes the linkage distance of each client from each cluster: `[clients, K]` from `[clients, n]`."""
+        """Computes each client's linkage distance from each cluster `[clients, K]`, from the angles `[clients, n]`."""
         reduce = {"single": "amin", "complete": "amax"}.get(self.linkage, "mean")
         found = angles.new_zeros(len(angles), int(labels.max()) + 1)
         return found.scatter_reduce_(1, labels.expand(len(angles), -1), angles, reduce, include_self=False)
@@ -160,7 +160,7 @@ class PACFL(Algorithm):
 
 
 def vectors_of_client(inputs: Tensor, labels: Tensor, number: int, each_label: bool) -> Tensor:
-    """Computes the vectors that a client sends `[m, inputs]`, the labels in ascending order."""
+    """Computes a client's singular vectors `[m, inputs]`, of all examples or of each label in ascending order."""
     if not each_label:
         return left_singular_vectors(inputs, number)
     return torch.cat([left_singular_vectors(inputs[labels == label], number) for label in labels.unique()])

@@ -1,4 +1,4 @@
-"""Personal layers: trained, but neither sent nor averaged, for every algorithm that sends models.
+"""Personal layers, which clients train but neither send nor average, for every algorithm that sends models.
 
 With BatchNorm layers and FedAvg this is FedBN (arXiv:2102.07623), with the last layers FedPer (arXiv:1912.00818). The
 algorithm sees models without these layers, so means, mixes, similarities, distances and traffic are of the other layers
@@ -31,7 +31,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
-    """Returns the algorithm with these layers kept personal; its state gets fields that start with `own_`.
+    """Returns the algorithm with these layers kept personal, in further fields of the state.
 
     Args:
         algorithm: Algorithm, which may have a server optimizer or shared layers.
@@ -162,7 +162,7 @@ def _require_apart(layout: ParameterLayout, personal: Tensor, shared: Sequence[s
 
 
 def insert_layers(models: Tensor, columns: Tensor, layers: Tensor) -> Tensor:
-    """Inserts personal layers `[n, p]` at these columns into models without them `[n, d - p]`: `[n, d]`."""
+    """Inserts personal layers `[n, p]` at these columns into models without them `[n, d - p]`; returns `[n, d]`."""
     whole = models.new_empty(len(models), models.shape[1] + len(columns))
     whole[:, _others(columns, whole.shape[1])] = models
     whole[:, columns] = layers.to(models.dtype)
@@ -329,7 +329,7 @@ class _PersonalWork:
         return self._complete_each(models, numbers, self._layers(models, numbers, clients[:1].expand(len(models))))
 
     def _layers(self, models: Tensor, start: Tensor, clients: Tensor) -> list[Tensor]:
-        """Returns the personal layers `[p]` of each of the clients `[n]`, which receive `models[start]`."""
+        """Returns each client's personal layers `[p]`, or its cluster's mean if it has none."""
         mean = cache(lambda number: self._mean(models[number], number))
         pairs = zip(clients.tolist(), start.tolist(), strict=True)
         return [self._own[client] if client in self._own else mean(number) for client, number in pairs]

@@ -29,7 +29,7 @@ ServerState = dict[str, Tensor]  # the optimizer's state by its names, float64 [
 
 
 def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorithm:
-    """Returns the algorithm with this server optimizer. Its state has further fields: `server` and `server_known`.
+    """Returns the algorithm with this server optimizer, whose state is in the fields `server` and `server_known`.
 
     Args:
         algorithm: Algorithm, which may have another server optimizer.
@@ -51,7 +51,7 @@ def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorith
 
 
 def _require_usable(make: OptimizerFactory) -> None:
-    """Raises InputError for an optimizer that cannot be built, or cannot take a step from gradients alone."""
+    """Raises InputError unless the optimizer can take a step from gradients alone, and keeps only tensors as state."""
     parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     try:
         optimizer = make([parameter])
@@ -117,7 +117,7 @@ class _ServerStep:
         self.taken = False
 
     def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:
-        """Moves models `[K, d]` towards the means `[K, d]` of the clusters that have a weight `[K]`."""
+        """Takes a step from models `[K, d]` towards means `[K, d]` in the clusters whose weight `[K]` is above 0."""
         heard = weights > 0
         self.align(before, self.models)
         self.taken, self.models = True, means

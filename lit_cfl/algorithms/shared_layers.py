@@ -41,7 +41,7 @@ def with_shared_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> 
 
 
 class _WithSharedLayers(Algorithm):
-    """Averages some columns of the models over all clusters each time the algorithm averages in clusters."""
+    """Averages the shared layers over all clients each time the algorithm averages in clusters."""
 
     plain_kind: ClassVar[type[Algorithm]]
     shared_patterns: ClassVar[tuple[str, ...]]
@@ -72,7 +72,7 @@ class _WithSharedLayers(Algorithm):
 
 
 class _SharedMean:
-    """The shared layers of a round: their values, and the mean over its clients.
+    """The shared layers during a round, and the rule that averages them over its clients.
 
     Args:
         columns: Columns of the shared layers, ascending int64 `[s]`.
@@ -84,7 +84,7 @@ class _SharedMean:
         self._common: Tensor | None = models[0, columns] if len(models) else None
 
     def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:
-        """Writes the mean over all clients into the shared columns of the clusters' means `[K, d]`."""
+        """Replaces the shared layers in the clusters' means `[K, d]` by their mean over all clients."""
         self.taken = True
         if weights.any():
             columns = means[:, self._columns].double()
@@ -99,7 +99,7 @@ class _SharedMean:
 
 
 class _SharingWork(HookedWork):
-    """Clients that start a round from models with the shared layers, which are averaged over all of them."""
+    """A round's `LocalWork` in which clients start from models with the current shared layers."""
 
     def __init__(self, work: LocalWork, shared: _SharedMean) -> None:
         super().__init__(work, shared)

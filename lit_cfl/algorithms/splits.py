@@ -122,7 +122,10 @@ class SplittingAlgorithm(Algorithm, ABC):
 
     @abstractmethod
     def divide(self, similarity: Tensor) -> Tensor | None:
-        """Divides clients by their similarity `[n, n]`: parts int64 `[n]`, from 0 by lowest member; None = no split."""
+        """Divides clients by their similarity `[n, n]` into parts, int64 `[n]`; None = no split.
+
+        Parts are numbered from 0, by lowest member.
+        """
 
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
@@ -226,7 +229,7 @@ def place_by_splits(
 
 
 def one_cluster(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
-    """Puts the whole population (ids int64) into one cluster with this model `[d]`."""
+    """Makes the state in which the whole population, int64 ids, is one cluster with this model `[d]`."""
     none = torch.empty(0, dtype=torch.int64)
     return SplitState(
         models=model[None],
@@ -271,7 +274,7 @@ def sort_by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
 
 
 def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
-    """Yields each cluster of ascending labels `[n]`, with the slice of its rows."""
+    """Yields each cluster, with the slice of its rows, from ascending labels `[n]`."""
     clusters, sizes = labels.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
     for cluster, start, end in zip(clusters.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
@@ -286,7 +289,7 @@ def subtract_starts(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
 
 
 def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
-    """Computes the largest norm of an update in each cluster `[K]` from updates `[n, parameters]`; nan for none."""
+    """Computes the largest norm of the updates in each cluster `[K]`; nan for a cluster without updates."""
     nobody = updates.new_full((num_clusters,), torch.nan)
     if not len(updates):
         return nobody

@@ -1,4 +1,4 @@
-"""StoCFL: merge clusters with similar data as clients are sampled; train them around a shared global model.
+"""StoCFL: merge clusters with similar data as clients are sampled, and pull their models towards a global one.
 
 arXiv:2303.00897, Algorithm 1.
 
@@ -154,7 +154,7 @@ class StoCFL(Algorithm):
     def place(
         self, state: StoCFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
-        """Infers clusters (Section 3.3): the server compares each client's Psi with all clusters."""
+        """Infers the clients' clusters by comparing each client's Psi with all clusters (Section 3.3)."""
         found, psi = self._ask_for_psi(state, clients.sort().values, work)
         best, nearest, closeness = nearest_cluster(state, psi, keep=True)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
@@ -182,7 +182,7 @@ class StoCFL(Algorithm):
         return lambda rows: project(rows[:, :columns])
 
     def _ask_for_psi(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Asks clients for Psi at the anchor (line 6): returns the clients that answered, and rows `[n, s]`."""
+        """Asks clients for Psi at the anchor (line 6); returns the clients that answered, and their Psi `[n, s]`."""
         clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
         if not len(clients):
             return clients, state.sums[:0]
@@ -197,7 +197,7 @@ class StoCFL(Algorithm):
     def _merge(
         self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor
     ) -> tuple[StoCFLState, list[Tensor]]:
-        """Merges the clusters of the cohort (lines 9 to 17); returns the compared representations with the state."""
+        """Merges the clusters of the cohort (lines 9 to 17); returns the state and the compared representations."""
         labels = clusters_of(state.index, cohort)
         known, labels = cohort[labels >= 0], labels[labels >= 0]
         touched, place = labels.unique(return_inverse=True)

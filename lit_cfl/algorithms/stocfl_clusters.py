@@ -39,7 +39,7 @@ class StoCFLState:
 
 
 def create_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
-    """Creates clusters with these thetas `[n, d]` and no clients; returns their numbers `[n]`, ascending."""
+    """Creates clusters with these thetas `[n, d]` and no clients; also returns their numbers `[n]`, ascending."""
     size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
     numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
     missing = int((numbers >= size).sum())
@@ -52,7 +52,7 @@ def create_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Te
 
 
 def add_members(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *, keep: bool) -> StoCFLState:
-    """Adds clients `[n]` to their clusters `[n]`, and their Psi `[n, s]` to the sums and, if `keep`, to the state."""
+    """Adds clients `[n]` with their Psi `[n, s]` to clusters `[n]`; stores each client's Psi only if `keep`."""
     return replace(
         state,
         sums=state.sums.index_add(0, clusters, psi),
@@ -65,7 +65,7 @@ def add_members(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tens
 def merge_clusters(
     state: StoCFLState, clusters: Tensor, groups: Tensor, merged_model: MergedModel
 ) -> tuple[StoCFLState, Tensor]:
-    """Merges clusters `[n]` by group `[n]`; returns each group's number, the lowest of its clusters.
+    """Merges clusters `[n]` by group `[n]`; returns the state and, for each group, the lowest number of its clusters.
 
     Args:
         merged_model: Theta of merged clusters: that of the `larger` cluster (ties: the lower number), or the `average`
@@ -88,13 +88,13 @@ def merge_clusters(
 
 
 def _lowest(values: Tensor, groups: Tensor) -> Tensor:
-    """Finds the lowest value of each group: int64 `[groups]`; groups are numbered from 0 without gaps."""
+    """Finds the lowest value of each group, int64 `[groups]`; groups are numbered from 0 without gaps."""
     number = int(groups.max()) + 1 if len(groups) else 0
     return values.new_zeros(number).scatter_reduce(0, groups, values, "amin", include_self=False)
 
 
 def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
-    """Marks the first largest value of each group with 1, and the others with 0 `[n]`."""
+    """Marks the largest value of each group with 1, the first of equal ones, and all others with 0 `[n]`."""
     rank = sizes.argsort(descending=True, stable=True).argsort()
     return (rank == _lowest(rank, groups)[groups]).double()
 
@@ -128,14 +128,14 @@ def reorder_rows(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
 
 
 def objective(state: StoCFLState) -> float:
-    """Computes Eq. 2, the sum of the cosines of all pairs of clusters, from the length of their directions' sum."""
+    """Computes Eq. 2, the sum of the cosines of all pairs of clusters."""
     norms = state.sums.norm(dim=1, keepdim=True)
     directions = torch.where(norms > 0, state.sums / norms, 0.0).double()
     return float(directions.sum(0).square().sum() - directions.square().sum()) / 2
 
 
 def cosine_histogram(representations: Rows) -> list[dict[str, Any]]:
-    """Counts the cosines of all pairs of representations `[n, s]` in bins from `low` to `high`, without empty bins."""
+    """Counts the pairs of representations `[n, s]` whose cosine lies in each bin; leaves out empty bins."""
     similarity = cosine_similarity(representations).double()
     pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
     counts = torch.histc(pairs, _BINS, -1, 1).int().tolist()

@@ -34,7 +34,7 @@ def show_data(arguments: Sequence[str]) -> int:
 
 
 def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, ...]) -> None:
-    """Prints clients, samples, labels per client and sizes."""
+    """Prints a summary of the data, such as clients, examples, labels and true clusters."""
     labels, sizes = _labels_per_client(data), data.num_examples[data.population]
     several = data.examples.label_kind in ("classes", "multi-label")
     clusters = data.true_clusters[data.true_clusters >= 0].unique(return_counts=True)[1]

@@ -15,7 +15,7 @@ _GIB = 2**30
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Prints a line for each component; if a component fails, its line gives the reason, and the others follow."""
+    """Prints a line about each component, or the reason why it fails."""
     LineParser(prog="lit-cfl doctor", description="Prints versions and hardware.").parse_args(arguments)
     parts: dict[str, Callable[[], str]] = {
         "lit-cfl": lambda: f"{version('lit-cfl')} in {Path(__file__).parents[1]}",

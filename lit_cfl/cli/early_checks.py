@@ -126,7 +126,7 @@ def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: st
 
 
 def _check_help(words: Sequence[str]) -> None:
-    """Refuses help for an unknown class of ours, and for options of a class that is not selected."""
+    """Raises InputError if help is asked about an unknown class, or about an option of a class that is not selected."""
     asked = [
         (option.removesuffix(".help"), value) for option, value in given_options(words) if option.endswith(".help")
     ]
@@ -160,7 +160,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 
 
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
-    """Describes an unknown option of `lit-cfl compare`, and suggests a similar option, also of an algorithm."""
+    """Describes an unknown option of `lit-cfl compare`, and suggests a similar one, perhaps of a compared algorithm."""
     name = next((name for name, tree in trees.items() if tree.guess_option(unknown.option)), list(trees)[-1])
     rule = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
     message = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")

@@ -62,7 +62,7 @@ def is_help(words: Sequence[str]) -> bool:
 
 
 def _place(command: str, words: Sequence[str]) -> Path | None:
-    """Returns the cache file of a help text; None if user classes appear in it, or without a cache folder."""
+    """Returns the cache file of a help text; None if it may show a user's class, or if there is no cache folder."""
     options = [word.partition("=") for word in words]
     named = [value if joined else head for head, joined, value in options if joined or not head.startswith("-")]
     only_help = all(_ASKS.fullmatch(head) for head, _, _ in options if head.startswith("-"))
@@ -77,7 +77,7 @@ def _place(command: str, words: Sequence[str]) -> Path | None:
 
 
 def _stamp() -> str:
-    """Returns a digest of a help text's sources: Python, our files, and versions of the packages it shows."""
+    """Returns a digest of what a help text depends on: Python, our files, and the versions of the packages it shows."""
     found: list[object] = [sys.version, *map(_version, _DESCRIBED)]
     for part in (_OURS, _OURS / "datamodules", _OURS / "tune"):  # the last two may be links
         for folder, _, names in os.walk(part):

@@ -1,4 +1,4 @@
-"""Finds the command in a command line, and runs it. Heavy imports are deferred: help and lists appear at once."""
+"""Finds the command in a command line, and runs it. Defers heavy imports, so that help and lists appear at once."""
 
 import argparse
 import atexit
@@ -43,7 +43,7 @@ start here:
 
 @contextmanager
 def loading(arguments: Sequence[str]) -> Iterator[None]:
-    """Prints on standard error that importing PyTorch takes a while, except when the output is for a program."""
+    """Shows on standard error that PyTorch is being loaded, unless the output is for a program."""
     if "torch" in sys.modules or is_help(arguments) or {"--quiet", "--json"}.intersection(arguments):
         yield
         return
@@ -222,13 +222,13 @@ def _run(words: list[str]) -> int:
 
 
 def _with_home(word: str) -> str:
-    """Expands `~/` in `--option=~/x`, which a shell does not; a lone `~` is YAML's null."""
+    """Expands `~/` in `--option=~/x`, which a shell does not expand."""
     option, joined, value = word.partition("=")
     return f"{option}={expand_home(value)}" if option.startswith("--") and joined and value.startswith("~/") else word
 
 
 def _read_and_write_utf8() -> None:
-    """Restarts this command in UTF-8 if the locale has another encoding: configuration files are UTF-8.
+    """Restarts this process in UTF-8 mode if the locale has another encoding, since configuration files are UTF-8.
 
     Libraries that read them, and the processes of Ray, use the locale's otherwise.
     """

@@ -52,7 +52,7 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
 
 
 def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Splits a command line into the run's directory and the options of the data."""
+    """Splits a command line into the command's own options and the options of the data."""
     if arguments and arguments[0].startswith("--data"):
         raise InputError(f"give the run first: lit-cfl {command} RUN_DIR {arguments[0]} ...")
     parser = LineParser(
@@ -89,7 +89,7 @@ def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]
 
 
 def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
-    """Builds data from these options and the run's own configuration; all its clients count as newcomers."""
+    """Builds the data of other clients from these options and the run's configuration."""
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     return request.experiment.data.federated(saved.experiment.seeds[0])

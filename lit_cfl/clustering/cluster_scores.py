@@ -48,7 +48,7 @@ def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 def mean_entropy(weights: Tensor) -> float:
-    """Computes the mean entropy of the clients' weights over models, nats: 0 if each has one model, at most log K.
+    """Computes the mean entropy in nats of the clients' weights over models, from 0 (one model) to log K (equal).
 
     Args:
         weights: Weights `[n, K]`, not negative; each client's sum to 1.
@@ -57,7 +57,7 @@ def mean_entropy(weights: Tensor) -> float:
 
 
 def churn(before: Tensor, now: Tensor) -> float:
-    """Computes the share of clients assigned both times whose cluster changed; numbers are matched by overlap.
+    """Computes the share of clients whose cluster changed, after matching the numbers of the clusters by overlap.
 
     nan if no client is assigned both times.
 
@@ -89,7 +89,7 @@ def silhouette(similarity: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Overlaps:
-    """Numbers of clients in each overlapping pair of clusters of two clusterings: at most one pair per client.
+    """Number of common clients for each pair of clusters of two clusterings that overlap.
 
     Args:
         rows, columns: Clusters of each pair `[pairs]`, numbered from 0 without gaps.
@@ -119,7 +119,7 @@ class _Overlaps:
 
 
 def _in_majority(overlaps: _Overlaps) -> int:
-    """Counts the clients in the majority of their row's cluster."""
+    """Counts the clients in the largest overlap of each row's cluster."""
     return int(_largest(overlaps.rows, overlaps.shared).sum())
 
 
@@ -147,7 +147,7 @@ def _count_matched(overlaps: _Overlaps) -> int:
 
 
 def _number_components(overlaps: _Overlaps) -> np.ndarray:
-    """Numbers the connected components of the overlap graph: the component of each pair, from 0 without gaps."""
+    """Finds the connected component of each pair in the overlap graph, numbered from 0 without gaps."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -161,7 +161,7 @@ def _number_components(overlaps: _Overlaps) -> np.ndarray:
 
 
 def _group_sizes(ids: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Counts the different ids of each group; each id is in only one group."""
+    """Counts the distinct ids in each group, where each id is in only one group."""
     _, first = np.unique(ids, return_index=True)
     return np.bincount(groups[first])
 

@@ -1,4 +1,4 @@
-"""FLUX's descriptors of clients' data: moments of points per label, projected onto a few common axes."""
+"""FLUX's descriptors of clients' data: mean and standard deviation of projected latent features."""
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ def describe(points: Tensor, labels: Tensor, num_labels: int) -> Tensor:
 
 
 def block_range(descriptors: Tensor) -> tuple[Tensor, Tensor]:
-    """Finds the lowest value and the width of the range of each block `[blocks, 1]` over clients `[n, blocks, r]`.
+    """Finds the lowest value and the range of each block `[blocks, 1]` over the clients' descriptors `[n, blocks, r]`.
 
     The width of a block that is the same everywhere is 1, so that scaling makes it 0.
     """

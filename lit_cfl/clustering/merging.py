@@ -56,7 +56,7 @@ def agglomerate(
 
 
 def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
-    """Lists the distances at which `agglomerate` merges, ascending float64 `[n - 1]`, for AdaCFL's largest gap.
+    """Lists the distances at which `agglomerate` merges clusters, ascending, float64 `[n - 1]`.
 
     Args:
         distances: Distances `[n, n]`, symmetric and finite.
@@ -94,7 +94,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
 
 
 def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
-    """Finds the same clusters for many rows `[n, d]`, by comparing a tile of rows with all unassigned rows."""
+    """Finds the clusters of `merge_by_threshold` for many rows `[n, d]`, without a matrix of all pairs."""
     from scipy.sparse import coo_array
 
     n, norms = len(rows), squared_norms(rows).sqrt()
@@ -121,7 +121,7 @@ def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
 
 
 def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
-    """Chooses the next rows to compare, int64 `[t]`: from the largest cluster, or any rows if that cluster is small.
+    """Chooses the next rows to compare, int64 `[t]`: rows of the largest cluster, or any rows if that cluster is small.
 
     Args:
         labels: Clusters of the unassigned rows, int64 `[left]`.

@@ -15,7 +15,7 @@ CLIENTS_PER_CLUSTER = 4  # so that each half has two clients of a cluster
 
 
 def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
-    """Finds the largest number of clusters that one half of the clients predicts for the other half.
+    """Finds the largest number of clusters with which one half of the clients predicts the clusters of the other half.
 
     Args:
         updates: Updates of clients `[n, d]`, or its chunks; K-means compares them by EDC's embedding.
@@ -48,7 +48,7 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
 
 
 def prediction_strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
-    """Computes the minimum over clusters of the share of pairs that the other half's centres keep together.
+    """Computes the minimum share of a cluster's pairs that the centres of the other half keep together.
 
     Args:
         one, other: Points of the halves `[n, m]`. Both are clustered by K-means; the clusters are those of `other`.

@@ -82,5 +82,5 @@ def add_gram(products: Tensor, block: Tensor) -> None:
 
 
 def mirror(upper: Tensor) -> Tensor:
-    """Mirrors an upper half `[n, n]` into the symmetric matrix."""
+    """Returns the symmetric matrix with this upper half `[n, n]`."""
     return upper.triu() + upper.triu(1).T

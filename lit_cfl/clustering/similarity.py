@@ -152,7 +152,7 @@ def _euclidean(rows: Rows) -> Tensor:
 
 
 def warn_if_equal(updates: Tensor) -> None:
-    """Adds a notice if all updates `[n, d]` to be clustered are equal."""
+    """Notifies the user if all updates `[n, d]` to be clustered are equal."""
     if len(updates) < 2 or not all(torch.equal(row, updates[0]) for row in updates[1:]):  # ends early
         return
     zero = " to zero" if not updates[0].any() else ""

@@ -11,7 +11,7 @@ from lit_cfl.local_work import Sketch
 
 @dataclass(frozen=True, eq=False)
 class CountSketch:
-    """A projection of rows `[n, d]` to `[n, sketch_dim]`: adds each column, with a random sign, to one bucket.
+    """A projection of rows `[n, d]` to `[n, sketch_dim]` that adds each column, with a random sign, to a random bucket.
 
     Args:
         buckets: Bucket of each column, int64 `[d]`; buckets differ in size by one at most.

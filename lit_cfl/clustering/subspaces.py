@@ -87,7 +87,7 @@ def _degrees(cosines: Tensor) -> Tensor:
 
 
 def _orthonormal(bases: Tensor) -> Tensor:
-    """Returns orthonormal rows that span the same subspaces `[n, min(m, d), d]`, rows of zeros last."""
+    """Returns orthonormal bases of the same subspaces `[n, min(m, d), d]`, padded with rows of zeros."""
     _, values, vectors = torch.linalg.svd(bases, full_matrices=False)
     spanning = torch.arange(values.shape[1]) < _rank(values, bases.shape[1:])[:, None]
     found: Tensor = vectors * spanning[:, :, None]

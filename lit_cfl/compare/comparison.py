@@ -158,7 +158,7 @@ def _about(name: str, message: str) -> str:
 
 
 def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> int | str | None:
-    """Returns the file's number of clusters; None if the algorithm has no such option, or finds the number by default.
+    """Returns the number of clusters in the file; None if there is none, or if the algorithm has no such option.
 
     Raises:
         InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair.

@@ -56,7 +56,7 @@ class Job:
 
 
 def write_experiment(folder: Path, experiment: Experiment) -> None:
-    """Writes the configuration of an experiment into the folder of its runs. Raises InputError if made in Python."""
+    """Writes an experiment's configuration into the folder of its runs. Raises InputError if it was made in Python."""
     content = content_for_processes(experiment)
     with name_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def write_experiment(folder: Path, experiment: Experiment) -> None:
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """Reads an experiment that `write_experiment` wrote. Raises InputError if missing, damaged or of another format."""
+    """Reads what `write_experiment` wrote. Raises InputError if it is missing, damaged or of another format."""
     file = folder / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")

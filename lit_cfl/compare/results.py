@@ -163,7 +163,7 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
 
 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
-    """Counts rounds, MiB and local work until a test score first reaches a target; None if none reaches it.
+    """Returns the rounds, MiB and local work until the test score first reaches a target; None if it never does.
 
     A round counts only if all clients are scored in it.
 
@@ -183,7 +183,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 
 def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
-    """Subtracts the first algorithm's scores from another's, per seed, over the clients scored in both runs."""
+    """Computes an algorithm's mean gain over the first one, paired by seed, over the clients scored in both runs."""
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
         other = replace(job, name=first)
@@ -239,7 +239,7 @@ _PAIRED = ("frozen part of the module", "initial model", "partition")  # entries
 
 
 def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
-    """Warns of runs of one seed whose recorded clients or initial weights differ."""
+    """Returns notes on the pairing of runs, such as runs of one seed that started from different weights."""
     if comparison.first.to_dict().get("tiny"):
         return ["Tiny runs only show whether everything runs; they are not paired."]
     notes = []

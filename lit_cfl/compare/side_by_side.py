@@ -31,7 +31,7 @@ JobResult = tuple[str | None, list[str]]  # why a run failed, and its notices
 def side_by_side(
     jobs: Sequence[Job], display: Display, check: Callable[[], None], plan: Plan, at_once: int
 ) -> Iterator[tuple[Job, str | None]]:
-    """Runs the jobs in Ray, starting and stopping it unless it is running. Yields each job, and its error if any.
+    """Runs the jobs in Ray, starting and stopping Ray unless it already runs. Yields each job, and its error if any.
 
     Args:
         jobs: Jobs to run, in this order.
@@ -86,7 +86,7 @@ class ActivityFile:
         self.path, self.written, self.last = path, float("-inf"), ""
 
     def write(self, activity: Activity) -> None:
-        """Writes an activity; if only its client count changed, at most once per interval of the reader."""
+        """Writes an activity; if only its client count has changed, at most twice a second."""
         if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()
@@ -114,7 +114,7 @@ def _outcome(result: JobResult | RayError) -> JobResult:
 
 
 def _show(job: Job, note: Path, display: Display) -> None:
-    """Shows in a display the progress of a run that a worker trains."""
+    """Shows a worker's run in the display: the last row of its metrics, and its current activity."""
     rows: list[Row] = []
     with suppress(OSError, ValueError, TypeError):  # the last row may be incomplete
         rows = read_table(job.folder / "metrics.csv")

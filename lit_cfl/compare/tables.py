@@ -125,7 +125,7 @@ def _markdown(text: str) -> str:
 
 
 def as_latex(results: Results) -> str:
-    """Formats a `tabular` of the package booktabs that fits a page; the notes are comments.
+    """Formats the table for LaTeX with booktabs, narrow enough for a page; the notes are comments.
 
     It leaves out the costs of a target, steps and time, validation scores, unknown columns, and the seeds if all rows
     have the same number.

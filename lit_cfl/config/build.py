@@ -35,7 +35,7 @@ class ConfiguredExperiment(Experiment):
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def with_options(self, **options: Any) -> "ConfiguredExperiment":
-        """Changes the configuration and builds the experiment again, reusing its unchanged parts.
+        """Builds the experiment again with these options changed, reusing its unchanged parts.
 
         Args:
             options: Plain values, as in `config.yaml`; for a group of options, a mapping of those that change.
@@ -53,7 +53,7 @@ class ConfiguredExperiment(Experiment):
 
 
 def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -> ConfiguredExperiment:
-    """Builds an experiment from its configuration; nothing else instantiates a configuration.
+    """Builds an experiment from its configuration.
 
     Args:
         config: Options of the experiment, with `code` and `tiny` as in `ConfiguredExperiment`. Missing options have
@@ -81,7 +81,7 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
 
 
 def _instantiate(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, Any]) -> ConfiguredExperiment:
-    """Instantiates the options that were read; reuses the objects of another experiment for the other options."""
+    """Instantiates the options that were read, and adds the objects kept from another experiment."""
     parser = option_parser(frozenset(kept))
     task = read.pop("task", None)
     made = {**kept, **vars(instantiate(parser, read))}
@@ -107,7 +107,7 @@ def option_parser(without: frozenset[str]) -> ArgumentParser:
 
 
 def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
-    """Returns a function that builds the configured LightningModule. Our nets receive the shape of the data."""
+    """Returns a function that builds the configured LightningModule, with the shape of the data for our nets."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "task", required=True)
 

@@ -60,7 +60,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Lists the folders of the user's own code: recorded folders, the folder of the YAML file, the current folder.
+    """Lists the folders of the user's own code: recorded folders, those of the YAML files, and the current folder.
 
     Args:
         arguments: Arguments of the command; `--config` names files.
@@ -116,7 +116,7 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the paths of an experiment's configuration absolute, including those of loggers: workers run elsewhere."""
+    """Makes the paths of an experiment's configuration absolute, since workers run in other folders."""
     tracking = with_absolute_paths(config["tracking"], LOGGER_PATHS) if "tracking" in config else None
     changed = {"data": with_absolute_paths(config.get("data")), "tracking": tracking}
     return {**config, **{name: value for name, value in changed.items() if name in config}}
@@ -218,7 +218,7 @@ def _require_plain_nodes(file: str | Path, node: yaml.Node | None, around: tuple
 
 
 def other_base(word: str) -> str | None:
-    """Describes how YAML reads a word that is a number in another base; None for other words."""
+    """Explains how YAML reads a word that it takes for a number in base 8 or 60; None for other words."""
     octal = re.fullmatch(r"[-+]?0[0-7_]+", word)
     if octal is None and not re.fullmatch(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", word):
         return None

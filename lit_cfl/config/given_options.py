@@ -84,7 +84,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 def _parse_value(value: Any) -> Any:
-    """Parses a mapping or list typed as YAML, or in a YAML file named by the value."""
+    """Parses a typed value that is a mapping or list in YAML, or the name of a YAML file; returns others unchanged."""
     if isinstance(value, Typed):
         with suppress(yaml.YAMLError, OSError, ValueError):
             is_file = Path(value).suffix in (".yaml", ".yml", ".json") and Path(value).is_file()

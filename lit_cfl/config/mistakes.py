@@ -78,7 +78,7 @@ def explain(
 
 
 def find_mistake(given: Mapping[str, Any], options: Options) -> str | None:
-    """Returns a line about the first wrong option; None if all options fit."""
+    """Describes the first wrong option in one line; None if all options fit."""
     missing = [name for name, option in options.items() if option.required and given.get(name) is None]
     if missing:
         return f"nothing says what to run (no {', '.join(missing)}); start from a file, such as --config quickstart"
@@ -131,7 +131,7 @@ def _mistake(path: str, value: Any, wanted: Any) -> str | None:
 
 
 def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
-    """Explains why a value does not match a type; the text may be empty; None if the value matches."""
+    """Explains why a value does not match a type, perhaps by an empty text; None if it matches."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return None if value in inner else ""

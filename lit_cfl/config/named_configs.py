@@ -75,7 +75,7 @@ def config_path(name: str) -> str:
 
 
 def copy_piped_configs(words: Sequence[str]) -> list[str]:
-    """Copies configurations that can be read only once into files: pipes, as in `--config <(...)`, and devices.
+    """Copies configurations that are pipes, as in `--config <(...)`, or devices into temporary files.
 
     The files are in a temporary folder that exists as long as this process.
     """

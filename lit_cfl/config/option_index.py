@@ -121,7 +121,7 @@ class IndexedClass:
         return found
 
     def _passed_on(self, function: ast.FunctionDef) -> dict[str, IndexedOption]:
-        """Returns the base classes' options that `**options` accepts: those not declared in the class itself."""
+        """Returns the base classes' options that `**options` accepts: those not given to `super().__init__`."""
         found = self._inherited_options
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         for call in calls:
@@ -181,7 +181,7 @@ def find_class(module: str, name: str) -> IndexedClass | None:
 
 
 def list_classes(module: str) -> list[IndexedClass]:
-    """Lists the classes that a module defines, or the modules of a package, but not those of its subpackages."""
+    """Lists the classes of a module, or of all modules of a package without its subpackages."""
     file = _file_of(module)
     if file is None:
         return []

@@ -111,7 +111,7 @@ class OptionTree:
         self._root = root.options
 
     def look_up(self, option: str) -> IndexedOption | UnknownOption | None:
-        """Finds an option by its dotted name; None if the source does not define its options."""
+        """Finds an option by its dotted name; None if the indexed source does not tell whether it exists."""
         known, owner, path = dict(self._root), "", ""
         found: IndexedOption | None = None
         parts = [part for part in _PARTS.findall(option.removesuffix("+")) if part != "init_args"]
@@ -259,7 +259,7 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
 
 
 def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = None) -> None:
-    """Refuses unknown names of our classes; a user's class has a dotted path.
+    """Raises InputError for an undotted class name that we do not have, unless an option names a user's class.
 
     Args:
         tree: Tree of options with the selected classes.

@@ -38,7 +38,7 @@ class _NoCodeFrom:
 
 @contextmanager
 def no_code_from(directory: Path | None) -> Iterator[None]:
-    """Prevents imports from a directory or below it within the block, even if it is the current folder."""
+    """Within the block, prevents imports from a directory and its subfolders, even if it is the current folder."""
     if directory is None:
         yield
         return
@@ -74,7 +74,7 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
 
 
 def _installed_place(module: str) -> str | None:
-    """Returns the location of an installed package or module of Python itself; None for any other module."""
+    """Returns the location of a module that is installed or Python's own; None for any other module."""
     try:
         found = find_spec(module)
     except (ImportError, ValueError):
@@ -94,7 +94,7 @@ def _defines(file: Path, name: str) -> bool:
 
 
 def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
-    """Warns which of the user's own classes are loaded when a directory is opened, with their folders.
+    """Warns of the user's own classes that are loaded by opening a directory, and names their folders.
 
     Args:
         directory: Directory to open.

@@ -259,7 +259,7 @@ def _put_home_into_loggers(read: Namespace) -> None:
 
 
 def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
-    """Refuses a plan other than the run's with `--resume`, from options or a file, unless `--new_plan` is given."""
+    """With `--resume`, refuses a plan other than the run's unless `--new_plan` is given."""
     if read.resume is None or read.new_plan:
         return
     path = resolve_directory(read.resume, "--resume")
@@ -319,7 +319,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
 
 
 def _find_dropped(read: Namespace) -> list[str]:
-    """Lists the options that the parser silently drops when the command line names a class other than the file's."""
+    """Returns notices of options that the parser drops since the command line names a class other than the file's."""
     notices = []
     for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}

@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[\w./+-]+")
 
 
 def with_lists(words: Sequence[str], look_up: LookUp) -> list[str]:
-    """Writes lists in YAML, and negative numbers after `=`, which the parser would otherwise take for options.
+    """Rewrites lists as YAML, and `--option -1` as `--option=-1`, which the parser would otherwise misread.
 
     Args:
         words: Words of a command line.

@@ -17,7 +17,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 
 def read_untyped(read: Namespace, words: Sequence[str]) -> bool:
-    """Replaces the parsed values of command-line options without a declared type with their values as YAML.
+    """Reads the values of command-line options without a declared type as YAML, and replaces them in `read`.
 
     Args:
         read: Values read by the parser, changed in place.

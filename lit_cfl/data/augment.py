@@ -1,4 +1,4 @@
-"""Random augmentation of training examples, which depends only on a key, in every engine.
+"""Random augmentation of training examples, drawn from a key for each example, so that it is the same in every engine.
 
 A function changes a mini-batch, given a key for each example. The changed example depends only on its key, not on the
 other examples, so that clients may train one by one or together.

@@ -49,7 +49,7 @@ class View:
     colour: tuple[float, ...] = ()
 
     def then(self, other: "View") -> "View":
-        """Combines this view with a second view applied after it; unchanged labels become None."""
+        """Combines this view with a second view, which is applied after it."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
         both = None if both and list(both) == sorted(both) else both
@@ -189,7 +189,7 @@ class Examples:
 
     @property
     def num_outputs(self) -> int:
-        """Counts the outputs that a net needs: one per class, label or number; without labels, one per token id."""
+        """Number of outputs that a net needs: one per class, label or number; without labels, one per token id."""
         if self.labels.ndim > 1:
             return self.labels.shape[1]
         return {"classes": self.num_labels, "numbers": 1, "none": self.num_tokens}[self.label_kind]
@@ -207,7 +207,7 @@ class Examples:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Counts the token ids, also of integers that an embedding could take; 0 if inputs cannot be token ids."""
+        """Number of token ids, if unknown one more than the largest integer input; 0 if inputs cannot be token ids."""
         if self.vocabulary or self.inputs.dtype not in (torch.int32, torch.int64) or not self.inputs.numel():
             return self.vocabulary
         low, high = self.inputs.aminmax()
@@ -231,7 +231,7 @@ class Examples:
             raise InputError(f"{who} needs classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
-        """Raises InputError if other examples, described by `where`, number a label name differently."""
+        """Raises InputError if a label name has another number in the other examples, which `where` describes."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
             if numbers.get(name, number) != number:
@@ -278,7 +278,7 @@ class Examples:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input as returned, without the batch dimension."""
+        """Shape of one input in a batch, without the batch dimension."""
         shape = tuple(self.inputs.shape[1:])
         return shape if self.embeddings is None else (*shape, self.embeddings.shape[1])
 
@@ -289,7 +289,7 @@ class Examples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hashes the inputs and labels as they are stored, without the views."""
+        """Hash of the stored inputs, labels and embeddings, without the views."""
         digest = blake2b(f"{self.inputs.dtype} {tuple(self.inputs.shape)} {self.num_labels}".encode(), digest_size=16)
         parts = (self.inputs, self.labels, *([] if self.embeddings is None else [self.embeddings]))
         for tensor in parts:
@@ -297,7 +297,7 @@ class Examples:
         return digest.hexdigest()
 
     def targets(self, index: Tensor) -> Tensor:
-        """Returns labels `[n]`, or `[n, L]`, as seen by the clients."""
+        """Returns the labels at these indices, under their views: `[n]`, or `[n, L]` if an example has several."""
         return self._labels(send(index, self.labels.device), self._find_views(index))
 
     def _labels(self, index: Tensor, seen: _Seen) -> Tensor:
@@ -321,7 +321,7 @@ class Examples:
         return (inputs, labels) if device is None else (send(inputs, device), send(labels, device))
 
     def stored_bytes(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-        """Returns inputs `[n, ...]` as bytes, and labels; None if stored inputs or their views are not bytes.
+        """Returns inputs `[n, ...]` as bytes, and labels; None if the inputs or these views of them are not bytes.
 
         `decoding` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
@@ -365,12 +365,12 @@ class Examples:
         return inputs.to(dtype), self._targets(index, seen, dtype)
 
     def _targets(self, index: Tensor, seen: _Seen, dtype: torch.dtype) -> Tensor:
-        """Converts labels; numbers get the precision of the inputs, but at least float32."""
+        """Returns labels; those that are numbers have the precision of the inputs, but at least float32."""
         labels = self._labels(index, seen)
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
     def _find_views(self, index: Tensor) -> _Seen:
-        """Finds the non-trivial views among these indices, and the indices of each.
+        """Finds the views at these indices that change something, and the positions of each.
 
         Does not wait for a GPU if the indices are on the CPU.
         """

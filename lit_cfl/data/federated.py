@@ -106,7 +106,7 @@ class FederatedData:
         return torch.bincount(cell, minlength=self.num_clients * labels).view(self.num_clients, labels)
 
     def of_lists(self, change: Callable[[ClientIndex], ClientIndex]) -> "FederatedData":
-        """Applies a function to each kind of lists: training, validation, test and withheld examples."""
+        """Applies a function to each kind of list: training, validation, test and withheld examples."""
         withheld = None if self.withheld is None else change(self.withheld)
         lists: dict[str, Any] = {
             "train": change(self.train),

@@ -58,7 +58,7 @@ class ClientIndex:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Returns whether the lists fill `values` consecutively."""
+        """Whether the lists fill `values` consecutively."""
         ends = self.sizes.cumsum(0)
         return len(self.values) == int(self.sizes.sum()) and torch.equal(ends - self.sizes, self.starts)
 
@@ -89,7 +89,7 @@ class ClientIndex:
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Drops this many entries from the start of each client's list, int64 `[clients]`; opposite of `first`."""
+        """Drops this many entries from the start of each client's list, int64 `[clients]`; complements `first`."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 

@@ -1,4 +1,4 @@
-"""A partition as a file: `partition.npz`, saved with every run, hashed, and loadable."""
+"""Saves, loads and hashes a partition: the file `partition.npz` of every run."""
 
 import json
 from collections.abc import Mapping
@@ -138,6 +138,6 @@ def _views(examples: Examples) -> list[list[Any]]:
 
 
 def _newer_fields(view: View) -> list[Any]:
-    """Lists a view's fields added since version 0.2; empty if all of them have their defaults."""
+    """Lists the values of a view's fields added since version 0.2; empty if all of them have their defaults."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further

@@ -79,16 +79,16 @@ class Shift(ABC):
 
     @property
     def change_rounds(self) -> Sequence[int]:
-        """Numbers of completed rounds at which the options schedule changes; empty if any round may bring one."""
+        """Numbers of completed rounds at which a change is due; empty if any round may bring one."""
         return []
 
     @abstractmethod
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
-        """Makes the data of a round from those of the previous round, and a log; None as log if nothing shifted."""
+        """Makes a round's data from those of the previous round; also returns a log, or None if nothing shifted."""
 
 
 def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
-    """Renumbers the true clusters to `c * concepts` before any shift, so that each can have several concepts."""
+    """Multiplies the numbers of the true clusters by `concepts`, so that each can have several concepts."""
     concepts = prod(shift.concepts for shift in shifts)
     known = data.true_clusters >= 0
     return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
