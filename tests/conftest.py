@@ -1,4 +1,4 @@
-"""Fixtures shared by several tests.
+"""Fixtures shared by several test files.
 
 PyTorch and Lightning are imported where they are needed: pytest-xdist's own process, which runs no test, starts six
 seconds earlier.
@@ -39,7 +39,7 @@ def _no_pictures() -> None:
 
 @pytest.fixture
 def pictures() -> Iterator[None]:
-    """Enables the pictures of runs, which tests switch off."""
+    """Enables the pictures of runs, which are off by default in tests."""
     from drawing import let_runs_draw
 
     let_runs_draw(True)
@@ -71,7 +71,7 @@ def two_sides() -> QuadraticWork:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs an experiment without interruption; tests must not change its directory."""
+    """Runs an experiment without interruption; returns its directory, which tests must not change."""
     from processes import start
 
     from lit_cfl.cli.main import main
@@ -90,7 +90,7 @@ def ended(whole: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sets the file into which child processes write their output."""
+    """Sets and returns the file to which child processes write their output."""
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output.txt"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "output.txt"

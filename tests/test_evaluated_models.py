@@ -50,7 +50,7 @@ def evaluation(
     truth: torch.Tensor = ids(0, 0, 1, 1),
     **options: object,
 ) -> Evaluation:
-    """Evaluates models 0 and 1, and the global model 1."""
+    """Evaluates clients of the models 0 and 1, with model 1 as the global model."""
     models, none = torch.tensor([[0.0], [1.0]]), ClientIndex.empty(4)
     pool = Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2)
     data = FederatedData(pool, none, validation, ClientIndex.from_lists(LISTS), truth)

@@ -1,4 +1,4 @@
-"""Tests how the work of rounds, evaluations and scores grows with the number of clients: calls, tensor sizes."""
+"""Tests how work and memory of rounds, evaluations and scores grow with the number of clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from lit_cfl.testing import QuadraticWork
 
 
 class Computed(TorchDispatchMode):
-    """Counts the numbers that operations compute, and finds the largest tensor."""
+    """Mode that counts the numbers that operations compute, and finds the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Computed(TorchDispatchMode):
 
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Records the size of each matrix of clusters that is matched as a whole."""
+    """Returns a list that records the size of each matrix by which clusters are matched."""
     from scipy import optimize
 
     found: list[int] = []
@@ -221,7 +221,7 @@ def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: py
 
 @dataclass(frozen=True)
 class Counted(FedAvg):
-    """Algorithm that counts its look-ups and the clients that it places; clients below `known` have a model."""
+    """FedAvg that records its look-ups and the clients that it places; at first, clients below `known` have a model."""
 
     known: int = 0
     served: list[int] = field(default_factory=list)

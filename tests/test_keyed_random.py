@@ -52,7 +52,7 @@ def test_hash_is_the_finaliser_of_murmurhash3():
 
 
 def finaliser(key: int) -> int:
-    """Computes fmix32 of MurmurHash3 in Python integers."""
+    """Computes fmix32 of MurmurHash3 with Python integers."""
     key &= 0xFFFFFFFF
     key = ((key ^ key >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
     key = ((key ^ key >> 13) * 0xC2B2AE35) & 0xFFFFFFFF

@@ -239,7 +239,7 @@ def test_a_diverged_model_scores_nan():
 
 
 class Dead(Means):
-    """Task that is always right, but has no loss for example 1."""
+    """Task whose loss is NaN for the example with label 1."""
 
     def outcomes(self, batch):
         losses, *others = super().outcomes(batch)

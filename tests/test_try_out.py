@@ -18,7 +18,7 @@ from lit_cfl.tune.study import Resources, Study
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Simulates a GPU that cannot be used; returns the list of devices on which runs are prepared."""
+    """Simulates a GPU that cannot be used; returns a list that records the devices on which runs are prepared."""
     for module in (devices, experiment, choose_device):
         monkeypatch.setattr(module, "count_gpus", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**34))

@@ -1,4 +1,4 @@
-"""Options given in Python: words that are not known, and values of another kind, are refused with the remedy."""
+"""Tests options given in Python: unknown words and values of the wrong type are refused with the remedy."""
 
 from functools import partial
 from pathlib import Path

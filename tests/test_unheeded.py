@@ -1,4 +1,4 @@
-"""Tests warnings of options that have no effect with this number of rounds or this algorithm."""
+"""Tests warnings about options that have no effect with this number of rounds or this algorithm."""
 
 import warnings
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tests that `num_clusters: auto` finds as many clusters as there are centres, and equals setting that number."""
+"""Tests `num_clusters: auto`: the numbers that it finds, its reasons, and its costs."""
 
 import warnings
 from dataclasses import replace
@@ -17,7 +17,7 @@ ALL = [FedGroup(), FedGrouProx(), FlexCFL(), IFCA(), FeSEM(), FLHC(0)]
 
 
 def corners(number: int, clients: int = 36) -> QuadraticWork:
-    """Makes clients around the corners of a simplex, in turn, so far out that w_0 does not matter."""
+    """Makes clients near the corners of a simplex, in turn, so far from the origin that w_0 does not matter."""
     which = torch.arange(clients) % number
     noise = torch.randn(clients, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     labels = 5 * torch.eye(6, dtype=torch.int64)[which]
@@ -25,7 +25,7 @@ def corners(number: int, clients: int = 36) -> QuadraticWork:
 
 
 def after(algorithm: Algorithm, work: QuadraticWork) -> tuple[Tensor, object]:
-    """Returns the models after a round with all clients, and the state."""
+    """Returns the models and the state after one round with all clients."""
     state, _ = algorithm.init(work.at(0), rng())
     state, _ = algorithm.round(state, work.population, work.at(0), rng(1))
     return algorithm.serve(state, work.population).models, state
@@ -77,7 +77,7 @@ def test_fedem_counts_components_of_clients_that_form_no_clusters():
 
 
 class _NoisyHalves(QuadraticWork):
-    """Clients whose two halves of the data differ from the whole by noise."""
+    """Quadratic clients that train towards centres to which noise is added."""
 
     def fit(self, models, clients, start=0, **options):
         other = self.at(self.round)

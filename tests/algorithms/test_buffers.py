@@ -1,4 +1,4 @@
-"""Tests that buffers at the end of a row are averaged, but affect no norm, mix, discrepancy or choice."""
+"""Tests that buffers in a model row are averaged, but affect no norm, mix, discrepancy or choice of a cluster."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ CLIENTS, COLUMNS = 9, 6
 
 
 class WithBuffers(QuadraticWork):
-    """Quadratic clients whose rows end with two buffers, into which each client writes numbers.
+    """Quadratic clients whose model rows end with two buffers, to which each client writes its own values.
 
     Args:
         noted: by each client, float64 `[clients, 2]`.
@@ -56,7 +56,7 @@ class WithBuffers(QuadraticWork):
 
 
 def after(algorithm: Algorithm, noted: Tensor) -> tuple[Tensor, Tensor, list[Info]]:
-    """Returns the models and clusters after some rounds, and the rounds' Infos."""
+    """Returns the models and clusters after six rounds, and the `Info` of each round."""
     work, infos = WithBuffers(noted), []
     state, _ = algorithm.init(work.at(0), generator(3, "init"))
     clustering = algorithm.first_clustering_round()

@@ -125,7 +125,7 @@ def test_alike_clients_are_never_split(spread: float):  # check 19
 
 
 def opposite(*sides: float) -> QuadraticWork:
-    """Makes clients of equal sizes at 4 times each given value."""
+    """Makes one client per value, with its centre at 4 times the value; all have equal sizes."""
     return work_of(4 * torch.tensor([[side] for side in sides]).double(), torch.full((len(sides),), 3))
 
 

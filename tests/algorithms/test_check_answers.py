@@ -1,4 +1,4 @@
-"""Tests that a run and the test kit refuse the same wrong return values of an algorithm, in the same words."""
+"""Tests that a run and the test kit refuse the same invalid results of an algorithm, with the same messages."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ def clients() -> FederatedData:
 
 @dataclass(frozen=True)
 class Answers(FedAvg):
-    """FedAvg whose rounds return changed values; a subclass overrides `change`."""
+    """FedAvg whose round results pass through `change`, which subclasses override."""
 
     def change(self, state: Any, info: Info) -> Any:
         return state, info

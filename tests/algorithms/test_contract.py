@@ -1,4 +1,4 @@
-"""Tests the contract on every algorithm and its options, and on algorithms that break one rule each."""
+"""Tests that every algorithm keeps the contract, and that an algorithm that breaks one of its rules is refused."""
 
 import inspect
 import re
@@ -264,7 +264,7 @@ class PlacesByTheGlobalGenerator(FedGroup):
 
 @dataclass(frozen=True)
 class ClustersByData(FedGroup):
-    """Places each client by the sign of its inputs' mean."""
+    """FedGroup that places each client by the sign of the mean of its first input."""
 
     num_clusters: int = 2
 

@@ -36,7 +36,7 @@ def test_global_model_is_fedavgs_whatever_lambda_is(lambda_: float):
 
 
 def test_personal_models_take_the_steps_of_the_paper():
-    """With eta .25 and lambda .5, each step is v - .25 (v - c) - .125 (v - w), in two rounds with different cohorts."""
+    """With eta .25 and lambda .5, a step from v leads to v - .25 (v - c) - .125 (v - w)."""
     work = QuadraticWork(torch.tensor([[4.0], [-8.0]]), ids(1, 3), 0.25, steps=1)
     start = states(Ditto(0.5), work, [])[0]
     start = DittoState(torch.tensor([[0.0]]), torch.tensor([0.0]), {})

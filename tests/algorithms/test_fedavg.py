@@ -1,4 +1,4 @@
-"""Tests FedAvg against closed forms (docs/ground_truth.md, checks 1 to 3), and in limit cases on nets."""
+"""Tests FedAvg against closed forms (docs/ground_truth.md, checks 1 to 3), and in limiting cases on nets."""
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ MAKE = task(lambda: MLP(12, SHAPE, 10))
 
 
 def models_of(engine: Engine, data, cohorts: list[Tensor]) -> list[Tensor]:
-    """Returns an engine's model before round 0 and after each round."""
+    """Trains with FedAvg on an engine; returns the model before round 0 and after each round."""
     state, _ = FedAvg().init(engine.at(0, data), torch.Generator())
     path = [state.models[0]]
     for number, cohort in enumerate(cohorts):
@@ -96,7 +96,7 @@ def models_of(engine: Engine, data, cohorts: list[Tensor]) -> list[Tensor]:
 
 
 def step(engine: Engine, model: Tensor, examples: Tensor, data) -> Tensor:
-    """Takes a step of plain gradient descent on the mean loss of these examples, by autograd alone."""
+    """Returns the model after one step of gradient descent on the mean loss of these examples."""
     module = engine.module(model)
     loss = module.losses(data.examples.batch(examples, torch.float64)).mean()
     gradients = torch.autograd.grad(loss, list(module.parameters()))

@@ -1,4 +1,4 @@
-"""Tests FedDrift on quadratic clients: which jumps are drifts, which clusters merge, how models continue."""
+"""Tests FedDrift on quadratic clients: which rises of the loss count as drift, and which clusters merge."""
 
 import csv
 from dataclasses import replace
@@ -32,7 +32,7 @@ ONE = FedDrift(delta=2.0, step_rounds=1, start="one")
 
 
 class FromZero(QuadraticWork):
-    """Clients on a line with w_0 = 0: one step of size 1 reaches the client's point; the loss is half the square."""
+    """Clients on a line with w_0 = 0, whose loss is half the squared distance to the client's point."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
@@ -55,7 +55,7 @@ def begun(algorithm: FedDrift, work: QuadraticWork, **changes: object) -> FedDri
 
 
 def clusters(*models: float, of: Tensor, work: QuadraticWork, sizes: tuple[int, ...] | None = None) -> FedDriftState:
-    """Makes a state with these models, in which no client has moved since the last time step."""
+    """Makes a state with these models, in which the clients' present losses are their references."""
     rows, number = torch.tensor(models, dtype=torch.float64)[:, None], len(models)
     return FedDriftState(
         models=rows,

@@ -1,4 +1,4 @@
-"""Tests FedEM by hand, where it equals FedAvg, and against numbers of its authors' code."""
+"""Tests FedEM against rounds worked out by hand, against FedAvg, and against its authors' code."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def f64(*rows: object) -> Tensor:
 
 
 def two_clients() -> QuadraticWork:
-    """Makes clients with two examples at 0 and six at W1, and a third one without data; one step with eta 0.5."""
+    """Makes three clients: one with two examples at 0, one with six at W1, and one without data."""
     return QuadraticWork(f64([0.0], [W1], [9.0]), ids(2, 6, 0), 0.5)
 
 
@@ -101,7 +101,7 @@ def test_clients_that_were_not_drawn_or_have_no_data_keep_their_weights():
 
 def test_examples_of_one_client_may_belong_to_different_models():
     class TwoKinds(QuadraticWork):
-        """Clients whose first half of examples fits model 0, and whose second half fits model 1."""
+        """Client whose first example fits model 0 best, and whose other three fit model 1."""
 
         def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
             return f64([0.0, log(3), log(3), log(3)], [log(3), 0.0, 0.0, 0.0])

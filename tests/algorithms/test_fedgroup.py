@@ -115,7 +115,7 @@ def test_fedgrouprox_pulls_to_the_own_cluster(two_sides: QuadraticWork):
 
 
 def test_first_update_of_a_cold_client_of_fedgrouprox_is_pulled_too(two_sides: QuadraticWork):
-    """With eta .25 and mu 7, the second step undoes the first one, so that the pulled update is zero."""
+    """With eta .25 and mu 7, the second step undoes the first, so the update of a pulled client is zero."""
     algorithm = FedGrouProx(num_clusters=2, pretrain_scale=2, pretrain=Budget(2, "steps"), mu=7.0)
     state, _ = replace(algorithm, mu=0.0).init(two_sides, rng(3))
     cold = (state.index < 0).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""Tests FedProx against closed forms on quadratic clients (docs/ground_truth.md, check 4), and its stragglers."""
+"""Tests FedProx and its stragglers against closed forms on quadratic clients (docs/ground_truth.md, check 4)."""
 
 import pytest
 import torch

@@ -20,7 +20,7 @@ TWO = FeSEM(num_clusters=2)
 
 
 def line(*centers: float, sizes: tuple[int, ...] = ()) -> QuadraticWork:
-    """Makes clients on a line; one step goes half of the way to the client's centre."""
+    """Makes clients on a line; one local step halves the distance to the client's centre."""
     num_examples = torch.tensor(sizes or tuple(range(1, len(centers) + 1)))
     return QuadraticWork(torch.tensor(centers, dtype=torch.float64)[:, None], num_examples, 0.5)
 
@@ -50,7 +50,7 @@ def test_first_partition_by_loss_is_the_model_of_minimum_loss_after_training():
 
 def test_loss_of_the_first_partition_is_that_after_training():
     class Held(QuadraticWork):
-        """Clients that train the model 3 with a proximal term, so that it moves only part of the way."""
+        """Clients that train the model 3 with a proximal term, so that it moves less than others."""
 
         def fit(self, models: Tensor, clients: Tensor, *given: Any, **options: Any) -> Fitted:
             held = {"prox": 1.0, "centers": models} if models[0, 0] == 3 else {}

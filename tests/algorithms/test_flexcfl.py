@@ -33,14 +33,14 @@ CENTERS, SIZES = (4, -4, 8, -8, 12, -12), (1, 2, 3, 1, 1, 4)
 
 
 class FromZero(QuadraticWork):
-    """Clients on a line with w_0 = 0: one step of size 1/2 goes half of the way to the client's point."""
+    """Clients on a line with w_0 = 0."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
 
 
 def line(centers: tuple[int, ...] = CENTERS, sizes: tuple[int, ...] = SIZES, counts: Tensor | None = None) -> FromZero:
-    """Makes clients with labels 0 and 1 right of 0, and labels 2 and 3 left of it; the second label has one example."""
+    """Makes clients on a line: those right of 0 have labels 0 and 1, those left of it labels 2 and 3."""
     n, side = torch.tensor(sizes), torch.tensor(centers) < 0
     if counts is None:
         pairs = torch.stack([n - (n > 1).long(), (n > 1).long()], 1)
@@ -180,7 +180,7 @@ def test_newcomer_is_compared_with_the_labels_it_came_with():
 
 
 def everything(algorithm: FlexCFL, clients: int, rounds: int, cohort: int, *, swap: bool = False) -> tuple[int, int]:
-    """Counts the models sent and the clients migrated in some rounds."""
+    """Runs some rounds; returns how many models were sent and how many clients migrated."""
     centers = torch.tensor([[9.0, 0, 0], [0, 9, 0], [0, 0, 9]]).double()[torch.arange(clients) % 3]
     labels = 5 * torch.eye(3, dtype=torch.int64)[torch.arange(clients) % 3]
     work = QuadraticWork(centers, labels.sum(1), 0.5, label_counts=labels)

@@ -26,7 +26,7 @@ PUBLISHED = json.loads(Path(__file__).with_name("flux_published_code.json").read
 
 
 class KnownExamples(QuadraticWork):
-    """Clients with given examples, whose latent features under the model 0 are their inputs."""
+    """Clients with given examples, whose latent features under the all-zero model are their inputs."""
 
     def __init__(self, examples: list[tuple[Tensor, Tensor]], num_labels: int) -> None:
         width = examples[0][0].shape[1]
@@ -42,7 +42,7 @@ class KnownExamples(QuadraticWork):
 
 
 def published_client(client: int) -> tuple[Tensor, Tensor]:
-    """Makes the examples of a client, as in the published code's run; client 7 has a label with one example."""
+    """Makes a client's examples as in the recorded run of the published code."""
     group, i, j = int(client >= 4), np.arange(12 + client)[:, None], np.arange(5)
     inputs = ((3 * i + 5 * j * j + i * j + client) % 11) / 10 + 2.0 * group * (j == 1) + 0.02 * client
     labels = (i[:, 0] * (1 + group) + i[:, 0] // 3) % 3
@@ -97,7 +97,7 @@ def block(*values: float) -> Tensor:
 
 
 def test_moments_by_hand():
-    """One-dimensional inputs have the axis (1); one label has two examples, another one a single example."""
+    """One-dimensional inputs have the axis (1); moments of a label with fewer than two examples are -1."""
     inputs, labels = block(1.0, 5.0, 9.0), ids(0, 0, 1)
     work = KnownExamples([(inputs, labels), (inputs + 2, labels)], 3)
     state, _ = clustered(FLUX(components=1), work)
@@ -110,7 +110,7 @@ def test_moments_by_hand():
 
 
 def test_unequal_data_of_one_mean_are_distinguished_by_deviation_or_by_labels():
-    """Clients 0 and 1 have equal features, 2 and 3 wider features, 4 and 5 those of 0 with swapped labels."""
+    """All clients have the same mean features; those of 2 and 3 spread more, and 4 and 5 have swapped labels."""
     near, far, labels = block(4.0, 4.0, 6.0, 6.0), block(2.0, 2.0, 8.0, 8.0), ids(0, 0, 1, 1)
     examples = [(near, labels)] * 2 + [(far, labels)] * 2 + [(near, 1 - labels)] * 2
     state, _ = clustered(FLUX(), KnownExamples(examples, 2))

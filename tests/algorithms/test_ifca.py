@@ -16,7 +16,7 @@ TWO = IFCA(num_clusters=2)
 
 
 def line(*centers: float, sizes: tuple[int, ...] = (), **options: object) -> QuadraticWork:
-    """Makes clients on a line; one step goes half of the way to the client's centre."""
+    """Makes clients on a line, with the learning rate 0.5 by default."""
     num_examples = torch.tensor(sizes or tuple(range(1, len(centers) + 1)))
     settings = {"learning_rate": 0.5} | options
     return QuadraticWork(torch.tensor(centers, dtype=torch.float64)[:, None], num_examples, **settings)

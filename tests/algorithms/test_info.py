@@ -1,4 +1,4 @@
-"""Tests `Info.plus`: the costs and findings of a round are added to those of an earlier step."""
+"""Tests `Info.plus`, which combines the `Info` of an earlier step with that of the round."""
 
 import torch
 from quadratic import ids

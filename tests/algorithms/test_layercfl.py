@@ -25,7 +25,7 @@ PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1,
 
 
 def layered(strength: dict[str, float], **options: object) -> QuadraticWork:
-    """Makes six clients that each layer divides differently (`PAIRS`), with this strength per layer, plus noise."""
+    """Makes six clients; each layer separates them differently (`PAIRS`), as strongly as `strength` says."""
     sides = torch.stack([1.0 - 2.0 * torch.tensor(PAIRS[layer]) for layer in LAYERS for _ in range(2)], 1).double()
     scale = torch.tensor([strength.get(layer, 0.0) for layer in LAYERS for _ in range(2)]).double()
     noise = 0.3 * torch.randn(6, 6, generator=rng(4), dtype=torch.float64)
@@ -162,7 +162,7 @@ def test_sign_of_the_gap_shows_whether_the_clusters_are_apart(distance: str):
 
 
 def test_layer_is_chosen_again_at_each_split():
-    """As in `test_cfl`: the first layer divides all clients, the second layer divides one of the sides."""
+    """As in `test_cfl`, the first layer separates two sides, and the second layer splits each side again."""
     algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
     spread = torch.tensor([[0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1]])
     work = work_of(CORNERS + spread.double(), layers={"conv1": 1, "fc1": 1})

@@ -1,4 +1,4 @@
-"""Tests that LayerCFL and AdaCFL place newcomers only by the layers that a split used."""
+"""Tests that LayerCFL and AdaCFL place newcomers by the layers that the splits used, and by no others."""
 
 import pytest
 import torch

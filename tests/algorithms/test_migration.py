@@ -29,7 +29,7 @@ def clients(order: tuple[int, ...] = (0, 1, 2, 3), labels: list[list[int]] | Non
 
 
 def begun(algorithm: IFCA = MIG) -> State:
-    """Returns the state after a round of all clients from -1 and 1: 0 and 2 in cluster 0, 1 and 3 in cluster 1."""
+    """Returns the state after one round from the models -1 and 1, with the even clients in cluster 0."""
     state, _ = algorithm.init(clients(), rng())
     state = replace(state, models=torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
     state, _ = algorithm.round(state, ids(0, 1, 2, 3), clients(), rng())

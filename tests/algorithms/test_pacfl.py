@@ -36,7 +36,7 @@ def at_angle(degrees: float) -> list[float]:
 
 
 def directions(*degrees: float, sizes: list[int] | None = None, **options: object) -> QuadraticWork:
-    """Makes clients whose examples each lie in one direction, at these angles in a plane."""
+    """Makes one client per angle; all its examples lie along one direction in a plane, at this angle."""
     scales = torch.arange(1, len(degrees) + 1, dtype=torch.float64)[:, None]
     numbers = torch.tensor(sizes) if sizes else torch.arange(2, 2 + len(degrees))
     return QuadraticWork(scales * rows(*map(at_angle, degrees)), numbers, 0.25, steps=3, **options)
@@ -47,7 +47,7 @@ def clustered(algorithm: PACFL, work: QuadraticWork) -> PACFLState:
 
 
 def of_clients(name: str, subspace: str) -> Tensor:
-    """Returns the vectors that the clients of the authors' run send `[7, m, 6]`."""
+    """Computes the vectors `[7, m, 6]` that clients with the data of the authors' run send."""
     found = []
     for inputs, labels in zip(PUBLISHED[name]["inputs"], PUBLISHED[name]["labels"], strict=True):
         examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)

@@ -1,4 +1,4 @@
-"""Tests the closed form of quadratic clients against plain gradient steps, in the precision of the centers."""
+"""Tests that the closed form of quadratic clients equals plain gradient steps up to rounding."""
 
 import pytest
 import torch

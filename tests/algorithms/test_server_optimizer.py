@@ -1,4 +1,4 @@
-"""Tests server optimizers in clusters: by hand, against PyTorch's steps, and across merges of clusters."""
+"""Tests server optimizers of clusters: by hand, against PyTorch's optimizers, and when clusters merge."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ MOMENTUM = partial(SGD, lr=1.0, momentum=0.9)
 
 
 def scalar(algorithm: Algorithm, rounds: int) -> list[float]:
-    """Returns the model after each round with one client at 4, whose local step goes a quarter of the way."""
+    """Returns the model after each round, with one client at 4 and the local learning rate 0.25."""
     work = QuadraticWork(torch.tensor([[4.0]], dtype=torch.float64), torch.tensor([3]), 0.25)
     state, path = algorithm.init(work, rng())[0], []
     state = replace(state, models=torch.zeros(1, 1, dtype=torch.float64))
@@ -134,7 +134,7 @@ def test_parts_of_a_split_keep_the_momentum_of_the_whole():
 
 @pytest.mark.parametrize(("merged_model", "goes_on"), [("larger", True), ("average", False)])
 def test_merged_cluster_keeps_the_momentum_of_the_one_whose_model_it_has(merged_model, goes_on: bool):
-    """Cluster 0 with one client and cluster 1 with two merge; the kept model brings its momentum to number 0."""
+    """The merged cluster has the momentum of the larger cluster, or none if the models are averaged."""
     work = quadratic_clients(8)
     algorithm = with_server(StoCFL(tau=0.999, merged_model=merged_model, lambda_=0.0), MOMENTUM)
     state, _ = algorithm.init(work, rng())

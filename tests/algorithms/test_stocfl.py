@@ -25,7 +25,7 @@ HALF = 0.5  # learning rate of the clients below
 
 
 class AtZero(QuadraticWork):
-    """Quadratic clients with omega_0 = 0: Psi is -c_i (gradient), or a positive multiple of it (update)."""
+    """Quadratic clients with omega_0 = 0: Psi is -c_i as a gradient, and a positive multiple of -c_i as an update."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(self.centers.shape[1], dtype=torch.float64)
@@ -37,7 +37,7 @@ def at_zero(*centers: tuple[float, ...], sizes: Tensor | None = None, rate: floa
 
 
 def at_degrees(*degrees: float, **options) -> AtZero:
-    """Makes clients whose Psi point in these directions."""
+    """Makes one client per angle, whose Psi points in this direction."""
     return at_zero(*[(-cos(radians(a)), -sin(radians(a))) for a in degrees], **options)
 
 
@@ -49,7 +49,7 @@ def ran(algorithm: StoCFL, work: QuadraticWork, *cohorts: Tensor) -> StoCFLState
 
 
 def partition(state: StoCFLState) -> set[frozenset[int]]:
-    """Returns the clusters of observed clients as sets, regardless of their numbers."""
+    """Returns the clusters as sets of observed clients, without their numbers."""
     used = state.index[state.index >= 0].unique().tolist()
     return {frozenset((state.index == number).nonzero().flatten().tolist()) for number in used}
 
@@ -237,7 +237,7 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
 
 
 def grown_apart() -> tuple[AtZero, StoCFLState]:
-    """Makes cluster 0 of clients at 0 and 10 degrees and cluster 1 of clients at 60, 50 and 55 degrees."""
+    """Makes two clusters: clients at 0 and 10 degrees, and clients at 60, 50 and 55 degrees."""
     work = at_degrees(0, 10, 60, 50, 55)
     strict = StoCFL(tau=cos(radians(30)), psi="gradient", lambda_=0.0)
     state = ran(strict, work, ids(0, 1), ids(2, 3, 4))
@@ -431,7 +431,7 @@ def test_clients_of_one_psi_are_represented_by_it():
 
 
 def test_clusters_of_small_cohorts_are_those_of_everyone_at_once():
-    """With 3 of 30 clients per round, clusters of one side merge after some rounds, as with all clients at once."""
+    """With 3 of 30 clients per round, clusters merge until they equal those of one round with all clients."""
     work = quadratic_clients(30)
     algorithm = StoCFL(psi="gradient", tau=0.5)
     everyone, _ = algorithm.round(algorithm.init(work, rng())[0], torch.arange(30), work, rng())

@@ -42,7 +42,7 @@ def corners(clients: int = N) -> QuadraticWork:
 
 
 class Rotating(QuadraticWork):
-    """Clients of which, from round 5 on, five more in each round take over the data of their predecessor."""
+    """Clients whose data rotate: from round 5 on, five more clients per round get their predecessor's data."""
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
         view, source = super().at(round), torch.arange(len(self.centers))

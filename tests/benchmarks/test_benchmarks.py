@@ -1,4 +1,4 @@
-"""Tests benchmarks for machines that CI does not have, in their small form."""
+"""Runs small versions of the benchmarks for machines that CI does not have."""
 
 import json
 import os

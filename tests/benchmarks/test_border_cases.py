@@ -1,4 +1,4 @@
-"""Tests `border_cases.py`: which part of an output it shows, and a case from its copy to its printed line."""
+"""Tests `border_cases.py`: how it runs a case, and which part of the output it shows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tests the drift benchmark: its scores by hand, and the default thresholds that its rule chooses."""
+"""Tests the drift benchmark: its scores by hand, and that our default thresholds follow from its rule."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tests FedRC, which is not in the package: its E-step against the authors' code, rounds and newcomers by hand."""
+"""Tests FedRC of `benchmarks/fedrc.py`: its E-step against the authors' code, and two rounds by hand."""
 
 import json
 

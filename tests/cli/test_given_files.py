@@ -1,4 +1,4 @@
-"""Tests files given to commands: `~`, names of configurations, pipes, no home folder, UTF-8 in any locale."""
+"""Tests paths given to commands: `~`, names of configurations, pipes, a missing home folder, UTF-8."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Tests that rows in chunks, on a memory map or in blocks of columns give the same results without a copy."""
+"""Tests that clustering gives the same result from rows in chunks, on a memory map or in blocks of columns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_memory_map_is_read_and_left_alone(function: Callable[[Any], torch.Tenso
 
 
 class Largest(TorchDispatchMode):
-    """Records the number of elements of the largest new tensor."""
+    """Mode that records the number of elements of the largest new tensor."""
 
     elements = 0
 

@@ -1,4 +1,4 @@
-"""Tests DBSCAN with a radius chosen from the points, against scikit-learn, and the knees of known curves."""
+"""Tests DBSCAN with an automatic radius against scikit-learn, and the knees of known curves."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def line(*values: float) -> Tensor:
 
 
 def by_scikit_learn(points: Tensor, radius: float) -> list[int]:
-    """Clusters points by scikit-learn's DBSCAN; every noise point becomes a separate cluster."""
+    """Clusters points with scikit-learn's DBSCAN; every noise point becomes a separate cluster."""
     labels = torch.from_numpy(DBSCAN(eps=radius, min_samples=2).fit_predict(points.numpy())).long()
     noise = (labels < 0).nonzero().flatten()
     labels[noise] = len(points) + noise
@@ -35,7 +35,7 @@ def test_clusters_are_those_of_scikit_learn_at_the_same_radius(seed: int):
 
 
 def test_points_at_the_radius_belong_together_and_noise_is_alone():
-    """The nearest distances are 1 1 1 1 1 1 7, so the knee is at the last 1."""
+    """The distances to the nearest neighbours are 1 1 1 1 1 1 7, so the knee is at the last 1."""
     points = line(0, 1, 2, 20, 21, 22, 29)
     assert cluster_by_density(points).tolist() == [0, 0, 0, 1, 1, 1, 2]
     assert cluster_by_density(points, 7.0).tolist() == [0, 0, 0, 1, 1, 1, 1]
@@ -75,7 +75,7 @@ def test_knee_is_where_values_start_to_rise_steeply(values: list[float], knee: i
 
 
 def test_rounding_decides_no_knee():
-    """Equal distances of mutual neighbours make points of equal height, between which rounding must not decide."""
+    """Mutual nearest neighbours have equal distances, whose rounding errors must not move the knee."""
     nearest = torch.tensor([1.8, 1.8, 1.9, 1.9, 1.95, 1.95, 2.0, 2.0, 2.1, 2.2, 2.2, 2.4], dtype=torch.float64)
     for seed in range(20):
         rounded = nearest * (1 + 1e-14 * torch.randn(12, generator=rng(seed), dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Tests the main axes of points, their moments by label, and the ranges of blocks."""
+"""Tests FLUX's descriptors: the principal axes of points, moments per label, and the ranges of blocks."""
 
 import pytest
 import torch

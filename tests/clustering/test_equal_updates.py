@@ -45,7 +45,7 @@ def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:
 
 
 class FromZero(QuadraticWork):
-    """Clients with w_0 = 0, so that a step of size 0 moves them by exactly 0."""
+    """Clients with w_0 = 0, whose update at learning rate 0 is exactly 0."""
 
     def initial(self, number: int) -> torch.Tensor:
         return torch.zeros(2, dtype=torch.float64)

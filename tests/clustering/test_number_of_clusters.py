@@ -11,7 +11,7 @@ from lit_cfl.errors import InputError
 
 
 def bundles(sizes: list[int], noise: float = 0.1, seed: int = 0) -> Tensor:
-    """Makes updates around orthogonal directions, with this number of updates in each."""
+    """Makes noisy updates around orthogonal directions, `sizes[k]` of them around direction k."""
     rng = torch.Generator().manual_seed(seed)
     centres = torch.eye(20, dtype=torch.float64)[torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))]
     return centres + noise * torch.randn(centres.shape, generator=rng, dtype=torch.float64)
@@ -85,7 +85,7 @@ NO_LABELS = torch.zeros(60, 0, dtype=torch.int64)
 
 
 def mixtures(components: int, clients: int = 60, noise: float = 0.1) -> Tensor:
-    """Makes updates `[2, clients, 400]` of two halves of clients that mix orthogonal gradients in individual shares."""
+    """Makes updates `[2, clients, 400]`, one from each half of a client's data: mixtures of orthogonal gradients."""
     rng = torch.Generator().manual_seed(components)
     draws = torch.rand(clients, components, generator=rng, dtype=torch.float64).square()
     proportions = draws / draws.sum(1, keepdim=True)

@@ -71,7 +71,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Runs a comparison of FedAvg and Ditto; returns its directory and output, which tests must not change."""
+    """Runs a comparison of FedAvg and Ditto; returns its directory, which tests must not change, and its output."""
     path, out = tmp_path_factory.mktemp("finished") / "c", io.StringIO()
     words = ("--algorithms", "FedAvg", "Ditto", "--pictures.formats", "[]", "--compare_dir", str(path), "--quiet")
     with contextlib.redirect_stdout(out):
@@ -90,7 +90,7 @@ def table(path: str) -> list[dict[str, Any]]:
 
 
 def seen_by(monkeypatch: pytest.MonkeyPatch, *kinds: type[Algorithm]) -> dict[str, list[tuple[list[int], bytes]]]:
-    """Records what each class receives in its rounds from now on: the cohort, and w_0."""
+    """Returns a dictionary that records the cohort and w_0 of each later round, by the algorithm's class name."""
     seen = defaultdict(list)
     for kind in kinds:
 

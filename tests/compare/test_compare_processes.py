@@ -44,7 +44,7 @@ def start(*algorithms: str) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Reads the content that must be equal: every table without its clocks, and the results without times."""
+    """Reads a comparison's tables and results without times; these must be the same after a resume."""
     found: dict[str, Any] = {}
     for file in sorted(path.rglob("*.csv")):
         found[str(file.relative_to(path))] = [

@@ -1,4 +1,4 @@
-"""Tests what a comparison shows of each run while it continues."""
+"""Tests what a comparison shows about its runs while they are running."""
 
 import io
 import json

@@ -72,7 +72,7 @@ def test_tables_name_the_score_and_its_column(tmp_path: Path):
 
 
 def results(*names: str, **more: Any) -> Results:
-    """Makes results of algorithms with invented values; the first algorithm has fewer of them."""
+    """Makes results of algorithms with invented values."""
     plain: dict[str, Any] = dict.fromkeys(COLUMNS)
     plain |= {"runs": 2, "failed": 0, "target": 0.8, "reached": 0, "rounds_with_all_clients": 0, "test_mean": 0.75}
     whole = {"test_sd": 0.0125, "difference": 0.25, "difference_low": -0.125, "difference_high": 0.5, "reached": 1}
@@ -100,7 +100,7 @@ def test_latex_prints_names_unchanged():
 
 
 def test_latex_fits_a_page():
-    """The LaTeX table omits costs, steps, seconds and validation scores, and seeds if all are equal."""
+    """The LaTeX table omits the cost of a target, steps, seconds, validation scores, and equal numbers of seeds."""
     known = {"val_mean": 0.5, "tuned_mean": 0.5, "gap_closed": 1.0, "ari_mean": 1.0, "mib": 2.0}
     all_known = as_latex(results("A", "B", local_steps=9, seconds=1.0, **known))
     columns = r"algorithm & test accuracy & tuned accuracy & difference to A & gap closed & ARI & traffic MiB \\"

@@ -1,4 +1,4 @@
-"""Tests that an experiment is built from its configuration alone, also after a change of the configuration."""
+"""Tests that an experiment is built from its configuration alone, also after options were changed."""
 
 import re
 from dataclasses import fields

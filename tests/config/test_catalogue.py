@@ -34,7 +34,7 @@ PACKAGES = {
 
 
 def is_one(found: object, base: type) -> bool:
-    """Returns whether an object is a subclass that can be chosen: neither abstract nor declared as a base class."""
+    """Returns whether an object is a concrete subclass of `base`."""
     if not inspect.isclass(found) or not issubclass(found, base) or found is base:
         return False
     return not inspect.isabstract(found) and ABC not in found.__bases__

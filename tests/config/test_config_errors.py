@@ -1,4 +1,4 @@
-"""Tests the command line's errors about unknown words, and about all forms of skews and shifts."""
+"""Tests the command line's errors about unknown words, and the accepted forms of skews, shifts and schedules."""
 
 from pathlib import Path
 

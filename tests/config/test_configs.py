@@ -1,4 +1,4 @@
-"""Tests that every YAML in configs/ is parsed, built and run with `--tiny`, most of them in the full lane."""
+"""Tests that every YAML file in configs/ can be parsed, built and run with `--tiny`."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
 
 
 def test_numbers_of_clusters_that_are_found_run_tiny(tmp_path: Path):
-    """With a threshold, no number of clusters is given that could require more clients."""
+    """With a threshold, `num_clusters` is null, which must not affect the number of clients of a tiny run."""
     words = ["--config", "flhc/digits"]
     for option in ("--algorithm", "--baseline"):
         words += [option, "FLHC", f"{option}.num_clusters", "null", f"{option}.threshold", "1.0"]

@@ -1,4 +1,4 @@
-"""Tests the page on data files: a table, arrays, and a data set in the Hub's format give the same clients."""
+"""Tests the page on data files: its commands run, and clusters beat FedAvg in each of its three runs."""
 
 import runpy
 import shlex

@@ -1,4 +1,4 @@
-"""Tests the page on fine-tuning: clients train and send adapters alone, and are clustered by them."""
+"""Tests the page on fine-tuning: clients train and send only adapters, by which they are clustered."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""Tests that a value that does not fit a class is found by the class's fields and arguments, not by the parser."""
+"""Tests that an invalid option is found from the fields and arguments of its class, without the parser."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Tests the index of options against the parsers of the commands, lists on a command line, and early errors."""
+"""Tests that the index of options agrees with the parsers; also lists on a command line, and early errors."""
 
 import os
 import subprocess

@@ -107,7 +107,7 @@ def test_files_next_to_the_yaml_are_found_from_another_folder(empty_folder: Path
 
 @pytest.mark.long
 def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """The resuming command must not rely on the module, or its folder, that the first one imported."""
+    """The command that resumes must not rely on modules or folders that the first command imported."""
     folder, path = empty_folder / "elsewhere", list(sys.path)
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -204,7 +204,7 @@ def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
 
 
 def recorded_study(class_path: str, study: Path) -> None:
-    """Makes a study directory without trials, as a trial's run sees it."""
+    """Makes a study directory without trials."""
     algorithm = {"class_path": class_path}
     words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
     begun = parse_study(words).study

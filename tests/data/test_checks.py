@@ -18,7 +18,7 @@ from lit_cfl.errors import InputError, Notice
 
 
 class Own(FederatedDataModule):
-    """Data module with six clients and 60 examples, 10 per client, 8 of them for training; parts can be changed."""
+    """Data module of six clients with 8 training and 2 test examples each; `change` may alter the division."""
 
     def __init__(self, examples: Any = None, change: Callable[[Division], Any] = lambda division: division) -> None:
         super().__init__(allow_unseen_labels=True)
@@ -38,7 +38,7 @@ def pool(**changes: Any) -> Examples:
 
 
 def lists(**changed: list[int]) -> Callable[[Division], Division]:
-    """Returns a function that replaces some clients' lists, named like `train2`."""
+    """Returns a function that replaces clients' lists in a division; `train2` is client 2's training list."""
 
     def change(division: Division) -> Division:
         parts = {"train": list(division.train), "test": list(division.test)}

@@ -1,4 +1,4 @@
-"""Tests that errors about a client quote its name in the source next to its number."""
+"""Tests that errors about a client give its original name next to its number."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ WARDS = ("East", "North", "South", "West")  # in the order of their numbers
 
 
 def wards(names: tuple[str, ...] = WARDS, size: int = 10, huge: str = "") -> ArrayData:
-    """Makes two-dimensional inputs of patients in wards; the ward `huge` has inputs that make losses infinite."""
+    """Makes data with one client per ward; the inputs of the ward `huge` make losses infinite."""
     ward = np.repeat(names, size)
     inputs = np.random.default_rng(0).normal(size=(len(ward), 2)).astype(np.float32)
     inputs[ward == huge] = 3e38

@@ -1,4 +1,4 @@
-"""Tests examples, views, index lists and their sharing between clients, partitions, and the digits data module."""
+"""Tests examples, views, the clients' lists of examples, and splits into training and test data."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ NUM_DIGITS = 1797
 
 
 def pool(views: tuple[View, ...] = (View(),), dtype: torch.dtype = torch.uint8, scale: float = 1.0) -> Examples:
-    """Makes three 2 x 2 images, 1 2 / 3 4, 5 6 / 7 8 and 9 10 / 11 12, with labels 0, 2 and 1."""
+    """Makes three 2 x 2 images with the pixels 1 to 12 in order, and the labels 0, 2 and 1."""
     return Examples(torch.arange(1, 13).view(3, 1, 2, 2).to(dtype), ids(0, 2, 1), 3, scale, views)
 
 

@@ -1,4 +1,4 @@
-"""Tests data modules as ordinary LightningDataModules: batches over the union of all training clients."""
+"""Tests data modules as LightningDataModules: their loaders serve the examples of all clients except newcomers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tests all shifts, alone and together: they are pure functions of seed and round, with an exact log."""
+"""Tests that all shifts, alone and combined, depend on seed and round alone, and log exactly what changed."""
 
 from collections import Counter
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Tests that a run records the loaded commit of a data set on the Hub, whose branch may move."""
+"""Tests that a run records which commit of a Hub data set it loaded."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests Hybrid: renumbered examples, labels and clusters of several data modules, and which of these fit together."""
+"""Tests Hybrid: how it combines the examples, labels and clusters of several data modules, and its errors."""
 
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ def images(first: int, number: int, clients: int = 3, **options: Any) -> ArrayDa
 
 
 def noisy(number: int) -> ArrayData:
-    """Makes images as `images` does, in a single cluster, seen through noise."""
+    """Makes images as `images` does, in a single cluster and with noise."""
     return images(100, number, skew=[NoiseLevels([0.5])])
 
 
@@ -231,7 +231,7 @@ def test_parts_other_than_data_modules_are_refused():
 
 
 class Given(FederatedDataModule):
-    """Data module with given examples and one client."""
+    """Data module with given examples, which is never divided by itself."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tests the image sets: pool, cache, labels of EMNIST, options, real rounds, known pixels."""
+"""Tests the image data sets: pool, cache, EMNIST's labels, options, and rounds on real images."""
 
 import sys
 from collections.abc import Callable

@@ -143,7 +143,7 @@ def test_eight_and_sixteen_bits_are_not_mixed(first: int):
 
 
 def transparent(mode: str, colour: int, alpha: list[int]) -> bytes:
-    """Encodes an image of two pixels with one colour and these opacities."""
+    """Encodes an image of two pixels that have the same colour and these opacities."""
     grey = np.array([[[colour, alpha[0]], [colour, alpha[1]]]], np.uint8)
     image = Image.fromarray(grey, "LA")
     return saved(image if mode == "LA" else image.convert(mode))

@@ -168,7 +168,7 @@ def test_no_clients_are_refused(number: int):
 
 @dataclass(frozen=True)
 class Given(SharedOut):
-    """User partition with any lists, also invalid ones."""
+    """User partition with the given lists, even invalid ones."""
 
     lists: tuple[tuple[int, ...], ...] = ()
 

@@ -184,7 +184,7 @@ needs_real_tweets = pytest.mark.skipif(
 def one_round(
     folder: Path, source: Path | str, min_examples: int, data: str, net: str, epochs: int = 2
 ) -> tuple[PreparedRun, Round]:
-    """Runs a round of FedAvg with two of at most four clients."""
+    """Runs a round of FedAvg on tweets, with two clients in the cohort."""
     config = folder / "config.yaml"
     config.write_text(
         "data:\n"
@@ -211,7 +211,7 @@ def one_round(
 
 
 def made_tweets(folder: Path) -> str:
-    """Writes 16 tweets of two words for each of two users, and a single tweet of a third user."""
+    """Writes 16 tweets of two words for each of two users, and one tweet of a third user."""
     rows = [(f"{word} day", user, 4 * (word == "good")) for user in ("ann", "bob") for word in ["good", "bad"] * 8]
     return tweets(folder, [*rows, ("rare", "cat", 4)])
 

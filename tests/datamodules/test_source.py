@@ -1,4 +1,4 @@
-"""Tests finding and reading data sets: Hub ids, local folders, columns, fingerprints, and all errors."""
+"""Tests how data sets are found and read: Hub ids, local folders, columns, fingerprints, and errors."""
 
 import logging
 import re
@@ -100,7 +100,7 @@ def test_images_may_be_files_that_the_table_names(tmp_path: Path):
 
 
 def test_parquet_copy_that_the_hub_makes_of_a_script_is_read(tmp_path: Path):
-    """In refs/convert/parquet, each subset and each split is a folder, with numbered files."""
+    """In refs/convert/parquet, each subset has a folder per split, with numbered files."""
     for split, rows in {"train": slice(0, 2), "test": slice(2, 3)}.items():
         part = {name: column[rows] for name, column in ROWS.items()}
         write(tmp_path / "made", MIXED, all=part)
@@ -143,7 +143,7 @@ def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
 
 
 def hub_script(local: Path) -> Callable[..., Any]:
-    """Returns a `load_dataset` for a Hub repository that is a script with a Parquet copy, read from a folder."""
+    """Returns a stand-in for `load_dataset` that refuses a Hub repository's script and reads its Parquet copy."""
 
     def load(name: str, subset: str | None, revision: str | None) -> Any:
         assert name == "stanfordnlp/sentiment140"
@@ -176,7 +176,7 @@ def test_fingerprint_of_a_hub_copy_changes_with_its_content(
 
 
 def test_folders_of_one_name_whose_readme_names_their_files_are_kept_apart(tmp_path: Path):
-    """`datasets` identifies such folders, made by `hf download`, only by name and by the README's patterns."""
+    """`datasets` distinguishes such folders only by their names and by the patterns in their READMEs."""
     readme = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train-*\n---\n"
     for where, labels in (("a", [0, 1]), ("b", [2, 3]), ("a", [4, 5])):  # the last: the first one was changed
         folder = write(tmp_path / where / "mine", {"label": Value("int64")}, train={"label": labels})
@@ -194,7 +194,7 @@ def test_linked_files_count_in_the_fingerprint(tmp_path: Path):
 
 
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets the effects of HF_HUB_OFFLINE=1, which libraries read only at import."""
+    """Takes the Hub's libraries offline; they read HF_HUB_OFFLINE only at import."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
@@ -264,7 +264,7 @@ def test_folder_without_data_is_named(files: list[str], tmp_path: Path):
 
 
 def scramble(content: bytes) -> bytes:
-    """Replaces the first column's data with random bytes."""
+    """Replaces half of a file's bytes, from byte 400 on, with random bytes."""
     return content[:400] + np.random.default_rng(0).bytes(len(content) // 2) + content[400 + len(content) // 2 :]
 
 

@@ -134,7 +134,7 @@ def test_each_possible_label_is_as_likely():
 
 
 def alike_and_different() -> FederatedData:
-    """Makes six clients with label 0, two with 1 and two with 2, the same in training and test data."""
+    """Makes ten clients with one label each: six with label 0, two with 1 and two with 2."""
     labels = ids(0, 0, 0, 0, 0, 0, 1, 1, 2, 2).repeat(2)
     one_each = ClientIndex.from_sizes(torch.arange(10), torch.ones(10, dtype=torch.int64))
     examples = Examples(torch.arange(20)[:, None].float(), labels, 3)

@@ -1,4 +1,4 @@
-"""Tests the page on the interface of algorithms: its example prints the shown output, its tables are complete."""
+"""Tests the page on the algorithm interface: its example prints the shown output, and its tables are complete."""
 
 import re
 from dataclasses import fields

@@ -29,7 +29,7 @@ def page(name: str) -> str:
 
 
 def section_of(name: str, heading: str) -> str:
-    """Returns a page, and the pages of other algorithms to which one of its sections links."""
+    """Returns the text of a page and of the algorithm pages to which its section `heading` links."""
     section = page(name).partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return "\n".join([page(name), *((FOLDER / link).read_text() for link in re.findall(r"\((\w+\.md)\)", section))])
 

@@ -33,7 +33,7 @@ def imported(code: str) -> set[str]:
 
 
 def class_paths(value: object) -> set[str]:
-    """Returns the class paths of Lit-CFL in a YAML file."""
+    """Returns the class paths of Lit-CFL in the content of a YAML file."""
     if isinstance(value, dict):
         own = {value["class_path"]} if str(value.get("class_path", "")).startswith("lit_cfl") else set()
         return own.union(*map(class_paths, value.values()))

@@ -24,7 +24,7 @@ def found() -> dict[str, set[str]]:
 
 
 def importers() -> dict[str, set[str]]:
-    """Returns which parts may import a package, from the second table of the page."""
+    """Returns the parts that may import each package, from the second table of the page."""
     table = PAGE.partition("| may be imported by |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     names = [[re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows]

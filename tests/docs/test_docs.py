@@ -97,7 +97,7 @@ def test_links_and_paths_of_a_page_exist(page: Path):
 
 
 def test_links_and_paths_of_pages_are_found():
-    """Checks the patterns: most pages have a link, and many name a path."""
+    """The patterns must find links on most pages, and paths on many."""
     texts = [page.read_text() for page in PAGES]
     assert sum(bool(LINK.search(text)) for text in texts) > len(texts) / 2
     assert sum(bool(NAMED_PATH.search(text)) for text in texts) > len(texts) / 4
@@ -206,7 +206,7 @@ GROUPS = {
 
 
 def keys_and_defaults() -> Iterator[tuple[str, str]]:
-    """Yields every key of an experiment's file, in the order of the classes, and its default as written there."""
+    """Yields each key of an experiment file with its default, in the order of the classes."""
     for field in fields(Experiment):
         if field.name == "stop" or field.name not in GROUPS:
             yield field.name, written_default(field)

@@ -1,4 +1,4 @@
-"""Tests the example of docs/newcomers.md: unlabelled newcomers that are machines of two makes."""
+"""Tests the example of docs/newcomers.md, in which unlabelled newcomers are machines of two makes."""
 
 import shlex
 from pathlib import Path

@@ -35,7 +35,7 @@ def names_of(tree: ast.AST) -> Iterator[str]:
 
 
 def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
-    """Yields private names of other packages: imported names, and attributes that Lit-CFL does not define."""
+    """Yields the private names of other packages that a file uses, imported or as attributes."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] in LIBRARIES:

@@ -27,7 +27,7 @@ def named(value: Any) -> Any:
 
 
 def holds(whole: Any, part: Any) -> bool:
-    """Returns whether options contain all entries of a part."""
+    """Returns whether the options `whole` contain all entries of `part`."""
     if isinstance(part, dict):
         return all(key in whole and holds(whole[key], value) for key, value in part.items())
     if isinstance(part, list):

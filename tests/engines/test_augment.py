@@ -1,4 +1,4 @@
-"""Tests augmentation in local training: by hand, equal in every way of training and cohort, and its errors."""
+"""Tests augmentation in local training: by hand, with the same result in every engine and cohort, and errors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_zeros_outside_stay_zeros_next_to_infinite_pixels():
 def work_of(
     engine: Engine, data: FederatedData, round: int = 2, clients: Tensor | None = None, weights: Tensor | None = None
 ) -> CohortFit:
-    """Returns the `CohortFit` that a way of training receives for these clients."""
+    """Returns the `CohortFit` that the engine's way of training receives for these clients."""
     clients = ids(*range(len(SIZES))) if clients is None else clients
     clients, seen = clients[data.num_examples[clients] > 0], []
     loop = engine.way

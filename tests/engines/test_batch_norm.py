@@ -25,7 +25,7 @@ SIZES = (0, 3, 18, 22, 7, 10)  # batches of 2, 3 and 4: with one example a chann
 
 
 class Residual(nn.Module):
-    """A block of ResNet-18 (He et al., 2016), between a convolution and a head."""
+    """Net with a residual block (He et al., 2016) between a convolution and a head."""
 
     def __init__(self, **options: bool | float) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_batch_norm_in_a_stack_gives_the_trainers_result(options: dict[str, floa
 
 
 class PartlyFrozen(nn.Module):
-    """A net whose BatchNorm and dropout stay in evaluation mode, as with a frozen pretrained part."""
+    """Net whose BatchNorm and dropout stay in evaluation mode, as in a frozen pretrained part."""
 
     def __init__(self, dropout: bool = True) -> None:
         super().__init__()

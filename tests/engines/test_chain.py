@@ -109,7 +109,7 @@ def require_same_as_plain(name: str, work: CohortFit, local: LocalTraining = LOC
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts the first layer of all clients, or of none, into dual form where that is possible."""
+    """Forces the dual form of the first layer for all clients, where it is possible, or for none."""
     chosen_form = FORMS[request.param]
     monkeypatch.setattr(chain_way, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
 
@@ -150,7 +150,7 @@ def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
 
 
 def test_a_single_output_has_the_same_bits_alone():
-    """A product with a single row uses another kernel, observed from about 400 multiply-adds on."""
+    """For a product with a single row, PyTorch uses another kernel, from about 400 multiply-adds on."""
     module, layout = made(lambda: Regression(MCLR([1, 28, 28], 1), SGD))
     work = cohort(layout, (60, 20, 33), labels=LABELS["regression"], shape=(1, 28, 28))
     loop = ChainWay(module, layout, Plan(precision="64-true"), LOCAL)
@@ -188,7 +188,7 @@ def test_single_precision_stays_close():
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 @pytest.mark.usefixtures("form")
 def test_models_and_centres_that_clients_share_stay_unchanged(name: str, prox: float, sizes: tuple[int, ...]):
-    """A single client that starts from the only model would overwrite that model unless it was copied."""
+    """A single client that starts from the only model would overwrite that model without a copy."""
     work = work_of(name, sizes, prox=prox)
     centers = None if work.centers is None else work.centers[:1]
     zeros = torch.zeros_like(work.start)
@@ -238,7 +238,7 @@ def test_gradients_are_those_of_autograd_in_any_company(name: str):
 
 
 class Lenient(Classification):
-    """User task in which the label may also be the second largest output."""
+    """User task that counts a prediction as right if the label has one of the two largest outputs."""
 
     def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         outputs = self(batch[0])
@@ -330,7 +330,7 @@ def test_threads_change_no_bit():
 
 
 def test_the_dual_form_pays_for_few_examples_and_many_steps():
-    """For 64 examples, batches of 10 and a 784 x 128 layer, a step costs 0.09 M multiply-adds instead of 2.8 M."""
+    """With 64 examples, batches of 10 and a 784 x 128 layer, a step in dual form takes 3 % of the multiply-adds."""
     sizes, steps = torch.tensor([64, 64, 64, 1024]), torch.tensor([60, 6, 1, 200])
     assert dual_pays(sizes, steps, torch.full((4,), 10), 784, 128).tolist() == [True, True, False, False]
     held, dual = 28 * 784 * 128, 10 * 64 * 136  # of a step

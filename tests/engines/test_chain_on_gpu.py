@@ -1,4 +1,4 @@
-"""Tests chains on a simulated GPU: the CPU's numbers, from steps that are captured once and replayed."""
+"""Tests that chains give the CPU's numbers on a simulated GPU, from steps captured once and replayed."""
 
 from functools import partial
 

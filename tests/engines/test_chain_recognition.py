@@ -1,4 +1,4 @@
-"""Tests that chains are recognised in any module that computes their losses, and in no other module."""
+"""Tests which modules are recognised as chains: those that compute a chain's losses, and no others."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tests `work.map`: a user's function on each client's training examples gives the same in every engine."""
+"""Tests `work.map`, which applies a user's function to each client's training examples, in every engine."""
 
 from pathlib import Path
 

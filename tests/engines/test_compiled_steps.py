@@ -72,7 +72,7 @@ TASKS: dict[str, Callable[[], LightningModule]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provides steps compiled from the current source: the checkout's if their digest matches, else newly compiled."""
+    """Provides a folder of steps compiled from the current source: the checkout's if it is current, else a new one."""
     if describe_steps().startswith("compiled for "):
         return FOLDER
     folder = tmp_path_factory.mktemp("steps")
@@ -89,7 +89,7 @@ def built(folder: Path) -> Iterator[None]:
 
 @pytest.fixture(params=[False, True], ids=["held", "dual"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts the first layer of all clients, or of none, into dual form where that is possible."""
+    """Forces the dual form of the first layer for all clients, where it is possible, or for none."""
     monkeypatch.setattr(compiled, "dual_pays", lambda size, *rest: torch.full_like(size, request.param).bool())
 
 
@@ -104,7 +104,7 @@ def work_of(name: str, sizes: tuple[int, ...] = SIZES, **options: Any) -> Cohort
 
 
 def require_same_as_plain(name: str, work: CohortFit) -> None:
-    """Compares a fit with that of PyTorch's own optimizers in float64."""
+    """Checks that a fit agrees with that of PyTorch's own optimizers in float64."""
     module, layout = made(TASKS[name])
     centers = None if work.centers is None else work.centers.double()
     exact = replace(work, models=work.models.double(), inputs=work.inputs.double(), centers=centers)
@@ -127,7 +127,7 @@ def test_compiled_steps_train_as_autograd_does(name: str, prox: float):
 @has_compiler
 @pytest.mark.usefixtures("built", "form")
 def test_a_client_of_many_examples_trains_next_to_one_of_few():
-    """Uses a net without ReLU, as in 300 steps a unit may come so close to 0 that rounding decides its state."""
+    """Uses a net without ReLU: in 300 steps, a unit may come so close to 0 that rounding switches it."""
     require_same_as_plain("linear, groups", work_of("linear, groups", (3, 1000, 1), prox=0.1))
 
 
@@ -230,7 +230,7 @@ def test_a_label_that_the_net_does_not_have_is_refused_before_compiled_steps():
 
 
 class UsedError(Exception):
-    """Raised when the compiled steps would train."""
+    """Raised if the compiled steps are used."""
 
 
 def used(*_: object) -> None:

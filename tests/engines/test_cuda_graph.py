@@ -32,7 +32,7 @@ WIDE = Plan("stack", lanes=4)
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """Replaces the parts of CUDA that captures use; returns the devices made current."""
+    """Replaces the parts of torch.cuda used by graph capture; returns a list that records each device made current."""
     return stand_in_for_cuda(monkeypatch)
 
 
@@ -160,7 +160,7 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
-    """Makes stacks of this many lanes or more run out of memory; returns the numbers of lanes tried."""
+    """Makes stacks of this many lanes or more run out of memory; returns a list that records the lanes tried."""
     whole, tried = StackWay._fit, []
 
     def fit(loop: StackWay, *given: object) -> object:

@@ -1,4 +1,4 @@
-"""Tests data sets and stacks that do not fit a simulated GPU."""
+"""Tests data sets and stacks that do not fit into the memory of a simulated GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

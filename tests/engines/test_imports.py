@@ -1,4 +1,4 @@
-"""Tests that training needs no ray, wandb, datasets, jsonargparse or rich, which GPU machines may lack."""
+"""Tests that training does not need ray, wandb, datasets, jsonargparse or rich, which GPU machines may lack."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
 
 @pytest.mark.slow
 def test_what_only_reads_files_or_asks_the_machine_needs_no_lightning():
-    """Builds a page without its data, and runs `lit-cfl doctor`."""
+    """Imports the modules that build a report, and runs `lit-cfl doctor`."""
     code = (
         "import sys, lit_cfl.report.assemble, lit_cfl.report.page, lit_cfl.progress.console\n"
         "from lit_cfl.cli.main import main\n"

@@ -1,4 +1,4 @@
-"""Tests the penalty on kernels: it is trained but not reported, and equal on every engine (C10, C11)."""
+"""Tests the penalty on kernels: in training but not in reported losses, and equal in every engine (C10, C11)."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests learning rates over rounds against PyTorch's schedulers, in every engine, after a resume, in a search."""
+"""Tests learning rates that change over rounds: against PyTorch's schedulers, in every engine, after a resume."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,7 +89,7 @@ QUARTERED = {
 
 @pytest.mark.parametrize(("name", "plan"), thinned(QUARTERED, [*PLANS, "chain"]))
 def test_every_engine_trains_with_the_rates_of_the_round(name: str, plan: str):
-    """After two rounds that halve the rates, training equals that of an optimizer with a quarter of the rates."""
+    """After two rounds that halve the learning rates, training equals that with a quarter of the rates."""
     optimizer, at_quarter = QUARTERED[name]
     net = lambda: MLP(12, SHAPE, 10)  # noqa: E731
     how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")

@@ -28,7 +28,7 @@ def seeds(clients: int) -> list[int]:
 
 
 def one_by_one(seed: int, size: int, steps: int, batch_size: BatchSize, last: LastBatch) -> list[list[int]]:
-    """Draws mini-batches as recorded runs did: one `randperm` of the client's generator per epoch, cut into pieces."""
+    """Draws mini-batches one by one: per epoch, a `randperm` of the client's generator is cut into pieces."""
     rng, found = torch.Generator().manual_seed(seed), []
     while len(found) < steps:
         order = torch.randperm(size, generator=rng).tolist()
@@ -122,7 +122,7 @@ def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_ot
 
 
 class Other:
-    """Stands in for compiled code whose permutations differ from PyTorch's: it leaves the memory unchanged."""
+    """Stand-in for compiled code whose permutations differ from PyTorch's."""
 
     def permute(self, *given: int) -> None:
         pass

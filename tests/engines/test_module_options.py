@@ -13,7 +13,7 @@ from lit_cfl.engines.module_options import changed_options, module_options
 
 @dataclass
 class Shape:
-    """Options of a net, in a user's object."""
+    """User's object that holds options of a net."""
 
     width: int = 4
     act: Any = torch.relu

@@ -1,4 +1,4 @@
-"""Tests the engine on a simulated GPU: the CPU's bits, and the numbers of launches, copies and waits."""
+"""Tests that a simulated GPU gives the CPU's bits, and counts its launches, copies and waits."""
 
 from collections.abc import Callable
 from dataclasses import replace

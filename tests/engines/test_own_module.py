@@ -1,4 +1,4 @@
-"""Tests user modules: modules that cannot be copied or stored in a row are refused; all others train alike."""
+"""Tests user modules: which are refused and why, and that the others train as with a Trainer."""
 
 import warnings
 from collections import OrderedDict, namedtuple
@@ -48,7 +48,7 @@ def obstacles_of(make: Callable[[], nn.Module]) -> list[str]:
 
 
 class Masked(Linear):
-    """Net in which rows of an image attend to earlier rows."""
+    """Net with causal self-attention over the rows of an image."""
 
     def __init__(self, fill: float = -inf, persistent: bool = True) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_a_constant_that_is_not_finite_is_not_a_divergence_and_not_in_a_row(plan
 
 
 class Observer(Linear):
-    """Net that stores the lowest input that it has seen."""
+    """Net that stores the lowest input seen in training."""
 
     def __init__(self, start: float) -> None:
         super().__init__()

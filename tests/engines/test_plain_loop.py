@@ -21,7 +21,7 @@ DATA = ragged_data((3, 8, 16, 17, 9, 20))
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Records the sizes of the batches whose losses the loop computes, in parts of at most 8 examples."""
+    """Makes the loop split batches into parts of at most 8 examples; returns a list that records their sizes."""
     sizes = []
 
     def counted(module: torch.nn.Module, batch: Batch, weights: Tensor | None) -> Tensor:

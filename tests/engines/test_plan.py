@@ -1,4 +1,4 @@
-"""Tests the rule that chooses a plan against a restatement of it; `test_plan_refusals.py` tests errors."""
+"""Tests the rule that chooses a plan: its engine, device, threads, workers and lanes."""
 
 import os
 from collections.abc import Iterator

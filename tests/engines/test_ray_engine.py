@@ -1,4 +1,4 @@
-"""Tests the `ray` engine against the engine of its workers, workers that die, and unusable clusters."""
+"""Tests the `ray` engine: the same results as without Ray, workers that die, and unusable clusters."""
 
 import logging
 import os
@@ -70,7 +70,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
-    """Makes a task of a net that only the driver's path contains, and of a class that no file contains."""
+    """Makes a task whose net only the driver can import, and whose class is in no file."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "own_net_of_a_user.py").write_text(OWN_CODE)
     sys.path.append(str(folder))
@@ -131,7 +131,7 @@ def engine_of(task: TaskFactory, engine: str = "loop", workers: int = 1) -> Engi
 
 
 def gone(pid: int) -> bool:
-    """Returns whether a process has ended, waiting some seconds for it."""
+    """Returns whether a process ends within ten seconds."""
     for _ in range(100):
         try:
             os.kill(pid, 0)

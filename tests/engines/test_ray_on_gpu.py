@@ -22,7 +22,7 @@ from lit_cfl.tasks import Classification
 
 
 class OnGPU(Classification):
-    """Task that trains and scores only if Ray assigns a GPU."""
+    """Task that scores only if Ray has assigned a GPU."""
 
     def outcomes(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         import ray

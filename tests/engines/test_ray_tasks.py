@@ -1,4 +1,4 @@
-"""Tests many tasks in Ray, replaced by a list of calls: their order of start, and their results."""
+"""Tests how many tasks are run in Ray, with a stand-in for Ray: the order of their starts, and their results."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Tests stacks of clients: products against PyTorch's layers, the schedule and the memory of lanes."""
+"""Tests stacks of clients: their layers against PyTorch's, and the schedule and memory of their lanes."""
 
 from functools import partial
 from typing import Any
@@ -251,7 +251,7 @@ def test_double_precision_takes_twice_the_memory():
 @pytest.mark.long
 @pytest.mark.parametrize(("net", "optimizer"), [(net, (SGD, Adam)[k % 2]) for k, net in enumerate(NETS)])
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
-    """Compares the memory recorded for six lanes with an estimate made from two lanes."""
+    """Compares the memory per lane recorded for six lanes with the estimate."""
     loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
     assert isinstance(loop, StackWay)
     slots, width = loop.layout.slots, 6

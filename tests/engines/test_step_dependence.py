@@ -86,7 +86,7 @@ class ByPartsStep(Plain):
 
 
 class BySlots(Plain):
-    """Module that reads a progress attribute of the Trainer, which does not exist without one."""
+    """Module whose loss depends on the Trainer's number of training batches."""
 
     def factor(self, batch):
         return 1 / self.trainer.num_training_batches
@@ -110,7 +110,7 @@ def step_by(rule: Callable[[Step, int], float]) -> type[Step]:
 
 
 class Times(Plain):
-    """Module that passes the batch index to PyTorch, which calls no method of it."""
+    """Module that multiplies a tensor by the batch index, without a call of any method of the index."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() * (1 + torch.ones(()).mul(batch_idx))
@@ -252,7 +252,7 @@ class OwnGenerator(Plain):
 
 
 class Iterates(Plain):
-    """Module whose loss uses an iterator, the position of which is visible only by its values."""
+    """Module whose loss uses an iterator, whose position shows only in the values that it yields."""
 
     def __init__(self):
         super().__init__()
@@ -391,7 +391,7 @@ def test_our_nets_are_asked_as_others_are():
 
 @pytest.mark.long
 def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
-    """A watching class has the watched class's name until it is collected; configurations find classes by name."""
+    """The watching subclass has the name of the class that it watches, by which configurations find classes."""
     from lit_cfl.tasks import Classification
 
     kept, watched = [], step_dependence._make_watched_class

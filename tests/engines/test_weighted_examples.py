@@ -1,4 +1,4 @@
-"""Tests weights of the losses of single examples: the same on every engine, and which losses allow them."""
+"""Tests weights of examples' losses: equal results in every engine, and which losses allow weights."""
 
 from dataclasses import replace
 from functools import partial

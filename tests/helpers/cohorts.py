@@ -34,7 +34,7 @@ def cohort(
     budget: Budget | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> CohortFit:
-    """Makes clients of these sizes with random examples. They start from three models in turn; two more are centres.
+    """Makes a cohort of clients of these sizes, with random examples.
 
     Args:
         labels: Function from random classes `[N]` to labels; None to use the classes.

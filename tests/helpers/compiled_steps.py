@@ -1,4 +1,4 @@
-"""Trains with the compiled steps of a folder; if the folder has none, without compiled steps."""
+"""Switches to the compiled steps of a folder; a folder without any switches them off."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -30,5 +30,5 @@ def digits(**changes: object) -> Experiment:
 
 
 def timeless_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a run's `metrics.csv` without the columns of its clocks."""
+    """Returns the rows of a run's `metrics.csv` without the columns of times."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]

@@ -8,7 +8,7 @@ import pytest
 
 
 def thinned(*axes: Iterable[Any], ids: Iterable[str] | None = None) -> list[Any]:
-    """Returns all combinations of arguments' values, of which about two thirds run only in the full lane.
+    """Returns all combinations of the arguments' values, of which the default lane runs only some.
 
     The default lane has a diagonal, which contains every value of every argument. Of a single argument it has every
     third value.

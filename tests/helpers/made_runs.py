@@ -79,7 +79,7 @@ def made_run(
 
 
 def snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
-    """Makes a snapshot in which clients of one cluster have the cosine 0.5, others -0.25."""
+    """Makes a snapshot in which clients of one cluster have the cosine similarity 0.5, and others -0.25."""
     alike = np.where(true[:, None] == true, 0.5, -0.25)
     np.fill_diagonal(alike, 1.0)
     plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, len(true))], axis=1)
@@ -104,7 +104,7 @@ def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
 
 
 def add_own_tables(path: Path) -> None:
-    """Adds shifts, migrations and layers to an unfinished run. Client 0's shift is detected one round late."""
+    """Adds tables of shifts, migrations and layers to an unfinished run."""
     shifts = [{"round": 1, "client": 0}, {"round": 3, "client": 0}, {"round": 2, "client": 1}]
     write_table(path / "shift.csv", ("round", "client"), shifts)
     moves = [{"round": 2, "client": 0, "cluster_before": 0, "cluster_after": 1}]

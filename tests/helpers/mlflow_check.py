@@ -82,7 +82,7 @@ def expected(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def on_server(address: str) -> list[dict[str, list[tuple[int, float]]]]:
-    """Returns each metric's values by round for each run on the server, read by MLflow's client, oldest run first."""
+    """Returns the metrics of each run on the server, as values by round; the oldest run is first."""
     from mlflow.tracking import MlflowClient  # type: ignore[import-not-found]  # only in its own environment
 
     client = MlflowClient(address)

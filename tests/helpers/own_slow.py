@@ -1,4 +1,4 @@
-"""A user's slow algorithm for the tests of `tune/`, which fails or hangs at some values of an option."""
+"""A user's algorithm for the tests of `tune/` that is slow, or fails or hangs, depending on its options."""
 
 import os
 import time

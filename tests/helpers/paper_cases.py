@@ -1,4 +1,4 @@
-"""Makes pools in the papers' label space, and describes the data of clients."""
+"""Makes pools of examples with the papers' ten labels, and summarises the data of clients."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Makes pools of examples that have only labels, and describes the data of clients."""
+"""Makes pools of examples that have only labels, and summarises the data of clients."""
 
 import numpy as np
 import torch

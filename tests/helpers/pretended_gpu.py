@@ -1,4 +1,4 @@
-"""Simulates a GPU by PyTorch's modes: its tensors are in the CPU's memory, but are tracked separately.
+"""Simulates a GPU: its tensors are in the CPU's memory, but PyTorch's function and dispatch modes track them.
 
 Results are real, so they can be compared bit for bit. An operation on tensors of both devices is refused, as on a GPU.
 Costs on a GPU are counted: launched operations, copies in both directions, and waits of the CPU.
@@ -262,7 +262,7 @@ class Stream:
 
 
 def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None = None) -> list[torch.device]:
-    """Replaces the parts of CUDA that captures use; returns the list of devices that are made current."""
+    """Replaces the parts of torch.cuda used by graph capture; returns a list that records each device made current."""
     seen: list[torch.device] = []
 
     @contextmanager
@@ -293,7 +293,7 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
 
 
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
-    """Yields a simulated GPU, with a CUDA that captures on it; used as a fixture."""
+    """Yields a simulated GPU with a stand-in for CUDA graphs; used as a fixture."""
     found = PretendedGPU()
     stand_in_for_cuda(monkeypatch, found)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # in other threads, too

@@ -73,7 +73,7 @@ def in_child(
 
 
 def wait(child: int) -> int:
-    """Waits for a process; returns its exit code, or minus the signal number."""
+    """Waits for a child process; returns its exit code, or the negative signal number."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -89,7 +89,7 @@ def descendants(process: int) -> list[int]:
 
 
 def left(mark: str, *, agents: bool = True) -> list[int]:
-    """Returns the processes with a mark in their environment, after waiting up to 100 seconds for them to end.
+    """Waits up to 100 seconds for processes with a mark in their environment; returns those still running.
 
     Args:
         agents: True to include Ray's agents. Those of a killed Ray live for a minute, in which they try to report to
@@ -109,7 +109,7 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
 
 
 def contents(path: Path) -> dict[str, object]:
-    """Reads the content of a run that must be equal: every file, without times, locks and ids."""
+    """Reads the content of a run that must not depend on interruptions: its files without times and ids."""
     found: dict[str, object] = {}
     for run in (path, path / "baseline"):
         name = run.name
@@ -143,7 +143,7 @@ def wait_for(path: Path, text: str = "") -> None:
 
 
 def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
-    """Returns whether two contents are equal, regardless of how often the runs were saved."""
+    """Returns whether two contents are equal except for the option `checkpoint`."""
     for found in (mine, other):
         for name in ("run config", "baseline config"):
             found[name] = {**found[name], "checkpoint": None}
@@ -159,7 +159,7 @@ def replace_text(path: Path, old: str, new: str) -> None:
 
 
 def replace_in_config(path: Path, old: str, new: str) -> None:
-    """Changes a configuration as if another run or machine had written it."""
+    """Replaces text in a run's configuration, as if another run or machine had written it."""
     run_id = read_run_id(path)
     replace_text(path / "config.yaml", old, new)
     write_config(path, yaml.safe_load((path / "config.yaml").read_text()), run_id)

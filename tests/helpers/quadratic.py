@@ -1,4 +1,4 @@
-"""Short functions for clients with quadratic losses, lists of clients and generators."""
+"""Shorthands for clients with quadratic losses, tensors of ids, and generators."""
 
 import torch
 from torch import Generator, Tensor

@@ -49,7 +49,7 @@ def task(
 
 
 def in_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-    """Makes an SGD with separate weight decays for kernels and biases, and another learning rate for biases."""
+    """Makes an SGD optimizer with separate weight decays and learning rates for kernels and biases."""
     found = list(parameters)
     kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
     groups = [{"params": kernels, "weight_decay": 0.02}, {"params": biases, "lr": 0.3, "weight_decay": 0.01}]
@@ -77,7 +77,7 @@ def fitted(
 
 
 def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
-    """Returns why clients cannot train in a loop, or else why not in a stack; empty if both are possible."""
+    """Returns the reasons why clients need a Trainer, or else those why they cannot be stacked."""
     traits = TaskTraits.of(build_module(make, 0), data or ragged_data())
     return traits.trainer_reasons or traits.stack_reasons
 

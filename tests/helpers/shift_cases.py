@@ -1,4 +1,4 @@
-"""Makes clients to shift, and describes their data before and after."""
+"""Makes clients whose data shift, and summarises their data before and after."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def after(
 
 
 def lists(data: FederatedData, *names: str) -> list[list[list[int]]]:
-    """Returns the index lists of each client, in order."""
+    """Returns the index lists of each split: one list per client, in order."""
     kept = [index for name in names or ALL if (index := getattr(data, name)) is not None]
     return [[one.tolist() for one in index] for index in kept]
 
@@ -58,7 +58,7 @@ def everything(data: FederatedData) -> tuple[list[list[list[int]]], list[int]]:
 
 
 def seen(data: FederatedData, client: int, *names: str) -> Counter[tuple[float, int]]:
-    """Returns the inputs and labels that a client sees."""
+    """Counts the pairs of input and label that a client sees."""
     pairs: Counter[tuple[float, int]] = Counter()
     for index in (getattr(data, name) for name in names or VISIBLE):
         if index is not None:
@@ -77,7 +77,7 @@ def rows(moves: ShiftLog) -> list[tuple[int, ...]]:
 
 
 def two_clients(**more: object) -> FederatedData:
-    """Makes client 0 with labels 0, 1 and an untested 2, and client 1 with labels 1, 2 and an untested 0."""
+    """Makes two clients with labels 0 to 2; client 0 has no test example of label 2, and client 1 none of label 0."""
     labels = ids(0, 0, 1, 2, 1, 2, 2, 0, 0, 1, 1, 2, 0, 2)
     examples = Examples(torch.arange(14)[:, None].float(), labels, 3)
     train = ClientIndex.from_lists([ids(0, 1, 2, 3), ids(4, 5, 6, 7)])
@@ -102,7 +102,7 @@ def held(data: FederatedData, *names: str) -> Tensor:
 
 
 def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
-    """Shifts the data up to a round, given as completed rounds, with all clients as participants."""
+    """Returns the data after the shifts of rounds 0 to `round`, with all clients taking part."""
     for number in range(round + 1):
         data, _ = apply_shifts(data, shifts, number, seed, data.population)
     return data

@@ -22,7 +22,7 @@ VECTORS = "good 1 2 3\nbad -1 -2.5 -3e0\nunheard 7 7 7\n, 4 5 6\n"
 
 
 def tweets(folder: Path, rows: list[tuple[Any, Any, Any]] = TWEETS) -> str:
-    """Writes a folder in the Hub's format; as on the Hub, the split `test` has other users."""
+    """Writes tweets in the Hub's format; as in the real data set, the split `test` has other users."""
     parts = {"train": rows, "test": [("of somebody else", "zoe", 4), ("no opinion", "yan", 2)]}
     columns = {
         split: {

@@ -1,4 +1,4 @@
-"""Runs tracked by W&B in child processes, since wandb keeps a service and a login for a whole process."""
+"""Starts runs tracked by W&B in child processes, since wandb keeps its service and login for a whole process."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ _WHOLE, _LAST = 1, 4
 
 
 def tracked(path: Path, *options: str, rounds: int = 4, **variables: str | None) -> int:
-    """Runs a small tracked quickstart; returns the exit code. Variables are W&B's, without their prefix."""
+    """Runs a small quickstart tracked by W&B, with these `WANDB_*` variables; returns the exit code."""
     return tracked_command(start(path, "--pictures.formats", "[png]", *options, rounds=rounds), **variables)
 
 
@@ -36,7 +36,7 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 
 def set_variables(**variables: str | None) -> None:
-    """Sets a child's W&B variables, shows notices on screen (pytest would keep them), and draws pictures at the end."""
+    """Prepares a child process: sets W&B's variables, prints notices, and draws pictures only at the end."""
     trackers.SHARE = 0.0
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
@@ -52,12 +52,12 @@ def notes(output: Path) -> list[str]:
 
 
 def folders(run: Path) -> list[Path]:
-    """Returns a run's W&B folders, in order."""
+    """Returns a run's W&B folders, oldest first."""
     return folders_of(run / "wandb", "*")
 
 
 def records(folder: Path) -> list[Any]:
-    """Returns all records in a folder's file."""
+    """Returns all records in the `.wandb` file of a folder."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     (path,) = folder.glob("*.wandb")
@@ -156,7 +156,7 @@ class Server(ThreadingHTTPServer):
         Thread(target=self.serve_forever, daemon=True).start()
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns the history of a run, each line at the offset that the client gave."""
+        """Returns the lines of a run's history, ordered by the offsets that the client gave."""
         lines: dict[int, dict[str, Any]] = {}
         for path, body in self.sent:
             sent = json.loads(body) if path.endswith("/file_stream") else {}
@@ -230,7 +230,7 @@ class _Takes(_Refuses):
         return {"model": self._resumed(given["name"])} if "RunResumeStatus" in asked["query"] else None
 
     def _resumed(self, name: str) -> dict[str, Any] | None:
-        """Returns the server's answer about a run that was started before."""
+        """Returns the server's answer about a run that was started before, or None."""
         history = self.server.history()
         if not history:
             return None

@@ -45,7 +45,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "nets.md"
 
 
 def sizes_after(net: Net, inputs: Tensor, kind: type[nn.Module]) -> list[int]:
-    """Returns the height of each output of the layers of a kind, in order."""
+    """Returns the heights of the outputs of all layers of one kind, in order."""
     seen: list[int] = []
     for layer in net.modules():
         if isinstance(layer, kind):

@@ -31,7 +31,7 @@ def lab(rgb: np.ndarray, sight: str) -> np.ndarray:
 
 
 def ciede2000(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Computes the CIEDE2000 difference of CIELAB colours (Sharma, Wu, Dalal 2005), for `[..., 3]` and `[..., 3]`."""
+    """Computes the CIEDE2000 differences of CIELAB colours `[..., 3]` (Sharma, Wu, Dalal 2005)."""
     (l1, a1, b1), (l2, a2, b2) = np.moveaxis(one, -1, 0), np.moveaxis(other, -1, 0)
     mean7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
     stretch = 1.5 - 0.5 * np.sqrt(mean7 / (mean7 + 25.0**7))

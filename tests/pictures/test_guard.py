@@ -1,4 +1,4 @@
-"""Tests that a picture that cannot be drawn does not end a run, comparison, study or page."""
+"""Tests that a picture that cannot be drawn does not stop a run, comparison, study or report."""
 
 from pathlib import Path
 from types import SimpleNamespace

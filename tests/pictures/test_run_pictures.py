@@ -342,7 +342,7 @@ def test_a_curve_of_points_shows_their_marker_in_the_legend():
 
 
 def curves_of(*runs: list[float]) -> Figure:
-    """Draws the curve of an algorithm whose runs have these accuracies in rounds 1, 2, ..."""
+    """Makes the mean curve of an algorithm whose runs have these accuracies in rounds 1, 2, ..."""
     tables = [[{"round": k, "test/weighted_accuracy": value} for k, value in enumerate(run, 1)] for run in runs]
     figure = mean_curves({"A": tables}, None)
     assert figure is not None

@@ -89,7 +89,7 @@ def test_the_last_round_of_a_run_that_stops_early_is_shown():
 
 
 def doings(moments: list[tuple[float, Activity]], rounds: int = 9) -> list[str]:
-    """Returns the lines printed for activities that start at these times, with a check in every second."""
+    """Returns the lines printed for activities that start at these times, with an update every second."""
     clock, out = Clock(), StringIO()
     display, waiting = LogDisplay(Console(file=out, width=200), clock=clock), list(moments)
     for second in range(int(moments[-1][0]) + 11):
@@ -312,7 +312,7 @@ def _all_of(terminal: int) -> str:
 
 
 def left_standing(shown: str) -> list[str]:
-    """Returns the lines that a terminal finally shows, each as it was last drawn."""
+    """Returns the lines that a terminal shows in the end."""
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in shown.replace("\r\n", "\n").split("\n")]
     return [line.rpartition("\r")[2] for line in lines]
 

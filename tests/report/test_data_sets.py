@@ -1,4 +1,4 @@
-"""Tests the page of comparisons on different data, with methods by their mean rank over the data sets."""
+"""Tests the page of comparisons on different data sets, which ranks methods over all of them."""
 
 from pathlib import Path
 

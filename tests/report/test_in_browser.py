@@ -67,7 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def show(driver: Any, page: Path, width: int = 1280, dark: bool = False) -> None:
-    """Opens a page in a window so high that the whole page is visible."""
+    """Opens a page in a window so tall that the whole page is visible."""
     colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
     size = {"width": width, "height": 12000, "deviceScaleFactor": 1, "mobile": width < 500}

@@ -21,7 +21,7 @@ HACK = "</script><script>hacked = 1</script>"
 
 
 class Reader(HTMLParser):
-    """Collects scripts, headings, table cells and texts of a page."""
+    """Parser that collects the texts of a page by their tags, and all attributes."""
 
     def __init__(self) -> None:
         super().__init__()

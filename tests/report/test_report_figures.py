@@ -1,4 +1,4 @@
-"""Tests the content of figures: means and bands, samples, delays, trees, searches, papers' numbers."""
+"""Tests the figures of a report: samples of clients and rounds, digits, colours, labels and captions."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -39,7 +39,7 @@ DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (9, 0, 1, 1), (1, 1, 0, 0), (8, 2, 1, 0)
 
 
 def unfinished(folder: Path, rounds: int = 4) -> Path:
-    """Writes an unfinished run without the usual clusters."""
+    """Writes an unfinished run without snapshots."""
     return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
 
 
@@ -180,7 +180,7 @@ MIB = {"A": (1.5, 3.0, 7.0), "B": (2.0,)}  # a round
 
 @pytest.fixture
 def groups(tmp_path: Path) -> list[Group]:
-    """Makes the runs of algorithms A, the third of which is unfinished, and B, without validation data."""
+    """Makes the runs of algorithm A, whose third run is unfinished, and of B, which has no validation data."""
     found = []
     for name, seeds in SCORES.items():
         for seed, scores in enumerate(seeds):
@@ -331,7 +331,7 @@ COSINES = {(0, 1): -0.25, (0, 2): 0.75, (0, 3): 0.125, (1, 2): 0.0, (1, 3): 0.37
 
 @pytest.fixture
 def compared(tmp_path: Path) -> RunFiles:
-    """Writes a run in which clients 3, 5, 8 and 9 of eight were compared, in rounds 2 and 7."""
+    """Writes a run whose snapshots, of rounds 2 and 7, have clients 3, 5, 8 and 9 of eight compared ones."""
     run = unfinished(tmp_path)
     last, first = np.eye(4, dtype=np.float16), np.full((4, 4), 0.9375, dtype=np.float16)
     for (one, other), cosine in COSINES.items():
@@ -436,7 +436,7 @@ SUMMARY = {"test/max_weighted_accuracy": (0.9, 0.95), "test/newcomers_accuracy":
 
 
 def ended_group(folder: Path, name: str, *seeds: dict[str, Any], score: str = "accuracy", **summary: Any) -> Group:
-    """Makes a group whose runs end with these rows."""
+    """Makes a group of runs, one per seed, whose last rows have these values."""
     runs = []
     for seed, values in enumerate(seeds):
         run = made_run(folder / name / f"seed-{seed}", [metric_row(4) | values], snapshots=0, over=False)

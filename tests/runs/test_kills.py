@@ -1,4 +1,4 @@
-"""Tests a fixed part of `benchmarks/kills.py`: after a kill or a full disk, a run still completes its files."""
+"""Runs a part of `benchmarks/kills.py`: after a kill or a full disk, a run still completes its files."""
 
 from pathlib import Path
 

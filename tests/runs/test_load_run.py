@@ -132,7 +132,7 @@ def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_tha
 
 
 def test_new_clusters_are_marked_in_the_table_and_free_numbers_are_not_a_next_best(capsys):
-    """The run has clusters 0 and 2, newcomers found 1 and 3, and the last newcomer has no data."""
+    """The run has clusters 0 and 2; newcomers founded clusters 1 and 3, and the last newcomer has no data."""
     inf, nan = float("inf"), float("nan")
     placed = PlacedNewcomers(
         Assignment(torch.zeros(4, 1), torch.tensor([2, 3, 1, -1])),
@@ -283,7 +283,7 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
 
 
 class NotesLabelSpace(FedAvg):
-    """Algorithm that records the number of labels of the clients that it places."""
+    """Algorithm that records the size of the label space in which clients are placed."""
 
     seen: ClassVar[list[int]] = []
 

@@ -142,7 +142,7 @@ def test_a_checkpoint_of_0_2_with_a_file_for_each_model_is_read_and_continued(tm
 
 
 def files(folder: Path) -> dict[str, tuple[int, Tensor]]:
-    """Returns the time and the rows of each file of rows."""
+    """Returns the modification time and the content of each file of model rows."""
     return {
         file.name: (file.stat().st_mtime_ns, torch.load(file, weights_only=True))
         for file in sorted((folder / "rows").iterdir())
@@ -224,7 +224,7 @@ def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
 
 
 class Watched(Personal):
-    """Counts, from the second round on, how many models given to any round are still in memory."""
+    """Algorithm that counts how many of the models given to its rounds so far are still in memory."""
 
     seen: ClassVar[list[ReferenceType[Tensor]]] = []
     alive: ClassVar[list[int]] = []

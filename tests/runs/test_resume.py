@@ -238,7 +238,7 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
 
 @pytest.mark.long
 def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resumed(whole: Path, tmp_path: Path):
-    """A run that changes its plan, such as for lack of memory, writes `config.yaml` before the checkpoint."""
+    """A run that changes its plan, for example for lack of memory, writes `config.yaml` before the checkpoint."""
     path = tmp_path / "run"
     assert main(start(path, rounds=3)) == 0
     config = stored_config(path)

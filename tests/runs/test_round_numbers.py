@@ -83,7 +83,7 @@ def test_options_of_a_shift_count_completed_rounds(shift: Shift, rounds: list[in
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs a comparison of one algorithm, which also contains its run directory."""
+    """Runs a comparison of one algorithm; its directory also contains that of the run."""
     path = tmp_path_factory.mktemp("whole") / "compared"
     words = ["--config", "quickstart", "--rounds", "1", "--data.num_clients", "12", "--algorithms", "FedAvg"]
     assert main(["compare", *words, "--seeds", "0", "--compare_dir", str(path), "--tracking.wandb", "disabled"]) == 0
@@ -91,7 +91,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def as_of_the_old_format(path: Path) -> None:
-    """Rewrites files as 0.1.0 wrote them: no format in config.yaml, format 2, rounds from 0."""
+    """Rewrites files as version 0.1.0 wrote them: no format in config.yaml, format 2, rounds from 0."""
     for file in path.rglob("config.yaml"):
         file.write_text(yaml.safe_dump({k: v for k, v in yaml.safe_load(file.read_text()).items() if k != "format"}))
     for file in path.rglob("checkpoint.pt"):

@@ -1,4 +1,4 @@
-"""Tests the rows that a run writes, its totals, and readers of growing tables, by hand."""
+"""Tests a run's rows and totals by hand, and the readers of growing tables."""
 
 import math
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_a_snapshot_has_found_and_true_clusters_of_the_clients_that_were_compare
 
 
 def moves(*examples: int) -> ShiftLog:
-    """Makes the log of a shift of clients with these numbers of changed examples."""
+    """Makes the log of a swap that changed these numbers of examples, one number per client."""
     nobody = torch.full((len(examples),), -1)
     return ShiftLog("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
 

@@ -1,4 +1,4 @@
-"""Tests that a directory is locked for one process, and that checking the lock does not take it."""
+"""Tests that a directory held by another process is waited for briefly, and then refused."""
 
 import threading
 import time

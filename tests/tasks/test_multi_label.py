@@ -139,7 +139,7 @@ def test_chain_is_the_way_by_rule_for_fully_connected_nets(net: str):
 
 
 class Tagged(ArrayData):
-    """Data module with twelve clients in two clusters, whose inputs show three labels in different places."""
+    """Data module with twelve clients in two clusters, in which labels have opposite effects on the inputs."""
 
     def __init__(self, **options: Any) -> None:
         rng = np.random.default_rng(0)

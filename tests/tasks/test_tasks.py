@@ -56,7 +56,7 @@ def test_a_net_with_several_outputs_is_refused_for_regression(outputs: int):
 
 
 def certain(share: float) -> NextToken:
-    """Makes a task that predicts token k + 1 modulo 4 with probability `share` after token k."""
+    """Makes a task that, after token k, predicts token k + 1 modulo 4 with probability `share`."""
     task = NextToken(Bigram())
     rest = (1 - share) / 3
     with torch.no_grad():

@@ -24,7 +24,7 @@ from lit_cfl.tracking.options import Tracking
 
 
 def events(file: Path) -> list[Event]:
-    """Reads the complete entries of a TensorBoard file: length, its checksum, content, its checksum."""
+    """Reads the complete entries of a TensorBoard file."""
     data, found, at = file.read_bytes(), [], 0
     while at + 12 <= len(data):
         end = at + 12 + struct.unpack_from("<Q", data, at)[0]
@@ -36,7 +36,7 @@ def events(file: Path) -> list[Event]:
 
 
 def shown(folder: Path) -> dict[tuple[str, int], list[float]]:
-    """Returns the values that TensorBoard shows of a folder; a new session hides older steps from its start on."""
+    """Returns the values that TensorBoard shows of a folder; a new session hides older values of later steps."""
     found: dict[tuple[str, int], list[float]] = {}
     for file in sorted(folder.glob("events.*")):
         for event in events(file):

@@ -61,7 +61,7 @@ def test_an_unknown_mode_is_refused(monkeypatch):
 
 
 class FullDisk(CSVLogger):
-    """Logger that fails at its third row."""
+    """Logger that fails at step 3, as on a full disk."""
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         if step == 3:

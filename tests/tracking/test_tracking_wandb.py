@@ -48,7 +48,7 @@ REFUSES = "http://127.0.0.1:9"
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs an experiment offline, without a W&B key or options."""
+    """Runs an experiment offline, without a W&B key or `WANDB_*` variables."""
     folder = tmp_path_factory.mktemp("offline")
     os.environ["CHILD_OUTPUT"] = str(folder / "output.txt")
     let_runs_draw(True)

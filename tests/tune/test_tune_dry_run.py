@@ -26,12 +26,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 @pytest.fixture
 def half_a_minute(monkeypatch: pytest.MonkeyPatch):
-    """Makes a run take half a minute."""
+    """Makes each run appear to take half a minute."""
     monkeypatch.setattr(dry_run, "show", lambda console, experiment: 30.0 * len(experiment.seeds))
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> dict[str, str]:
-    """Returns the command's output for a study with these changes, by its first column."""
+    """Returns the lines of the dry run of a study with these changes, by their first column."""
     assert main(["tune", "--config", str(study_file(Path(), **STUDY | changes)), "--dry-run", *words]) == 0
     return {line[:18].strip(): line[19:] for line in capsys.readouterr().out.splitlines()}
 

@@ -37,7 +37,7 @@ ERRORS = [
 
 
 def ended_by(step: Callable[[], object], path: Path) -> str:
-    """Returns the message of a study that ends in a step of Ray, which would attribute any Exception to a trial."""
+    """Returns the error message of a study that ends in `step`, where Ray would catch any Exception."""
 
     def as_ray() -> None:
         try:

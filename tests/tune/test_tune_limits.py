@@ -27,7 +27,7 @@ from lit_cfl.tune.trial import limit_time
 
 
 def in_a_process(path: Path, trial: Callable[[], object]) -> int | None:
-    """Runs a trial limited to 0.6 seconds in a fork; returns its exit code, or minus the signal number."""
+    """Runs a trial limited to 0.6 seconds in a fork; returns its exit code, or the negative signal number."""
 
     def begin() -> None:
         with limit_time(path, 0.01):

@@ -70,7 +70,7 @@ def test_the_quickstart_searches_several_clustered_algorithms():
 
 
 def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
-    """Writes a packaged study with two trials, which run two rounds more than the first clustering needs."""
+    """Writes a packaged study, shortened to a few trials that end soon after the first clustering."""
     content = yaml.safe_load(READY[name].read_text())
     content["base"]["rounds"] = first_clustering_round + 2
     content["base"]["tracking"] = {"wandb": "disabled"}

@@ -39,7 +39,7 @@ def study(space: dict[str, Any], **changes: Any) -> Study:
 
 
 def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
-    """Runs a study of the synthetic trainable in Ray, from its trials on like a real study."""
+    """Runs a study of the synthetic trainable in Ray."""
     from ray import tune as ray_tune
 
     first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]

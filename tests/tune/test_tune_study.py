@@ -27,7 +27,7 @@ SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, n
 
 
 class Command:
-    """A study in a separate process, with all processes that it started, found by a mark in their environment."""
+    """Study in a separate process, whose descendants are found by a mark in their environment."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
@@ -265,7 +265,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
 def test_a_study_over_several_algorithms_and_a_common_option_finishes_and_is_extended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The algorithms share the learning rate, which the first trial has before the second algorithm has a trial."""
+    """The study searches options of each algorithm, and a learning rate that they share."""
     monkeypatch.chdir(tmp_path)
     space = {
         "algorithm": {

@@ -1,4 +1,4 @@
-"""Tests numbers and verdicts of claims on hand-made ledgers."""
+"""Tests the numbers and verdicts of the papers' claims on hand-made ledgers."""
 
 from pathlib import Path
 

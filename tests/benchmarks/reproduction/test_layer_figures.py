@@ -38,7 +38,7 @@ DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
 
 
 def rounds(**gaps: list[float]) -> list[Row]:
-    """Makes the rows of a measurement of `conv1`, `fc1` and all layers; the Gap is -1 unless given.
+    """Makes the rows of a Gap measurement of `conv1`, `fc1` and the whole model; Gaps not given are -1.
 
     Args:
         gaps: of each round, by names such as `conv1_delta_cos`.

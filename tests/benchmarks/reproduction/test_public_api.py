@@ -1,4 +1,4 @@
-"""Tests that the reproduction uses only public names of Lit-CFL, those listed in docs/api.md."""
+"""Tests that the reproduction uses only public names of Lit-CFL, as listed in docs/api.md."""
 
 import ast
 import importlib
@@ -15,7 +15,7 @@ MODULES = set(re.findall(r"^\| `([\w.]+)` \|", TABLE, flags=re.MULTILINE))
 
 
 def faults(source: str) -> Iterator[str]:
-    """Yields the non-public names of ours that a source uses: modules, imported names, and private attributes."""
+    """Yields the names of Lit-CFL that a source uses although they are not public."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "lit_cfl")

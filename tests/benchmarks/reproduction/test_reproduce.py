@@ -343,7 +343,7 @@ def test_options_without_effect_and_unknown_names_are_refused(
 
 
 def page_of(folder: Path, table: str) -> str:
-    """Reads the page of a table, with plain spaces for the non-breaking ones."""
+    """Reads the page of a table, with non-breaking spaces replaced by plain ones."""
     return (folder / f"{table}.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 

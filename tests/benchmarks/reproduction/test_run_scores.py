@@ -1,4 +1,4 @@
-"""Tests the scores of a run, computed by hand from the table and the summary of a run of five rounds."""
+"""Tests the scores that are read from a run against values worked out by hand from its table and summary."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests StoCFL's figures on hand-made measurements, and that measuring finds the existing clusters."""
+"""Tests StoCFL's figures on hand-made measurements, and that similar clients are neighbours on the map."""
 
 from pathlib import Path
 

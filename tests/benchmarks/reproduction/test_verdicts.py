@@ -1,4 +1,4 @@
-"""Tests each rule of the verdicts on both sides of its limit, by hand."""
+"""Tests each rule for verdicts on both sides of its threshold, with hand-made numbers."""
 
 from dataclasses import replace
 from math import inf

@@ -256,7 +256,7 @@ def test_choice_of_the_first_edition_remains_until_the_search_is_completed(tmp_p
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[PlannedRun]:
-    """Replaces the execution of runs by a failure; returns the list of runs that a command starts."""
+    """Makes all runs fail; returns a list that records the runs that a command starts."""
     asked: list[PlannedRun] = []
 
     def run(recorder: LedgerRecorder, todo: list[PlannedRun], *_: object) -> dict[PlannedRun, str]:
@@ -366,7 +366,7 @@ def test_page_marks_runs_that_end_with_one_cluster():
 
 
 def test_share_of_oracles_gain(tmp_path: Path):
-    """StoCFL gains 20 of the 26 points by which Oracle exceeds FedAvg; Oracle is not ranked best."""
+    """StoCFL gains 20 of the 26 points that Oracle gains over FedAvg; Oracle does not count as the best."""
     protocol = replace(SMALL, systems={**SMALL.systems, "Oracle": {"since": 2, "options": {}}})
     ledger = ledger_of(ACCURACY, VALIDATION)
     for data in SMALL.data:
