@@ -50,7 +50,7 @@ except ImportError:  # run in a checkout
 else:
 
     class CompiledSteps(BuildHookInterface[Any]):
-        """Adds the compiled files to a wheel, which then suits only this platform."""
+        """Adds the compiled files to a wheel, and tags it for this platform."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             if main(Path(self.root)):

@@ -106,7 +106,7 @@ def mean_by_cluster(
 def _sums_by_cluster(
     models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int
 ) -> tuple[Tensor, Tensor, torch.dtype] | None:
-    """Sums by cluster: weighted models `[clusters, d]`, weights `[clusters]` in float64, the models' dtype or None."""
+    """Returns the weighted sums of models `[clusters, d]`, the sums of weights `[clusters]`, and the models' dtype."""
     found = None
     for chunk in _chunks(models):
         at = slice(chunk.start, chunk.start + len(chunk.models))
@@ -141,7 +141,7 @@ def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
 
 
 def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_parameters: int | None = None) -> Tensor:
-    """Mixes the clusters' models, computed from the unmixed ones, as in FedGroup and FlexCFL (FlexCFL, Eq. 20).
+    """Mixes the clusters' models, as in FedGroup and FlexCFL (FlexCFL, Eq. 20).
 
     Args:
         models: Models of the clusters that take part `[clusters, d]`.

@@ -1,4 +1,4 @@
-"""Moves tensors to the computing device with few copies and waits, and handles the limits of its memory."""
+"""Moves tensors to the computing device, and handles its memory limits."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
@@ -24,14 +24,14 @@ Prepared = TypeVar("Prepared")
 
 
 def send(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copies a tensor to a device asynchronously: a GPU reads it from pinned memory."""
+    """Copies a tensor to a device; to a GPU asynchronously, through pinned memory."""
     if torch.device(device).type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves the used rows of a table to a device, each once.
+    """Copies the rows of a table that clients use to a device, each row once.
 
     Args:
         table: `[K, d]`.
@@ -83,7 +83,7 @@ def count_gpus() -> int:
 
 
 def gib_of_gpu(device: str) -> int:
-    """Returns a GPU's total memory in whole GiB, since drivers differ in how much of it they leave.
+    """Returns a GPU's total memory, rounded to GiB because drivers report slightly different totals.
 
     A trial of a search with a share of a GPU has that share of the memory. A GPU that only Ray's workers see counts as
     16 GiB.

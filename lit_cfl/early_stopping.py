@@ -39,7 +39,7 @@ class StopRule:
             raise InputError(f"stop.max_minutes is {self.max_minutes}; it must be above 0, or null for never")
 
     def metric_of(self, scores: Scores) -> str:
-        """Finds the metric for a task with these scores. Raises InputError if the task does not report it."""
+        """Returns the metric to watch for this task. Raises InputError if the metric or the target cannot be used."""
         metric = main_column(scores) if self.metric is None else self.metric
         require_choosable(metric, scores)
         require_possible_target(metric, self.target, scores, "stop.target")
@@ -75,13 +75,16 @@ class StopRule:
 
 
 def _is_comparable(row: dict[str, Any], last: dict[str, Any]) -> bool:
-    """Returns whether a round scored nearly as many clients as the latest round: early on, few have a model."""
+    """Returns whether a round scored nearly as many clients as the latest scored round.
+
+    In early rounds, few clients have a model.
+    """
     column = "clients/evaluated"
     return bool(row.get(column, 0) >= _COMPARABLE * last.get(column, 0))
 
 
 def require_possible_target(metric: str, target: float | None, scores: Scores, option: str) -> None:
-    """Raises InputError for the target of an accuracy, AUROC, ... that cannot be reached, such as 90 for 90 %.
+    """Raises InputError for a target outside of (0, 1] if the metric is a share, such as accuracy.
 
     Args:
         option: Option that gives the target, for the message.
@@ -93,7 +96,7 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
 
 
 def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
-    """Raises InputError for a metric that the task does not report, or that must not be used for choices."""
+    """Raises InputError unless the task reports this metric and it may be used for choices."""
     _refuse_test(metric)
     choosable = choosable_columns(scores)
     if metric not in choosable:

@@ -58,7 +58,7 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def name_clients(names: Sequence[str]) -> Iterator[None]:
-    """Adds the clients' names in the source to errors that number them: `client 6 ('Hospital 15')`.
+    """Adds the clients' names to errors that mention their numbers: `client 6 ('Hospital 15')`.
 
     Args:
         names: Name of each client; an empty name, or one that is the number itself, is not added.
@@ -124,7 +124,7 @@ def write_space(glued: str) -> str:
 
 
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Returns ` (did you mean ...?)` for a similar name, or the only name that starts with the word; empty if none.
+    """Returns ` (did you mean ...?)` with the most similar known name; empty if none is similar.
 
     Args:
         word: Word that is not known.
@@ -147,7 +147,7 @@ class WorkersLostError(InputError):
 
 
 class LineParser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line, like our own errors, without the usage."""
+    """Reports a wrong command line as a one-line InputError, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
@@ -164,7 +164,7 @@ class LineParser(argparse.ArgumentParser):
 
 
 class Interrupted(BaseException):  # requested by the user or the scheduler
-    """Raised on SIGINT or SIGTERM. Not an Exception, so that no handler takes it for a failure.
+    """Raised on SIGINT or SIGTERM. Not an Exception, so that no handler mistakes it for a failure.
 
     Args:
         signum: Number of the signal.

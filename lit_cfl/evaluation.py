@@ -85,7 +85,7 @@ class EvaluationPlan:
             )
 
     def candidates(self, population: Tensor, seed: int) -> Tensor:
-        """Lists the clients that may be scored: ids, ascending."""
+        """Returns the ids of the clients that may be scored, ascending."""
         if isinstance(self.clients, str) or self.clients >= len(population):
             return population
         drawn = torch.rand(len(population), generator=generator(seed, "evaluated clients")).argsort()
@@ -130,7 +130,7 @@ class SplitScores:
         return found
 
     def metrics(self, split: str) -> dict[str, float]:
-        """Computes mean and spread over the clients with examples, named `split/...`; empty if there are none.
+        """Computes the metrics of a split, named `split/...`; empty if no client has examples.
 
         The spread is nan if a loss is not finite: models that all predict nothing would have the smallest spread.
         """
@@ -164,7 +164,7 @@ def score_clients(
     own: OwnLayers | None = None,
     weights: Tensor | None = None,
 ) -> SplitScores:
-    """Scores clients with their models; examples shared by clients of one model are computed once.
+    """Scores clients with their models; an example shared by clients of one model is scored once.
 
     Args:
         models: Models `[K, d]`.
@@ -182,7 +182,7 @@ def score_clients(
 def own_models(
     engine: Engine, models: Tensor, index: Tensor, clients: Tensor, own: OwnLayers | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields models with their clients: all at once without personal layers, else as many as the engine can hold.
+    """Yields clients with their models: in groups that fit into memory if layers are personal, else all at once.
 
     Args:
         models, index, clients, own: See `score_clients`.
@@ -252,7 +252,10 @@ def _score(
 def _sums_of(
     score: Score, means: list[tuple[Tensor, Tensor]], predictions: SetPredictions | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns sums and weights of a score per client, see `SplitScores`; for a mean, the next entry of `means`."""
+    """Returns a score's sums and weights per client; see `SplitScores`.
+
+    Those of a mean are taken from the front of `means`.
+    """
     if not isinstance(score, SetScore) or predictions is None:
         return means.pop(0)
     return predictions.of_clients(score)
@@ -277,7 +280,7 @@ def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientInd
 
 
 def _note_not_finite(example: int, whose: str, split: Split, losses: Tensor, where: Tensor) -> None:
-    """Warns of the first example with a non-finite loss, and the number of such examples.
+    """Warns of non-finite losses; names the first such example and counts them.
 
     Args:
         whose: Client that has the example, in words.
@@ -380,7 +383,7 @@ def _tuned_metrics(
     budget: Budget,
     splits: Sequence[Split],
 ) -> dict[str, float]:
-    """Fine-tunes each client's model on its training examples, scores the client, and discards the model.
+    """Computes the metrics after fine-tuning each client's model on its training examples.
 
     A client without training examples keeps its model. Memory holds the models of one chunk at a time.
 
@@ -427,7 +430,7 @@ def place_for_scoring(
     round: int,
     unassigned: Tensor | None = None,
 ) -> Assignment:
-    """Assigns clusters to unassigned clients by `place`; the resulting state is dropped.
+    """Assigns clusters to unassigned clients by `place`, without changing the algorithm's state.
 
     Args:
         clients: Ids, int64 `[n]`.

@@ -87,7 +87,7 @@ _OPTIONAL = ("baseline", "stop")
 
 
 def _require_kinds(experiment: "Experiment") -> None:
-    """Raises InputError if an option is not an object of the required class, or is an unknown word."""
+    """Raises InputError if an option has a wrong type, or is an unknown word."""
     seeds: Any = experiment.seeds
     if isinstance(seeds, int):
         raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
@@ -254,7 +254,7 @@ class Experiment:
         return PreparedRun(self, seed, data, engine, cohorts, options)
 
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
-        """Prepares a run that other processes will execute, to check that it can start. Returns the run's plan, too.
+        """Prepares a run that other processes will execute, to check that it can start. Returns it with its plan.
 
         A run for a GPU is prepared on the CPU, too, as this process would keep the context of the GPU, some hundred
         MiB. It is prepared on the GPU only if the CPU refuses it, since a module may need a GPU.
@@ -281,7 +281,7 @@ class Experiment:
         return measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
 
     def choose_own_plan(self, work: Workload = Workload()) -> Plan:
-        """Chooses the plan on this machine: explicit options, and the rest by a rule based on the workload."""
+        """Chooses the plan on this machine: explicit options are kept, and the rest follows from the workload."""
         room = room_of_ray(self.engine, self.device, self.plan)
         plan = choose_plan(self.engine, self.device, self.precision, work, self.plan, room)
         warn_of_slowness(self.engine, plan, work)
@@ -362,7 +362,7 @@ class PreparedRun:
     module_options: dict[str, str]
 
     def rounds(self, after: Round | None = None) -> Iterator[Round]:
-        """Runs round by round, from the start or after a given round."""
+        """Runs the rounds and yields each, from the start or after a given round."""
         completed = rounds(
             self.experiment.algorithm,
             self.engine,

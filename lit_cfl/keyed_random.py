@@ -12,7 +12,7 @@ _NOT_ZERO = 0x27D4EB2F  # 0 is hashed to 0, which would be an outlier
 
 
 def hash_keys(keys: Tensor) -> Tensor:
-    """Mixes 32-bit keys: int64 of any shape to int64 in [0, 2^32), the finaliser of MurmurHash3 (Appleby, 2011)."""
+    """Hashes 32-bit keys, int64 of any shape, to [0, 2^32) with the finaliser of MurmurHash3 (Appleby, 2011)."""
     mixed = keys & _MASK
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK

@@ -1,4 +1,4 @@
-"""The requests that an algorithm can make to clients. All engines give the same results."""
+"""The requests that an algorithm can make to clients. All engines give the same results up to rounding."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some of the clients of one fit, in the requested order.
+    """Results of some of a fit's clients, in the requested order.
 
     Args:
         start: Position of the first client in the fit.
@@ -187,7 +187,7 @@ class LocalCosts:
     scored: int = 0
 
     def plus(self, more: "LocalCosts") -> "LocalCosts":
-        """Returns the sum of the two counts."""
+        """Returns the sums of both objects' counts."""
         return LocalCosts(self.steps + more.steps, self.examples + more.examples, self.scored + more.scored)
 
 
@@ -232,7 +232,7 @@ class LocalWork(Protocol):
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that clients have sent in answers of `map` so far; the round loop counts them as traffic."""
+        """Bytes that clients have sent in answers to `map` so far; the round loop counts them as traffic."""
 
     def initial(self, number: int) -> Tensor:
         """Returns the run's initial model with this number `[d]`: 0 is w_0, the others are for further clusters."""
@@ -352,7 +352,7 @@ def _tensors_of(statistic: Statistic | None) -> Iterable[Tensor]:
 
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
-    """Expands an index to one per client `[n]`: the given tensor, or the same number for all."""
+    """Returns one index per client, `[n]`: the given tensor, or the given number for all."""
     if isinstance(which, Tensor) and bool((which < 0).any()):
         raise ValueError("a client has the model -1: clients without a model cannot be trained; place them first")
     return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)

@@ -73,7 +73,7 @@ def metric_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def tuned_columns(scores: Scores) -> tuple[str, ...]:
-    """Lists the columns of runs that fine-tune clients before evaluation."""
+    """Lists the columns with scores after fine-tuning."""
     return tuple(f"{split}/{of}_{score.name}" for split in ("val", "test") for score in scores for of in _TUNED)
 
 
@@ -101,7 +101,7 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def suggest_column(name: str, known: Sequence[str]) -> str:
-    """Returns ` (did you mean ...?)` for an unknown metric; a score's name alone stands for its weighted mean."""
+    """Returns ` (did you mean ...?)` for an unknown metric; for a score's name it suggests the weighted mean."""
     usual = f"val/weighted_{name.rpartition('/')[2]}"
     return f" (did you mean {usual}?)" if usual in known else suggest(name, known)
 
@@ -112,13 +112,15 @@ def main_column(scores: Scores, split: str = "val") -> str:
 
 
 def main_score(row: Iterable[str]) -> str:
-    """Finds the task's first score from the columns of `metrics.csv`, or from a row of that file."""
+    """Returns the name of the task's first score, given the columns or a row of `metrics.csv`."""
     first = main_column(CLASSIFIER).removesuffix(CLASSIFIER[0].name)
     return next(column for column in row if column.startswith(first)).removeprefix(first)
 
 
 def higher_is_better(column: str, scores: Scores) -> bool:
-    """Returns whether higher is better: as the score declares; False for losses, discrepancy, deviations; else True.
+    """Returns whether higher values of a metric are better.
+
+    A score declares this. Of the other metrics, lower is better for losses, discrepancy and deviations.
 
     Args:
         column: Column of any file of a run, with or without its split.

@@ -85,7 +85,7 @@ class ParameterLayout:
 
     @classmethod
     def of_layers(cls, sizes: dict[str, int]) -> "ParameterLayout":
-        """Makes a layout of plain vectors, one per layer; `conv...` and `fc...` become layers of those kinds."""
+        """Makes a layout with one plain vector per layer; names such as `conv1` or `fc1` determine the layer's kind."""
         slots, start = [], 0
         for layer, size in sizes.items():
             kind = {"conv": "conv2d", "fc": "linear"}.get(layer.rstrip("0123456789"), "other")
@@ -129,7 +129,7 @@ class ParameterLayout:
         return self._columns_of([slot for pattern in patterns for slot in self._matches(pattern, trainable)])
 
     def columns_with_buffers(self, patterns: Sequence[str]) -> Tensor:
-        """Finds the columns of layers as `columns` does, including their buffers, such as running statistics.
+        """Finds columns as `columns` does, including the buffers of the chosen layers, such as running statistics.
 
         Raises:
             InputError: a pattern matches nothing.
@@ -139,7 +139,7 @@ class ParameterLayout:
         return self._columns_of([*chosen, *(slot for slot in self.slots if slot.is_buffer and slot.layer in layers)])
 
     def without(self, columns: Tensor) -> "ParameterLayout":
-        """Computes the layout of the same module without the tensors of these columns, ascending int64."""
+        """Returns the layout of the same module without the tensors that have these columns (ascending int64)."""
         gone = torch.zeros(self.num_columns, dtype=torch.bool).index_fill_(0, columns, True)
         slots, left_out, start = [], [], 0
         for slot in self.slots:
@@ -203,7 +203,9 @@ def copy_sharing_frozen(module: Module) -> Module:
 
 
 def replace_layers(module: Module, other: Callable[[nn.Module], nn.Module | None]) -> Module:
-    """Replaces layers of a module in place; a layer with two names stays one layer. Returns the module.
+    """Replaces layers of a module in place. Returns the module.
+
+    A layer with two names is replaced by one layer.
 
     Args:
         other: Returns the replacement of a layer, or None to keep the layer.

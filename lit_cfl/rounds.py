@@ -83,7 +83,7 @@ class Round:
 
     @property
     def number(self) -> int:
-        """The number of rounds completed, this one included: 1 to T; used in all files, logs, messages and pictures."""
+        """The round's number, 1 to T, as in all files, logs, messages and pictures."""
         return self.index + 1
 
 
@@ -119,7 +119,7 @@ def warn_of_ineffective_options(
 
 
 def _list_unused(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
-    """Yields the options that were set but have no effect, and for each the other option that is the cause."""
+    """Yields each option that was set but has no effect, and the option that is the cause."""
     defaults = {one.name: one.default for one in fields(algorithm)}
     for kind in type(algorithm).__mro__:
         for option, (other, without_effect) in vars(kind).get("unused_if", {}).items():
@@ -190,7 +190,7 @@ def rounds(
 
 
 def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:
-    """Finds the clients in training that have a model; returns all clients if no shift needs to know."""
+    """Returns the clients in training that have a model, or all in training if no shift needs to know."""
     if all(shift.participants == "all" for shift in shifts):
         return data.population
     return data.population[algorithm.serve(state, data.population).index >= 0]

@@ -86,7 +86,7 @@ class Score:
 
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
-        """Finds the score to which a `best_column` belongs, with its direction; None for another column."""
+        """Returns the score with this `best_column`, and with its direction; None if the column has another form."""
         found = _BEST.fullmatch(column)
         if not found:
             return None
@@ -153,7 +153,7 @@ class SetScore(Score):
 
 
 def title_of(name: str) -> str:
-    """Writes a score's name as text: `balanced accuracy`, and abbreviations in capitals, such as `MAE` or `F1`."""
+    """Writes a score's name as text, such as `balanced accuracy`; abbreviations such as `MAE` are in capitals."""
     return " ".join(word.upper() if _ABBREVIATIONS.fullmatch(word) else word for word in name.split("_"))
 
 

@@ -49,5 +49,5 @@ def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tenso
 
 
 def selection_seed(seed: int) -> int:
-    """Derives the default base seed of a run's draws. Runs with neighbouring seeds share no cohort."""
+    """Derives the default seed for drawing cohorts, so that runs with neighbouring seeds draw different ones."""
     return derive(seed, "selection")

@@ -12,7 +12,7 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", list:
 
 
 def require_annotated(options: Any, prefix: str = "") -> None:
-    """Checks the words, and the objects with options of their own, among the fields of a dataclass.
+    """Checks the fields of a dataclass that take one of some words, or an object with options of its own.
 
     Fields of other types are left to the checks of their owners.
 
@@ -35,7 +35,7 @@ def require_annotated(options: Any, prefix: str = "") -> None:
 
 
 def _find_remedy(value: Any, members: Sequence[Any]) -> str | None:
-    """Describes what a field takes, if the value is certainly not one of its members; None otherwise."""
+    """Describes what a field takes if the value is certainly invalid; None otherwise."""
     words = [word for member in members if get_origin(member) is Literal for word in get_args(member)]
     kinds: list[Any] = [get_origin(member) or member for member in members if get_origin(member) is not Literal]
     if value is None or (isinstance(value, str) and value in words) or not members:
@@ -51,7 +51,7 @@ def _find_remedy(value: Any, members: Sequence[Any]) -> str | None:
 
 
 def _hints(kind: type) -> Mapping[str, Any]:
-    """Returns the annotations of a class; none if a name in them is not known when the program runs."""
+    """Returns the annotations of a class; empty if a name in them cannot be resolved."""
     try:
         return get_type_hints(kind)
     except NameError:

@@ -1,1 +1,1 @@
-"""Trains clients: the engines behind `LocalWork`. All compute the same numbers, each in a different way."""
+"""Trains clients: the engines behind `LocalWork`. All give the same results up to rounding."""

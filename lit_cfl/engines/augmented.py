@@ -1,4 +1,4 @@
-"""Augments the mini-batches of clients with `data.augment`: each example is changed at random, by its key."""
+"""Applies `data.augment` to the examples of clients' mini-batches, with a random key for each occurrence."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _BLOCK = 2**22  # maximum number of values changed at once
 
 
 def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
-    """Replaces the examples of a cohort with those of its mini-batches, in order, each augmented by its key.
+    """Replaces a cohort's examples with augmented copies, one for each occurrence in a mini-batch.
 
     Every way of training then reads them as any other examples. An example occurs once for each of the client's
     mini-batches that contains it.

@@ -1,4 +1,4 @@
-"""The engine: builds nets from a seed, splits fits into chunks, trains them in the plan's way, and evaluates."""
+"""The engine: builds modules from a seed, trains clients in chunks as the plan specifies, and evaluates models."""
 
 import copy
 import warnings
@@ -103,7 +103,7 @@ class Engine:
         return self.plan.device
 
     def at(self, round: int, data: FederatedData) -> RoundWork:
-        """Returns the algorithm's view of the clients in this round, without any computation."""
+        """Returns the `LocalWork` of this round, without any computation."""
         return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
@@ -117,7 +117,7 @@ class Engine:
         return row
 
     def build(self, number: int) -> LightningModule:
-        """Builds the task with the initial model of this number by running the user's code, not by copying a module.
+        """Runs the user's code to build the task's module with the initial model of this number.
 
         Raises:
             InputError: the task returns a net made outside of it, so models would not depend on the seed.
@@ -140,7 +140,7 @@ class Engine:
         return self._way
 
     def module(self, row: Tensor) -> LightningModule:
-        """Builds a LightningModule that holds this row, on this process's device and in the plan's dtype.
+        """Builds a LightningModule with the parameters in this row, on this process's device and in the plan's dtype.
 
         It shares no tensor with the engine, so the caller may change it.
         """
@@ -149,7 +149,7 @@ class Engine:
         return module
 
     def examples(self, data: FederatedData) -> Examples:
-        """Returns the pool of examples on the device, moved there once; a pool that is too large stays on the CPU."""
+        """Returns the pool of examples, on the device if it fits there, else on the CPU."""
         if self._resident is None or self._resident[0] is not data.examples:
             examples = moved = data.examples
             if fits_on(self.device, examples.num_bytes):
@@ -162,7 +162,7 @@ class Engine:
         return self._resident[1]
 
     def release_examples(self) -> bool:
-        """Keeps the pool of examples on the CPU from now on if it takes more than an eighth of a GPU's memory.
+        """Moves a pool of examples larger than an eighth of a GPU's memory back to the CPU for good.
 
         Returns:
             whether any memory was freed.
@@ -187,7 +187,7 @@ class Engine:
         return self.outcomes_of_each(model[None], torch.zeros_like(index), index, data)
 
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
-        """Computes the losses of each model on these examples, which are read once for all models.
+        """Computes the loss of each model on each of these examples, which are read only once.
 
         Args:
             models: `[K, d]`.
@@ -201,7 +201,7 @@ class Engine:
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """Computes losses and scores of models, each on separate examples.
+        """Computes the losses and scores of examples, each under the model assigned to it.
 
         Args:
             models: `[K, d]`.
@@ -216,7 +216,7 @@ class Engine:
     def outcomes_of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
     ) -> Outcomes:
-        """Computes losses and scores of mixtures of models, each on separate examples.
+        """Computes the losses and scores of examples, each under the mixture of models assigned to it.
 
         Args:
             models: `[K, d]`.
@@ -229,7 +229,7 @@ class Engine:
             return self._scorer.score_mixtures(models, weights, which, index, self.examples(data))
 
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
-        """Seeds the global generators for random numbers that a module draws, and restores them afterwards."""
+        """Seeds the global random generators within the block, and restores them afterwards."""
         return seed_globally(derive(self.seed, purpose, *ids), self.device)
 
     def penalties(self, models: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ class Engine:
     def statistics(
         self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
     ) -> list[Statistic | None]:
-        """Runs a function on each client's training examples; see `LocalWork.map`. It can be interrupted."""
+        """Runs a function on each client's training examples, as `LocalWork.map` describes."""
         module = () if model is None else (self.module(model).eval(),)
         examples, found = self.examples(data), list[Statistic | None]()
         self.between_clients()
@@ -328,7 +328,7 @@ class Engine:
         self.report(Activity("statistics of", round, done, total))
 
     def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None:
-        """Raises InputError if a client has a mini-batch of one example that BatchNorm cannot train on.
+        """Raises InputError if BatchNorm cannot train because a client has a mini-batch of one example.
 
         Args:
             lengths: The budget's length for each client, int64 `[n]`.
@@ -352,14 +352,14 @@ class Engine:
 
     @property
     def _chunk_size(self) -> int:
-        """Number of clients in a chunk: `rows_that_fit`; on a GPU a multiple of the number of lanes."""
+        """Number of clients in a chunk: `rows_that_fit`, on a GPU rounded to a multiple of the lanes."""
         if self.plan.device == "cpu":
             return self.rows_that_fit
         return max(1, self.rows_that_fit // self.plan.lanes) * self.plan.lanes
 
     @property
     def rows_that_fit(self) -> int:
-        """The number of rows that take `plan.rows_mib`, at least one."""
+        """Number of rows that fit into `plan.rows_mib`, at least one."""
         return max(1, int(self.plan.rows_mib / self._row_mib))
 
     @property
@@ -383,7 +383,7 @@ class Engine:
     def fit_chunks(
         self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
     ) -> Iterator[Chunk]:
-        """Trains a fit chunk by chunk, and yields the chunks. A GPU's next clients are prepared meanwhile."""
+        """Trains a fit chunk by chunk, and yields the chunks. On a GPU, prepares the next clients meanwhile."""
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
         parts = [list(self._split_training(request, chunk, data)) for chunk in chunks]
         describe = partial(self._describe, request, round, data, away)
@@ -392,7 +392,7 @@ class Engine:
             yield self._fit_chunk(request, chunk, own, islice(works, len(own)), round, data)
 
     def _split_training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
-        """Yields the positions of a chunk's clients that train at the same time."""
+        """Splits the clients of a chunk that train into parts that fit into memory; yields each part's positions."""
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
         held = sizes if data.examples.augment is None else self.describer.count_seen(request.budget, lengths, sizes)
@@ -453,7 +453,7 @@ class Engine:
         round: int,
         data: FederatedData,
     ) -> Chunk:
-        """Trains a chunk's clients at these positions, as many at a time as fit into memory."""
+        """Trains the clients of a chunk, part by part, so that each part fits into memory."""
         losses = torch.full((chunk.stop - chunk.start,), float("nan"), dtype=torch.float64)
         trained, models, before = torch.zeros(len(losses), dtype=torch.bool), None, chunk.start
         self.report_fit(request, round, before)
@@ -493,7 +493,7 @@ class Engine:
         return explain_divergence(client, round, loss, rate, mine % len(data.examples), before)
 
     def _starts_of(self, request: FitRequest, chunk: slice) -> Tensor:
-        """Returns the models from which the clients of a chunk start `[c, d]`, on the device."""
+        """Returns the start models `[c, d]` of a chunk's clients, on the device."""
         starts, which = move_rows(self.device, self.plan.dtype, request.models, request.start[chunk])
         return starts.index_select(0, send(which, starts.device))
 
@@ -528,7 +528,7 @@ class Engine:
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
-        """Moves large data to the CPU, or else halves chunks and lanes, after memory ran out with this many clients."""
+        """Reduces memory after it ran out: moves the examples to the CPU, or else halves chunks and lanes."""
         if self.release_examples():
             return
         lanes = max(1, self.plan.lanes // 2)
@@ -557,7 +557,10 @@ class Engine:
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """Returns which rows `[n, d]` are finite. A sum is ten times faster than a test of each number."""
+    """Returns which rows `[n, d]` contain only finite numbers, bool `[n]`.
+
+    A sum is ten times faster than a test of each number.
+    """
     finite = rows.sum(1).isfinite().cpu()
     return finite if finite.all() else rows.isfinite().all(1).cpu()
 

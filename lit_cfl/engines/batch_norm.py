@@ -26,7 +26,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 
 def rejects_single_example(module: LightningModule, examples: Examples) -> bool:
-    """Returns whether a BatchNorm layer of the module fails on a batch of one example; tries it on a copy."""
+    """Tests on a copy of the module whether a BatchNorm layer fails on a batch of one example."""
     if not has_batch_norm(module):
         return False
     copied = copy.deepcopy(module).cpu().double()

@@ -18,7 +18,7 @@ _COPIES = "every client trains a copy of the module"
 
 
 def require_module(module: LightningModule) -> None:
-    """Checks, for every engine, that a module has `losses` and that copies of it are complete.
+    """Checks the requirements of every engine: a module has `losses`, and copies of it are complete.
 
     Raises:
         InputError: the module lacks `losses` or `outcomes`, has layers without weights or hooks that copies lack, or

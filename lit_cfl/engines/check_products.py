@@ -11,7 +11,7 @@ _PLACES = 16  # numbers: a line of the processor's cache in float32
 
 
 def warn_of_irreproducible_products() -> None:
-    """Warns if matrix products depend on memory alignment, as when MKL started before its variable was set."""
+    """Warns if the last bits of matrix products depend on memory alignment."""
     if not all(_adds_in_one_order(dtype) for dtype in (torch.float32, torch.float64)):
         warnings.warn(
             "products of matrices depend on their place in memory on this processor, so that the last bits of a "

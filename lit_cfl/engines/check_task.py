@@ -105,7 +105,7 @@ def _require_same_build(first: LightningModule, second: LightningModule) -> None
 
 
 def _require_faithful_copy(engine: Engine, itself: LightningModule, batch: Batch) -> None:
-    """Checks that a copy of the module computes the same as the module itself, under different weights.
+    """Checks that a copy of the module computes the same as the module itself when both get new weights.
 
     Args:
         itself: The task's module, built once more; it is changed.
@@ -155,7 +155,7 @@ def _loss_and_gradients(
 
 
 def _require_same_scores_again(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Scores examples twice. Raises InputError if state from the first time changes the second result."""
+    """Raises InputError if a second scoring of the same examples gives other results."""
     found, states = [], []
     for _ in range(2):
         with engine.own_stream("evaluation"):
@@ -171,7 +171,7 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
 
 
 def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
-    """Checks the augmentation of training examples on some examples. Raises InputError."""
+    """Tries the augmentation of training examples on a batch. Raises InputError if it fails."""
     keys = torch.arange(len(batch[1]), device=batch[0].device) << 32
     try:
         require_augmentation(augment, batch, keys)
@@ -186,7 +186,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Raises InputError if training changes non-finite buffers, which rows do not contain."""
+    """Raises InputError if training changes a buffer that starts non-finite, which no row contains."""
     in_row = {slot.name for slot in engine.layout.slots}
     outside = {name: b.clone() for name, b in module.named_buffers() if b.is_floating_point() and name not in in_row}
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]
@@ -213,7 +213,7 @@ def _require_finite_rates(module: LightningModule) -> None:
 
 
 def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
-    """Warns that a scheduler in the module sees only one fit of a client and has no effect over rounds."""
+    """Warns that a scheduler in the module starts again in each fit, so that it has no effect over rounds."""
     with suppress(Exception):  # the training reports what is wrong
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
@@ -226,7 +226,7 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
 
 
 def _note_padding(task: LightningModule, inputs: Tensor) -> None:
-    """Warns of an id that pads sequences, but also stands between other tokens, where it would never be predicted."""
+    """Warns if the padding id also stands between other tokens, where it would be neither predicted nor scored."""
     if not isinstance(task, NextToken) or task.padding is None or inputs.ndim != 2:
         return
     others = inputs[:_SEQUENCES] != task.padding

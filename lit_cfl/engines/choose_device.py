@@ -11,7 +11,7 @@ _GPU_PAYS = 100_000_000_000  # multiply-adds: an estimate
 
 
 def resolve_device(asked: str, multiply_adds: float = 0) -> str:
-    """Returns the device of one process: the first GPU for `cuda`, and for `auto` if it is worthwhile.
+    """Returns the device of one process: `cuda` means the first GPU, and so does `auto` unless the work is small.
 
     Args:
         asked: `auto`, `cpu`, `cuda` or `cuda:<i>`.
@@ -32,7 +32,7 @@ def resolve_device(asked: str, multiply_adds: float = 0) -> str:
 
 
 def device_of_ray(asked: str, found: int) -> str:
-    """Returns the device of each of Ray's workers, which sees only its own GPU."""
+    """Returns the device of Ray's workers, each of which sees only its own GPU."""
     if asked == "auto":
         return "cuda:0" if found else "cpu"
     if number := number_of_gpu(asked):

@@ -1,4 +1,4 @@
-"""Chooses the plan, i.e. how clients train, by rules on options, machine and workload.
+"""Chooses the plan, i.e. how clients train, from options, machine and workload.
 
 The rule reads the task, the options, the amount of work and the kind of hardware, never a timing or free memory:
 

@@ -13,7 +13,7 @@ from lit_cfl.errors import DivergedError, join_ids, note_on_error
 
 @contextmanager
 def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
-    """Adds the client in training and the round to an error, such as one raised by the user's module.
+    """Notes the round and the client in training on errors raised within the block.
 
     Args:
         waiting: Returns the clients that are not trained yet, the current one first.
@@ -32,7 +32,7 @@ def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool
 def explain_divergence(
     client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
 ) -> DivergedError:
-    """Builds the error for a client that diverged: during training, or with a loss that was not finite before.
+    """Builds the error for a client that diverged, in training or because its losses were not finite beforehand.
 
     Args:
         round: Number of rounds completed before.

@@ -78,7 +78,7 @@ class CohortFit:
         return len(self.clients)
 
     def select(self, clients: Tensor) -> "CohortFit":
-        """Selects the work of `TrainingWay.gradients` for some clients, given by their positions."""
+        """Selects the clients at these positions, as far as `TrainingWay.gradients` needs them."""
         starts = self.sizes.cumsum(0) - self.sizes
         sizes = self.sizes[clients]
         first = (starts[clients] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
@@ -95,17 +95,17 @@ class CohortFit:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Number of each client's first example in `inputs` `[n]`."""
+        """Position of each client's first example in `inputs`, int64 `[n]`."""
         return (self.sizes.cumsum(0) - self.sizes).tolist()
 
     @cached_property
     def first_steps(self) -> list[int]:
-        """Number of each client's first row in `batches` `[n]`."""
+        """Position of each client's first row in `batches`, int64 `[n]`."""
         return (self.steps.cumsum(0) - self.steps).tolist()
 
     @property
     def num_seen(self) -> Tensor:
-        """Examples seen by each client in all its mini-batches, repeats included, int64 `[n]`."""
+        """Number of examples in all mini-batches of each client, repeats included, int64 `[n]`."""
         counts = torch.cat([torch.zeros(1, dtype=torch.int64), self.batches.counts.cumsum(0)])
         ends = self.steps.cumsum(0)
         return counts[ends] - counts[ends - self.steps]
@@ -182,7 +182,7 @@ class TrainingWay(ABC):
         return rows
 
     def _gradient(self, model: Tensor, inputs: Tensor, labels: Tensor, key: int | None, row: Tensor) -> None:
-        """Writes the gradient on these examples into a row, in batches of about equal size, at most 1,024."""
+        """Adds the gradient of the mean loss over these examples to a row."""
         module = self.module_for_gradients
         self.layout.write(model, module)
         if key is not None:
@@ -225,7 +225,7 @@ class TrainingWay(ABC):
         return copy_sharing_frozen(self.place_module(dtype))
 
     def place_module(self, dtype: torch.dtype) -> LightningModule:
-        """Returns the only copy of the module on the plan's device in this dtype, which must not be changed."""
+        """Returns the shared copy of the module on the plan's device in this dtype, which must not be changed."""
         if dtype not in self._placed:
             self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)
         return self._placed[dtype]

@@ -45,7 +45,7 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
 
 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
-    """Warns the user if clients could train faster, with the reason why they do not."""
+    """Warns if clients are trained by the slower `trainer`, with the reason."""
     task = workload.task
     if task is not None and asked != REFERENCE and plan.engine == REFERENCE:
         reasons = "; ".join(task.trainer_reasons) or f"precision {plan.precision}"

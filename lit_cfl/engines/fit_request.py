@@ -1,4 +1,4 @@
-"""The local training that an algorithm requests, and its description as tensors for all clients at once."""
+"""A fit as an algorithm requests it, and as the tensors that specify each client's training."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,13 +43,15 @@ class FitRequest:
     weights: Sequence[Tensor] | None = None  # factors of the losses of each client's examples [n]; None = 1
 
     def weights_at(self, positions: Tensor) -> Tensor | None:
-        """Returns the factors of these clients' examples, concatenated, or None."""
+        """Returns the weights of these clients' examples, concatenated; None without weights."""
         return None if self.weights is None else torch.cat([self.weights[k] for k in positions.tolist()])
 
 
 @dataclass(frozen=True)
 class FitDescriber:
-    """Describes fits of a run as tensors on the CPU, also in a thread while a GPU trains.
+    """Builds the CPU tensors that specify local training: seeds, steps, mini-batches.
+
+    May run in a thread while a GPU trains.
 
     Args:
         seed: The run's seed.
@@ -82,7 +84,7 @@ class FitDescriber:
         return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
 
     def fit(self, request: FitRequest, positions: Tensor, round: int, data: FederatedData) -> CohortFit:
-        """Describes the training of the clients at these positions of a request, without models and examples."""
+        """Builds the tensors for training the clients at these positions of a request, except the examples."""
         clients = request.clients[positions]
         sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
         steps = self.steps(request.budget, request.lengths[positions], sizes)
@@ -113,7 +115,7 @@ class FitDescriber:
         )
 
     def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:
-        """Describes the gradients of these clients, without examples."""
+        """Builds the tensors for computing these clients' gradients, except the model and the examples."""
         ids, keys, sizes = clients.tolist(), None, data.num_examples[clients]
         if self.draws_masks:
             of_clients = derive_each(self.seed, "gradient/dropout", round, ids=ids)
@@ -126,7 +128,7 @@ class FitDescriber:
 
 
 def split_clients(sizes: Tensor, most: float) -> Iterator[slice]:
-    """Splits clients into groups with at most this many examples, or with one client.
+    """Splits clients into consecutive groups of at most this many examples, or of a single larger client.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.

@@ -1,4 +1,4 @@
-"""Builds the module that clients train from the run's seed, and finds initial models that ignore the seed."""
+"""Builds modules from the run's seed, and detects initial models that ignore the seed."""
 
 import warnings
 from hashlib import sha256
@@ -14,7 +14,7 @@ from lit_cfl.seeds import derive
 
 
 def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "cpu") -> LightningModule:
-    """Builds the task's module with the initial model of that number."""
+    """Builds the task's module with the initial model of this number."""
     with seed_globally(derive(seed, "initial", number), device):
         return replace_dropout(task())
 
@@ -27,7 +27,7 @@ class InitialModels:
         self._noted = False
 
     def compare(self, number: int, parameters: Tensor) -> None:
-        """Checks the trainable parameters `[p]` of the initial model of that number."""
+        """Compares the trainable parameters `[p]` of an initial model with those of earlier numbers."""
         first = self._numbers.setdefault(sha256(parameters.contiguous().numpy().data).digest(), number)
         if first != number and not self._noted:
             self._noted = True

@@ -19,7 +19,7 @@ WITHOUT = "PyTorch alone"
 
 @cache
 def load_library() -> tuple[Any, str]:
-    """Loads the compiled steps; returns them, or None, and a description of how small chains train on a CPU."""
+    """Returns the compiled library or None, and a description of how small chains train on a CPU."""
     built = {file.stem.removeprefix("steps-"): file for file in FOLDER.glob("steps-*.lib")}
     found = torch.backends.cpu.get_cpu_capability()
     kind = found if found in built else "DEFAULT"
@@ -42,6 +42,6 @@ def load_library() -> tuple[Any, str]:
 
 
 def describe_steps() -> str:
-    """Describes how small chains train on a CPU: `PyTorch alone` or `compiled for X`, which round differently."""
+    """Describes how small chains train on a CPU: by `PyTorch alone`, or `compiled for` a kind of processor."""
     library, words = load_library()
     return words if library is not None else WITHOUT

@@ -79,7 +79,7 @@ class MiniBatches:
         return replace(self, drawn=send(self.drawn, device))
 
     def lists(self, which: slice = slice(None)) -> list[Tensor]:
-        """Returns the positions of the examples in some mini-batches, int64."""
+        """Returns the positions of each mini-batch's examples, int64."""
         begins, counts = self.begins[which].tolist(), self.counts[which].tolist()
         return [self.drawn[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
 

@@ -39,7 +39,7 @@ def module_options(module: nn.Module) -> dict[str, str]:
 
 
 def changed_options(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Lists layers that differ, are gone or are new, and values that differ, as `name: recorded -> now`.
+    """Lists added, removed and changed layers, and changed values, as `name: recorded -> now`.
 
     A value that only one of the two has does not count: another version of a layer may have further attributes.
     """
@@ -83,7 +83,10 @@ def _is_ours(kind: type) -> bool:
 
 
 def _plain_values(name: str, value: Any, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Yields the plain values in an attribute; `above`: ids of the containers that hold it."""
+    """Yields the plain values in an attribute, as names and texts.
+
+    `above` has the ids of the containers that hold the attribute.
+    """
     if value is None or isinstance(value, (bool, int, float, complex, torch.dtype, np.generic, Enum)):
         yield name, repr(value)
     elif isinstance(value, str):

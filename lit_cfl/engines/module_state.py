@@ -35,7 +35,7 @@ def module_state(module: nn.Module) -> dict[str, Leaf]:
 
 
 def copy_state(module: nn.Module) -> dict[str, Leaf]:
-    """Copies the state of a module, which may change afterwards."""
+    """Copies the state of a module, so that later changes of the module do not affect it."""
     return {name: _copy_leaf(value) for name, value in module_state(module).items()}
 
 
@@ -95,7 +95,10 @@ def _optimizers_in(configured: Any) -> Iterator[Optimizer | LRScheduler]:
 
 
 def _is_number(value: Any) -> bool:
-    """Returns whether a value is a number or a list of numbers. Booleans do not count: most depend on the device."""
+    """Returns whether a value is a number, except a Boolean, or a list of such numbers.
+
+    Most Booleans in options of optimizers depend on the device.
+    """
     if isinstance(value, (list, tuple)):
         return all(map(_is_number, value))
     return isinstance(value, (int, float)) and not isinstance(value, bool)

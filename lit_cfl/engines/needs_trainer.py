@@ -58,7 +58,7 @@ def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch:
 
 
 def find_unsupported(module: LightningModule) -> list[str]:
-    """Lists training hooks, schedulers, several optimizers and manual optimisation, which other ways would ignore."""
+    """Lists features of a module that only `trainer` supports, such as training hooks or several optimizers."""
     names = [name for name in dir(LightningModule) if _is_training_hook(name)]
     reasons = [f"hook {name}" for name in names if getattr(type(module), name) is not getattr(LightningModule, name)]
     if not module.automatic_optimization:
@@ -90,7 +90,7 @@ def _is_training_hook(name: str) -> bool:
 
 
 def _compare_with_trainer(module: LightningModule, batch: Batch, layout: ParameterLayout) -> list[str]:
-    """Compares steps of copies: lists what a loop of `losses` would omit or do differently from a Trainer."""
+    """Lists what a plain loop over `losses` would omit or do differently from a Trainer."""
     inputs, labels = batch
     parts = [batch, (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
     losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
@@ -121,7 +121,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
 
 
 def _compare_training_step(module: LightningModule, batch: Batch) -> list[str]:
-    """Returns the reason why a `training_step` needs `trainer`, in a list; empty if it is the mean of `losses`."""
+    """Returns why a `training_step` needs `trainer`, as a list of at most one reason."""
     if not _has_own_step(module):
         return []
     expected = _without_a_trace(module, lambda own: losses_of(own, batch).mean())
@@ -155,7 +155,10 @@ def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule
 
 
 def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
-    """Returns the reason why an example's loss depends on its mini-batch (except by BatchNorm), in a list."""
+    """Returns why an example's loss depends on its mini-batch, as a list of at most one reason.
+
+    Modules with BatchNorm are not checked.
+    """
     if len(batch[1]) < 2 or has_batch_norm(module):
         return []
     module = copy.deepcopy(module)
@@ -168,7 +171,7 @@ def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
 
 
 def to_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:
-    """Copies a module, with its examples, in double precision; layers keep their training or evaluation mode."""
+    """Copies a module and its examples to the CPU, in double precision."""
     inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
     return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
 

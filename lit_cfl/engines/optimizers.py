@@ -32,7 +32,7 @@ class FunctionalOptimizer:
 
     @classmethod
     def from_module(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
-        """Reads the only optimizer that a module configures; its groups must contain all these parameters."""
+        """Reads the kind and options of a module's only optimizer, whose groups must contain all these parameters."""
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that only `trainer` can fit")
@@ -65,7 +65,7 @@ class FunctionalOptimizer:
         return tuple(tuple(torch.zeros_like(p) for p in parameters) for _ in range(self.slots))
 
     def corrections(self, steps: Tensor) -> Tensor:
-        """Computes Adam's bias corrections at steps (from 1): float64 `[2, ...]`, 1 - beta1^t and sqrt(1 - beta2^t)."""
+        """Computes Adam's bias corrections 1 - beta1^t and sqrt(1 - beta2^t) at steps t >= 1: float64 `[2, ...]`."""
         if self.kind == "sgd":
             return torch.ones(2, *steps.shape, dtype=torch.float64)
         first, second = self.options[0]["betas"]
@@ -75,7 +75,9 @@ class FunctionalOptimizer:
     def step_(
         self, parameters: Tensors, gradients: Tensors, state: tuple[Tensors, ...], corrections: Tensor, first: Tensor
     ) -> None:
-        """Takes a step: changes the parameters and the state in place, but not the gradients, which may be shared.
+        """Takes a step: changes the parameters and the state in place.
+
+        The gradients, which may be shared, are unchanged.
 
         Args:
             parameters, gradients: `[lanes, ...]` each.

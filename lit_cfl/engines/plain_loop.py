@@ -120,7 +120,7 @@ class LoopWay(TrainingWay):
         return tuple(gradient[None] for gradient in gradients), loss
 
     def _share(self, part: Batch, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:
-        """Computes the contribution of a part to the gradients of the mean loss over all examples, and to the loss."""
+        """Computes what some of the examples contribute to the mean loss over all, and to its gradients."""
         dtype = self.plan.autocast
         with torch.enable_grad():
             with nullcontext() if dtype is None else torch.autocast(part[1].device.type, dtype):

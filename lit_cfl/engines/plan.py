@@ -129,6 +129,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Returns freed memory to the kernel, before a part of a run that needs blocks of other sizes."""
+    """Returns memory that the C library keeps for later tensors to the kernel."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -21,7 +21,7 @@ PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a 
 
 
 class ClientEngine(Protocol):
-    """The part of an `Engine` that algorithms use."""
+    """The part of an `Engine` that `RoundWork` uses."""
 
     layout: ParameterLayout
     local: LocalTraining
@@ -172,7 +172,7 @@ class RoundWork:
         return found
 
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Splits examples into parts whose losses under all models fit into memory: owners and entries of each.
+        """Splits examples into parts whose losses under all models fit into memory. Returns owners and entries of each.
 
         They are whole batches of evaluation, so that no loss depends on the parts.
         """

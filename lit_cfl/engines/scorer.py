@@ -58,7 +58,7 @@ class Scorer:
 
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes the loss of each model on these examples, which are read once for all models; see `Engine`."""
+        """Computes the losses `[K, n]` of all models on these examples; see `Engine.losses_of_all`."""
         models = send(models, self._device)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for read in split_reads(len(index)):
@@ -74,7 +74,7 @@ class Scorer:
     def score_each(
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """Computes losses and scores of each example under its assigned model: `[n]`, see `Engine`."""
+        """Computes losses and scores of examples, each under its assigned model; see `Engine.outcomes_of_each`."""
 
         def score(read: slice) -> Tensor:
             return self._score(models, which[read], index[read], examples, named)
@@ -85,7 +85,7 @@ class Scorer:
     def score_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, examples: Examples
     ) -> Outcomes:
-        """Computes losses and scores of each example under a mixture of the models: `[n]`, see `Engine`."""
+        """Computes losses and scores of examples, each under its own mixture of the models; see `Engine`."""
         models = send(models, self._device)
 
         def score(read: slice) -> Tensor:
@@ -102,7 +102,7 @@ class Scorer:
         )
 
     def _score(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName) -> Tensor:
-        """Computes the outcomes of a batch with examples of several models."""
+        """Computes the outcomes of a batch whose examples belong to several models."""
         inputs, labels = examples.batch(index, self._dtype, self._device)
         numbers, counts = which.unique_consecutive(return_counts=True)
         batches = (part.split(counts.tolist()) for part in (inputs, labels, index))
@@ -119,7 +119,10 @@ class Scorer:
         return outcomes_of(self._module, batch)
 
     def _join(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
-        """Joins and checks the outcomes of parts `[..., n]` of the examples with these numbers."""
+        """Joins the outcomes of parts of the examples, `[..., n]`, and checks them.
+
+        `numbers` are the examples' numbers for error messages.
+        """
         last = 1 + 2 * len(per_example(scores_of(self._module)))  # rows before the outputs, see `outcomes_of`
         nobody = torch.empty(last, 0, dtype=torch.float64)
         # transferred only at the end, so that a GPU need not wait in between
@@ -163,7 +166,10 @@ def _while_scored(named: ModelName, number: int) -> str:
 
 
 def _in_halves(compute: Callable[[slice], Tensor], read: slice) -> Tensor:
-    """Computes results `[..., n]` for a part of the examples; if memory runs out, half by half, with other rounding."""
+    """Computes results `[..., n]` for a part of the examples, half by half if memory runs out.
+
+    The halves may round differently.
+    """
     try:
         return compute(read)
     except RuntimeError as error:

@@ -35,7 +35,7 @@ _COMPUTED = "\0"  # prefix for the names of computed values; no attribute starts
 
 
 def find_reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, what: str) -> list[str]:
-    """Returns the reason why a loss depends on training progress, in a list; empty if it does not.
+    """Returns why a loss depends on training progress, as a list of at most one reason.
 
     Args:
         compute: Computes the loss. If it raises an error without having read progress, there is no reason.
@@ -59,7 +59,7 @@ def find_reads_of_progress(module: LightningModule, batch: Batch, compute: Compu
 def find_dependence_on_history(
     module: LightningModule, layout: ParameterLayout, batches: Sequence[Batch], compute: Compute, what: str
 ) -> list[str]:
-    """Returns the reason why a step depends on earlier steps, in a list; empty if it does not.
+    """Returns why a step depends on earlier steps, as a list of at most one reason.
 
     Steps of two models on two batches run in one copy of the module, and again each in a new copy: loss, gradients and
     all attributes of the module must be the same.
@@ -91,7 +91,7 @@ def find_dependence_on_history(
 def _steps(
     module: LightningModule, layout: ParameterLayout, steps: Sequence[tuple[Tensor, Batch]], compute: Compute
 ) -> list[dict[str, Leaf]]:
-    """Takes steps with one copy of a module. Returns loss, gradients and the module's state after each."""
+    """Computes steps with one copy of a module. Returns loss, gradients and the copy's state after each."""
     own, found = copy.deepcopy(module), []
     parameters = [own.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     for row, batch in steps:
@@ -106,7 +106,10 @@ def _steps(
 
 
 def _compute_undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
-    """Runs a computation with the same random numbers each time, and without warnings (`log` warns)."""
+    """Runs a computation with the same random numbers each time, and without warnings.
+
+    `log` warns without a Trainer.
+    """
     with warnings.catch_warnings(), isolate_rng(include_cuda=False):
         warnings.simplefilter("ignore")
         seed_global_generators(0, "progress")

@@ -48,7 +48,7 @@ def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | 
 
 
 def weigh_losses(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
-    """Multiplies losses of a module by weights, except its `penalty`; see `weighted_losses_of`."""
+    """Multiplies a module's losses by weights, but not the `penalty` that they contain; see `weighted_losses_of`."""
     products = losses * weights
     if not hasattr(module, "penalty"):
         return products
@@ -68,7 +68,7 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 @contextmanager
 def explain_missing_gradients(round: int) -> Iterator[None]:
-    """Explains in one line why a user's module has no gradients outside of a Trainer's fit.
+    """Converts an error of the user's module within the block into an InputError: no gradient can be computed.
 
     Args:
         round: Number of rounds completed before.
@@ -140,14 +140,14 @@ def require_mixing(module: LightningModule, algorithm: str) -> None:
 
 
 def mix_outputs_of(module: LightningModule, outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes the outputs of models `[K, n, ...]` with weights `[n, K]`: `[n, ...]`."""
+    """Mixes the outputs `[K, n, ...]` of K models with weights `[n, K]` into outputs `[n, ...]`."""
     return cast(Callable[[Tensor, Tensor], Tensor], module.mix_outputs)(outputs, weights)
 
 
 def mixed_outcomes_of(
     module: LightningModule, batch: Batch, load: Sequence[Callable[[], None]], weights: Tensor
 ) -> Tensor:
-    """Evaluates a mixture of models as `outcomes_of` does one model, with `forward` returning the mixed outputs.
+    """Evaluates a mixture of models as `outcomes_of` evaluates one model; `forward` returns the mixed outputs.
 
     Args:
         load: Writes each of the K models into the module.
@@ -181,7 +181,7 @@ def mixed_outcomes_of(
 
 
 def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
-    """Separates the model outputs, which follow the losses and scores in the result of `outcomes`."""
+    """Removes the model outputs from the end of an `outcomes` result, and returns them."""
     outputs = found.pop() if len(found) > scores else None
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != size:
         raise InputError(

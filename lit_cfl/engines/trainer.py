@@ -83,7 +83,7 @@ class TrainerWay(TrainingWay):
         return self.layout.read(module, self.plan.dtype, self.plan.device), callback.mean
 
     def _require_losses(self, work: CohortFit) -> None:
-        """Raises InputError if a training step needs more than a mini-batch of weighted examples."""
+        """Raises InputError if the module does more than train on the mean of `losses`, which weights would replace."""
         if self._reasons is None:
             some = work.inputs[:_CHECKED].float().cpu() if work.inputs.is_floating_point() else work.inputs[:_CHECKED]
             batch = some.cpu(), work.labels[:_CHECKED].cpu()
@@ -125,7 +125,7 @@ class TrainerWay(TrainingWay):
 
 
 def _weigh_steps(module: LightningModule) -> None:
-    """Makes a module train on the weighted mean of its losses, with the weights after inputs and labels."""
+    """Makes a module train on the weighted mean of its losses, given batches (inputs, labels, weights)."""
 
     def training_step(batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         return weighted_losses_of(module, batch[:2], batch[2]).mean()

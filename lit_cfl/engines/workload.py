@@ -58,7 +58,10 @@ class TaskTraits:
 
     @cached_property
     def stack_reasons(self) -> list[str]:
-        """Reasons why `torch.func.vmap` cannot train several clients; empty if it can. Read `trainer_reasons` first."""
+        """Reasons why `torch.func.vmap` cannot train several clients; empty if it can.
+
+        Valid only if `trainer_reasons` is empty.
+        """
         return reasons_for_no_stack(self.module, self.layout, self.batch)
 
     def batch_size(self, local: LocalTraining) -> int:
@@ -67,7 +70,7 @@ class TaskTraits:
 
 
 def count_multiply_adds(module: LightningModule, batch: Batch) -> int:
-    """Counts the multiply-adds of products and convolutions in the loss of one example; nothing is computed.
+    """Counts the multiply-adds of products and convolutions in the loss of one example, without computing it.
 
     Args:
         batch: Batch of at least one example; only the first is used.
@@ -126,7 +129,7 @@ class RayRoom:
 def measure_workload(
     task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, rounds: int, cohort: int
 ) -> Workload:
-    """Measures the workload from which the plan is chosen. Builds the task's module once, as `Workload.task`.
+    """Measures the workload from which the plan is chosen. Builds the task's module once.
 
     Args:
         seed: The run's seed.

@@ -1,4 +1,4 @@
-"""The papers' nets, one file per family, with layers named fc1.., conv1.. in forward order, and latent features."""
+"""The papers' nets, one file per family. Layers are named `fc1`, `conv1`, ... in forward order."""
 
 from lit_cfl.nets.base import Net
 from lit_cfl.nets.cnn import FEMNISTCNN, MNISTCNN, FashionCNN, LeNet, SattlerCNN, StoCFLCNN

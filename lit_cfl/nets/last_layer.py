@@ -32,7 +32,7 @@ def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _own_features(module: nn.Module) -> tuple[str, Callable[[Tensor], Any]] | None:
-    """Finds the method `latent_features` of a module or its net, and its owner."""
+    """Finds the method `latent_features` of a module or its net, and the name of its class."""
     for part in (module, getattr(module, "net", None)):
         compute: Any = getattr(part, "latent_features", None)
         if callable(compute):

@@ -85,7 +85,7 @@ def client_scores(
     score: Score,
     most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
-    """Draws the score of each client over the rounds as a heat map; None unless two rounds and two values are known.
+    """Draws each client's score over the rounds as a heat map; None with fewer than two rounds or distinct values.
 
     Args:
         rounds: Evaluated rounds, int `[R]`, ascending.
@@ -154,7 +154,7 @@ def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
 
 
 def _edges(rounds: np.ndarray) -> list[float]:
-    """Returns the edges of columns, midway between rounds, so that the axis is to scale."""
+    """Returns the columns' edges, midway between rounds, so that their widths are to scale."""
     middles = (rounds[1:] + rounds[:-1]) / 2
     return [float(edge) for edge in (rounds[0] - 0.5, *middles, rounds[-1] + 0.5)]
 

@@ -26,13 +26,13 @@ def hex_of(cluster: int) -> str:
 
 
 def colours_of(clusters: np.ndarray) -> np.ndarray:
-    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`."""
+    """Returns the colours of clusters as RGB in [0, 1], `[..., 3]`."""
     palette = np.array([to_rgb(colour) for colour in (*CLUSTER_COLOURS, _NONE)])
     return palette[np.where(clusters < 0, MAX_COLOURS, clusters % MAX_COLOURS)]
 
 
 def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
-    """Matches each found cluster with a colour number, so that equal clusters look equal.
+    """Chooses each found cluster's colour number: that of the true cluster it matches best, if any.
 
     The pairs are those with the most clients in common (the assignment of greatest overlap). Found clusters that are
     left over take numbers that no true cluster has; where no true cluster is known, each keeps its own.

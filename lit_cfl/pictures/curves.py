@@ -24,7 +24,7 @@ _SPLITS = {  # column without the score's name: line style, name of the line
 
 @dataclass(frozen=True)
 class Means:
-    """A metric of a group of runs over the rounds.
+    """Mean and standard deviation of a metric over runs, per round.
 
     Args:
         rounds: Rounds that every run of the group has.
@@ -69,7 +69,9 @@ def limits_of(column: str, score: Score) -> tuple[float, float]:
 def over_rounds(
     column: str, title: str, axis: str, meaning: str, groups: Mapping[str, Means], score: Score
 ) -> Figure | None:
-    """Draws a metric of groups over the rounds; None if no group has it in two rounds.
+    """Draws a metric of groups over the rounds; None if the figure would show nothing.
+
+    That is the case if no group has the metric in two rounds, or if a metric of clusters is constant.
 
     Args:
         column: Name of the column in `metrics.csv`.

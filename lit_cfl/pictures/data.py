@@ -45,7 +45,7 @@ def label_distribution(data: FederatedData) -> Figure | None:
 
 
 def _axis_name(data: FederatedData, label: int) -> str:
-    """Returns the name of a label in the source, cut to a width that leaves room for the picture; else its number."""
+    """Returns a label's name, shortened to leave room for the picture, or its number if it has no name."""
     name = data.examples.label_names[label] if data.examples.label_names else str(label)
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 

@@ -17,7 +17,7 @@ _BRANCH = 0.22  # height in inches of a cluster's branch in the tree
 
 
 def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
-    """Draws the splits of clusters over the rounds; None if no cluster has a parent.
+    """Draws the splits of clusters over the rounds; None without splits, or with too many clusters.
 
     Args:
         rows: Rows of `clusters.csv`.
@@ -114,7 +114,7 @@ def layers(rows: Sequence[Row]) -> Figure | None:
 
 
 def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | None:
-    """Draws when data shifted, when that was detected, and the delay; None if data do not shift.
+    """Draws the numbers of data shifts and detections over the rounds, and the delays; None without either.
 
     Args:
         moved: Rows of `shift.csv` that name a client.
@@ -157,7 +157,7 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
 
 
 def delays_of(moved: Sequence[Row], found: Sequence[Row]) -> list[int | None]:
-    """Counts the rounds from each shift of a client to its detection, before the client's next shift."""
+    """Counts the rounds from each shift of a client to its detection; None if not detected before the next shift."""
     detected: dict[int, list[int]] = {}
     for row in found:
         detected.setdefault(int(row["client"]), []).append(int(row["round"]))

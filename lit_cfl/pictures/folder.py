@@ -37,7 +37,7 @@ class PictureFolder:
         self._layers = 0  # size of the drawn rows
 
     def draw(self, view: RoundView) -> dict[str, Path]:
-        """Draws the changed pictures, and those that failed before; final pictures are drawn once.
+        """Draws the changed pictures, and those that failed before; does nothing once the final ones are drawn.
 
         Returns:
             PNGs of the drawn pictures by name, without pictures that cannot be drawn or would be empty.
@@ -82,7 +82,7 @@ class PictureFolder:
 
 
 def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, formats: Sequence[Format]) -> list[str]:
-    """Redraws the learning curve of a run together with its baseline's, from the files of both.
+    """Redraws a run's learning curve together with its baseline's.
 
     Args:
         path, baseline_path: Directories of the run and of its baseline.

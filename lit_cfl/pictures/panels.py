@@ -211,7 +211,7 @@ class Cells:
 
     @property
     def ends(self) -> list[tuple[float, str]]:
-        """Lists the middles of long stretches of equal cells in the last column, with their labels."""
+        """Returns the middle and the label of each long run of equal cells in the last column."""
         edges, places = stretches(self.places[:, -1].tolist())
         thin = len(self.places) * _THIN
         found = zip(pairwise(edges), places, strict=True)
@@ -306,7 +306,7 @@ def draw_panels(
 
 
 def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:
-    """Finds the boundaries of stretches of equal groups, and the name of each stretch."""
+    """Finds the boundaries of runs of equal neighbours, and the value of each run."""
     starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
     return [*starts, len(groups)], [groups[k] for k in starts]
 
@@ -448,7 +448,7 @@ def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequenc
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:
-    """Makes the axes square and equal, with the line of equal values."""
+    """Gives both axes the same range, and draws the line of equal values."""
     shown = axes.dataLim
     low, high = min(shown.x0, shown.y0), max(shown.x1, shown.y1)
     axes.update_datalim([(low, low), (high, high)])

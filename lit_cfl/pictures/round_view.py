@@ -50,7 +50,7 @@ class RoundView:
         return read_table(*self.metrics)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Reads the latest snapshot."""
+        """Reads the latest similarity snapshot."""
         with np.load(self.snapshots / f"{self.compared}.npz") as arrays:
             return dict(arrays)
 

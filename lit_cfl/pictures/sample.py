@@ -9,7 +9,7 @@ MOST_CLIENTS = 500
 
 
 def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
-    """Draws a sample of clients, proportional to cluster sizes, at least one each; the same in each figure.
+    """Draws a sample of clients by cluster size, at least one per cluster. Equal clusters give the same sample.
 
     Args:
         clusters: Clusters of the clients, int `[n]`.
@@ -34,5 +34,5 @@ def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
 
 
 def describe_sample(shown: int, total: int) -> str:
-    """Describes how many clients are shown, if not all."""
+    """Describes how many clients are shown; empty if all are."""
     return "" if shown == total else f" {shown:,} of {total:,} clients, drawn from each cluster by its size."

@@ -46,7 +46,7 @@ class Search:
 
     @property
     def known(self) -> list[Row]:
-        """The rows with the metric."""
+        """The trials that reported the metric."""
         return [row for row in self.rows if finite_number(row.get(self.metric)) is not None]
 
     def of(self, status: str) -> list[Row]:
@@ -54,13 +54,13 @@ class Search:
         return [row for row in self.known if row["status"] == status]
 
     def points(self, name: str, rows: Sequence[Row], column: str, y: float | None = None) -> list[Points]:
-        """Lists trials as points: a column's value and the metric, or `y`; empty if there are none."""
+        """Returns trials as points: x is a column's value, y the metric or the given number; empty without trials."""
         x = [float(row[column]) for row in rows]
         heights = [float(row[self.metric] if y is None else y) for row in rows]
         return [Points(name, x, heights, notes=list(map(self._note, rows)))] if rows else []
 
     def by_status(self, column: str) -> list[Points]:
-        """Lists trials as points by status: the value of a column, and the metric."""
+        """Returns the trials of each status as points: x is a column's value, y the metric."""
         return [dots for status in TRIAL_STYLES for dots in self.points(status, self.of(status), column)]
 
     def _note(self, row: Row) -> dict[str, str | None]:
@@ -70,7 +70,7 @@ class Search:
 
 
 def history(search: Search) -> Figure | None:
-    """Draws each trial's metric by trial number, and the best finished trial so far; None without a metric."""
+    """Draws each trial's metric by trial number, and the best finished trial so far; None if no trial reported it."""
     if not search.known:
         return None
     x: list[float] = []
@@ -146,7 +146,7 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
 
 
 def slices(search: Search) -> Figure | None:
-    """Draws trials by their value of each parameter, two panels per row; None if no parameter varies."""
+    """Draws the metric against each searched parameter; None if no parameter varies."""
     panels: list[Panel | None] = []
     shown = []
     for key in search.parameters:

@@ -15,7 +15,7 @@ _MOST_BLOCKS = 30  # maximum number of clusters in the table of their mean simil
 
 
 def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients: int = MOST_COMPARED) -> Figure | None:
-    """Draws the similarity of pairs of clients, one state per round; None if no pair was compared.
+    """Draws the similarity of pairs of clients, each round as a state of the figure; None if no pair was compared.
 
     Args:
         snapshots: Snapshots by round, one or more.

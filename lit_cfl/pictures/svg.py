@@ -53,7 +53,7 @@ def as_svg(figure: Figure) -> str:
 
 
 def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
-    """Names the groups of the marks in an axes, and adds notes to the marks."""
+    """Adds the names of curves, points and bars to their SVG groups, and notes to the marks."""
     parts: dict[str, Part] = {f"curve-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"band-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"points-{k}": part for k, part in enumerate(panel.points)}
@@ -73,7 +73,7 @@ def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
 
 
 def _notes(part: Part, panel: Panel) -> Iterator[str]:
-    """Describes each mark."""
+    """Yields the note of each mark."""
     if isinstance(part, Bars):
         for x, height in zip(part.x, part.height, strict=True):
             yield f"{part.name}\n{short(float(x))} to {short(x + part.width)}: {short(height)}"

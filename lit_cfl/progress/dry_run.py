@@ -38,7 +38,7 @@ def show(console: Console, experiment: Experiment) -> float:
 
 
 def show_lines(console: Console, lines: Mapping[str, str]) -> None:
-    """Prints names, and a second column with their descriptions."""
+    """Prints names with their descriptions in a second column."""
     for name, value in lines.items():
         console.print(f"{name:<18} {value}", soft_wrap=True)
 
@@ -64,7 +64,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
 
 
 def client_steps(prepared: PreparedRun) -> int:
-    """Estimates the mini-batches over all rounds of all runs."""
+    """Estimates the number of mini-batches of all clients in all rounds and runs."""
     experiment, everyone = prepared.experiment, len(prepared.data.population)
     fits = sum(
         algorithm.models_per_client * (everyone if algorithm.needs_all(number) else experiment.cohort_size)
@@ -79,7 +79,7 @@ def _algorithms(experiment: Experiment) -> list[Algorithm]:
 
 
 def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
-    """Trains the first round's clients for growing numbers of steps, until a second has passed or all are done.
+    """Trains the first round's clients for growing numbers of steps, until a fit takes a second or has all steps.
 
     The time of the remaining steps is extrapolated from the last two trials. If this thread computes, its CPU time is
     used, which other processes do not increase. If Ray workers, a GPU or several threads compute, wall time is used.
@@ -118,7 +118,7 @@ def _growing(lengths: Tensor) -> Iterator[Tensor]:
 
 
 def extrapolate(trials: list[tuple[int, float]], steps: int) -> float:
-    """Extrapolates the seconds of a number of steps from steps and seconds of some trials, ascending."""
+    """Extrapolates the seconds for a number of steps from trials (steps, seconds) in ascending order."""
     done, seconds = trials[-1]
     if done == steps or len(trials) == 1:
         return seconds * steps / done

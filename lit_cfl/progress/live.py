@@ -78,7 +78,7 @@ class RunProgress:
 
 
 class Display:
-    """Base of displays: tracks runs by title, and shows nothing. A context manager that restores the screen.
+    """Base class of displays, which tracks runs by title and shows nothing. A context manager.
 
     A run may report activities before it starts; it has the title "" until then.
 
@@ -121,7 +121,7 @@ class Display:
         """
 
     def _count(self, title: str, outcome: str | None, failed: bool) -> str:
-        """Counts a finished run of a comparison. Returns a line about it."""
+        """Counts a finished or failed run of a comparison. Returns a line about it."""
         self.done += not failed
         self.failed += failed
         return f"{self.done + self.failed}/{self.total}  {title}  {outcome or ''}".rstrip()
@@ -238,7 +238,7 @@ def _rounds(task: Task) -> str:
 
 
 class LogDisplay(Display):
-    """Prints lines: rounds of a single run, at most every two seconds, or the end of each compared run.
+    """Prints a line per round of a single run, at most every two seconds, or per ended run of a comparison.
 
     At the first activity, and whenever nothing was printed for ten seconds, each run's activity is printed.
     """

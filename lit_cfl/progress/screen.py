@@ -78,7 +78,7 @@ class Screen:
 
 
 class _Run:
-    """Passes the reports of single runs, one run after the other, to a display under their titles."""
+    """Passes the reports of consecutive runs to a display, each under the run's title."""
 
     def __init__(self, display: Display, several_seeds: bool) -> None:
         self.display, self.several_seeds = display, several_seeds

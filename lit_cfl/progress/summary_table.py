@@ -49,7 +49,7 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
 
 
 def page_line(path: Path) -> str:
-    """Names the command that shows a directory as a page."""
+    """Returns a line with the command that shows a directory as a page."""
     return f"As a page: lit-cfl report {quote(str(path))}"
 
 

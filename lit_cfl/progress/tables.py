@@ -12,7 +12,7 @@ from lit_cfl.runs.load_run import PlacedNewcomers
 
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
-    """Prints the task's scores, one line per split if there are several."""
+    """Prints the task's scores, one line per split and score."""
     names = [score.title for found in scores.values() for score in found.scores]
     several = len(set(names)) > 1
     heading = "weighted" if several else f"weighted {names[0]}" if names else "weighted"
@@ -27,7 +27,7 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
 
 
 def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, measure: str) -> None:
-    """Prints the cluster of each newcomer; `measure` describes the closeness."""
+    """Prints each newcomer's cluster, with its closeness and the scores if they are known."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
     for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
         name = f"{client} ({placed.names[client]})" if placed.names else str(client)

@@ -38,7 +38,7 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None:
-    """Writes the figures of a page into a folder, except those that cannot be drawn, as PNG and PDF for a paper.
+    """Writes a page's figures into a folder as PNG and PDF for a paper; skips those that cannot be drawn.
 
     Args:
         page: Page with figures.

@@ -77,7 +77,7 @@ def _names(sources: Sequence[ReportSource]) -> list[str]:
 
 
 def _scores(source: ReportSource, score: Score) -> dict[str, float]:
-    """Computes the mean of each method over the seeds; a method without a finished run has none."""
+    """Computes each method's mean score over the seeds, for methods whose finished runs all have it."""
     found = {}
     for group in source.groups:
         values = [last_value(run, f"test/weighted_{score.name}") for run in group.runs if run.over]

@@ -96,7 +96,7 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
 
 
 def describe_uneven(groups: Sequence[Group]) -> str | None:
-    """Warns that groups are scored on different numbers of clients in the last round; None if they are not."""
+    """Explains that groups are scored on different numbers of clients in the last round; None if they are not."""
     scored = {}
     for group in groups:
         numbers = [last_value(run, "clients/evaluated") for run in group.counted if run.rows]
@@ -113,7 +113,7 @@ def describe_uneven(groups: Sequence[Group]) -> str | None:
 
 
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
-    """Summarises the results in a sentence or two. Groups without a finished run are not ranked."""
+    """Summarises the results in a few sentences. Groups are ranked only if their scores are comparable."""
     lines, column = [], f"test/weighted_{score.name}"
     values = {group.name: [last_value(run, column) for run in group.counted if run.rows] for group in groups}
     known = {name: [value for value in own if value is not None] for name, own in values.items()}
@@ -150,7 +150,7 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
 
 
 def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
-    """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and failed or damaged runs."""
+    """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and its problems in words."""
     problems: list[str] = []
     file = path / "results.csv"
     table = attempt(problems, file, lambda: _table_of_differences(path, score)) if file.exists() else None

@@ -18,7 +18,7 @@ MOST_BYTES = 2 * 2**20
 
 
 def as_html(page: Page) -> bytes:
-    """Formats a page. Figures that cannot be drawn are left out and listed among the problems."""
+    """Formats a page as HTML. Figures that cannot be drawn are left out and listed among the problems."""
     problems: list[str] = []
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
     drawn = {figure.name: guard(figure.title, partial(_draw_states, figure)) for figure in page.figures}
@@ -36,7 +36,7 @@ def as_html(page: Page) -> bytes:
 
 
 def _draw_states(figure: Figure) -> dict[str, str]:
-    """Draws each state of a figure as SVG, by name, in order; none if the figure has no values."""
+    """Draws each state of a figure as SVG, by name; empty if the figure has no values."""
     names = [(name, replace(figure, name=f"{figure.name}-{k}", rows=[[panel]]))
              for k, (name, panel) in enumerate(figure.frames.items())]  # fmt: skip
     return {name: as_svg(state) for name, state in names or [("", figure)] if figure.values}
@@ -48,7 +48,7 @@ def _with_drawn(section: Section, names: set[str]) -> Section:
 
 
 def _figures_together(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    """Groups consecutive figures, which are shown next to each other, and other blocks."""
+    """Groups consecutive figures, to be shown next to each other, and consecutive other blocks."""
     return [
         {"figures": figures, "blocks": list(found)}
         for figures, found in groupby(blocks, lambda block: isinstance(block, Figure))

@@ -161,7 +161,7 @@ def _comparison(path: Path) -> ReportSource:
 
 
 def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
-    """Lists the groups of all sources; equal names are followed by their directories."""
+    """Lists the groups of all sources; adds the directories to equal names."""
     all_groups = [(source, group) for source in sources for group in source.groups]
     names = [group.name for _, group in all_groups]
     distinct = [
@@ -230,6 +230,6 @@ def _data_of(group: Group) -> dict[str, Any]:
 
 
 def main_score_of(groups: Sequence[Group]) -> Score:
-    """Returns the score by which all groups are measured; a finished run records its direction."""
+    """Returns the score by which all groups are measured, from a finished run if possible."""
     over = [group for group in groups if any(run.summary for run in group.runs)]
     return next((group.score for group in (*over, *groups) if group.first.rows), ACCURACY)

@@ -72,7 +72,7 @@ class SavedStudy:
 
     @property
     def parameters(self) -> list[str]:
-        """The names of all searched values."""
+        """Names of the searched parameters."""
         return list(dict.fromkeys(key for row in self.rows for key in row["values"]))
 
 
@@ -145,7 +145,7 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
 
 
 def _shares(study: SavedStudy) -> Mapping[str, float]:
-    """Computes the importance of parameters from the finished trials with the metric."""
+    """Computes the importance of parameters, without finished trials that lack the metric."""
     known_rows = [row for row in study.trained if row["status"] != FINISHED_STATUS or _value(row, study) is not None]
     return {} if study.space is None else importance(known_rows, study.space, study.objective)
 
@@ -155,7 +155,7 @@ def _value(row: Row, study: SavedStudy) -> float | None:
 
 
 def headline(study: SavedStudy) -> str:
-    """Summarises the result in a sentence."""
+    """Summarises the result in a sentence or two."""
     finished = [row for row in study.trained if row["status"] == FINISHED_STATUS]
     best, metric = study.objective.best(finished), study.objective.metric
     trials = f"{count_noun(len(study.trained), 'trial')}, {len(finished)} of them finished"

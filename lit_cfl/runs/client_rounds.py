@@ -23,7 +23,7 @@ def part_name(round: int) -> str:
 
 
 def columns_of(round: int, evaluation: "Evaluation") -> dict[str, np.ndarray]:
-    """Returns the columns of a round `[n]`, one row per client scored on test data; nan = undefined."""
+    """Returns a round's columns, each `[n]` with one value per evaluated client; nan = undefined."""
     test = evaluation.scores.get("test")
     clients, cluster = evaluation.clients, evaluation.index
     found: dict[str, Any] = {"round": np.full(len(clients), round), "client": clients.numpy()}

@@ -71,7 +71,7 @@ def _in_words(value: Any) -> str:
 
 
 def processor_name() -> str:
-    """Returns the name of the processor, since another one may round sums differently."""
+    """Returns the name of the processor. Other processors may round sums differently."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -172,7 +172,7 @@ class SavedRun:
         return self.prepared.engine.module(models[cluster]).eval()
 
     def client_module(self, client: int) -> LightningModule:
-        """Builds a client's LightningModule in evaluation mode: its cluster's model with its personal layers.
+        """Builds a client's LightningModule in evaluation mode: its cluster's model with the client's personal layers.
 
         Raises:
             InputError: there is no such client, or it has no model yet.
@@ -271,7 +271,7 @@ class SavedRun:
         return PlacedNewcomers(found, self._has_new_model(found), info.closeness, test, engine, agreed, names)
 
     def _count_known_test(self, data: FederatedData) -> int:
-        """Counts the test examples of other data on which the run's clients train; 0 if they have another source."""
+        """Counts test examples in other data that the run's clients trained on; 0 if the data have another source."""
         own = self.prepared.data
         if data.examples.fingerprint != own.examples.fingerprint:
             return 0
@@ -295,7 +295,7 @@ def _frame(table: Path | BytesIO) -> "DataFrame":
 
 
 def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:
-    """Returns a given experiment under the seed of a run. Raises InputError if the run is of another experiment."""
+    """Returns the given experiment with the run's seed. Raises InputError if the run is of another experiment."""
     seed = config["seeds"][0]
     experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
     now = experiment.to_dict()

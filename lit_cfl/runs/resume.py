@@ -1,4 +1,4 @@
-"""Checks, before a run is resumed, that configuration, plan, data and checkpoint match the original run's."""
+"""Checks, before a run is resumed, that configuration, plan, data and checkpoint are those of the original run."""
 
 import json
 from collections.abc import Mapping, Set
@@ -44,7 +44,7 @@ _CHANGES_NOTHING = "plan.rows_mib:"  # plan.rows_mib limits memory, and changes 
 
 
 def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Reads `summary.json` of a run without remaining rounds; None if it is missing or must be written again.
+    """Reads `summary.json` of a finished run; None if rounds remain, or the file is missing or damaged.
 
     Raises:
         InputError: see `stored_config`.
@@ -61,7 +61,7 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
 
 
 def read_undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Returns `read_finished_summary` if the run's other files are unchanged, too; else None."""
+    """Reads the summary as `read_finished_summary` does; None also if other files of the run have changed."""
     summary = read_finished_summary(path, rounds)
     return summary if summary is not None and find_changed(path) == [] else None
 
@@ -196,7 +196,7 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Checks that data, module, initial model and optimizer match the checkpoint, beyond the configuration.
+    """Checks that data, module, initial model and optimizer match those of the checkpoint.
 
     Raises:
         InputError: the layers and values of the module that differ, or the parts that differ, with both digests.
@@ -252,7 +252,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _with_threshold(flat: dict[str, Any]) -> dict[str, Any]:
-    """Replaces null as the threshold of migration by labels with 0.2, its default before 0.3."""
+    """Replaces a `shift_threshold` of null with 0.2, its default in versions before 0.3."""
     return {name: 0.2 if value is None and name.endswith(".shift_threshold") else value for name, value in flat.items()}
 
 
@@ -270,7 +270,7 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _without_added(value: Any) -> Any:
-    """Removes options unknown to earlier runs from data modules in a list, if they have their default."""
+    """Removes options that earlier versions lack from the parts of data modules, if they have their defaults."""
     if isinstance(value, list):
         return [_without_added(part) for part in value]
     if not isinstance(value, dict):

@@ -64,7 +64,7 @@ def _plane(similarity: Tensor) -> Tensor:
 
 
 def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]) -> Iterator[Row]:
-    """Builds one row per cluster; `known` contains the algorithm's own columns `[K]`."""
+    """Builds one row per cluster, including the algorithm's own columns."""
     test = evaluation.scores.get("test")
     own = {name: values.tolist() for name, values in known.items()}
     for cluster, mine in _members_by_cluster(evaluation.index):
@@ -76,14 +76,14 @@ def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]
 
 
 def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yields each cluster with the positions of its members, both ascending; reads `index` `[n]` once."""
+    """Yields each cluster with the positions of its members, both ascending."""
     clusters, sizes = index.unique(return_counts=True)
     members = index.argsort(stable=True).split(sizes.tolist())
     yield from zip(clusters.tolist(), members, strict=True)
 
 
 def traffic_row(r: Round, mib: float) -> Row:
-    """Counts the models sent, and the MiB including other values sent, since the start and in this round.
+    """Counts the models and MiB sent, since the start and in this round; the MiB include other values.
 
     Args:
         mib: Size of a model as it is sent, in MiB.
@@ -120,7 +120,10 @@ def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
 
 
 def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
-    """Builds one row per client, ordered by id, in blocks; unknown values are None. Names, if any, come last."""
+    """Builds one row per client, ordered by id; unknown values are None.
+
+    Rows are built in blocks. Names, if any, come last.
+    """
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # scores, then the loss
     models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)

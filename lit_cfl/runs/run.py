@@ -134,7 +134,7 @@ def run(
 
 
 def _list_runs(experiment: Experiment, path: Path) -> dict[Path, Experiment]:
-    """Lists the experiments of all seeds, and of their baselines, by the run directory."""
+    """Maps each run directory to its experiment, for all seeds and their baselines."""
     runs = {
         path if len(experiment.seeds) == 1 else path / f"seed-{s}": experiment.for_seed(s) for s in experiment.seeds
     }
@@ -188,7 +188,7 @@ def _draw_with_baseline(finished: FinishedRun, baseline: FinishedRun, formats: S
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
-    """Averages the numbers over the seeds; None if a seed has none."""
+    """Averages the metrics of summaries over the seeds; None if a seed lacks the metric."""
     keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
@@ -242,7 +242,7 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
 
 
 def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
-    """Checks, if some of these runs have finished and others are still to be trained, that both have the same data.
+    """Checks that finished runs and runs that are still to be trained have the same data.
 
     A run that has begun is checked when it is resumed, in `Recorder.restore`.
 
@@ -278,7 +278,10 @@ def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
 def _restore_recorder(
     experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
 ) -> Recorder:
-    """Reads the checkpoint. Its memory is freed on return, except for the state, which the next round replaces."""
+    """Builds the recorder of a run to be resumed, and restores the run from its checkpoint if there is one.
+
+    The checkpoint's memory is freed on return, except for the state, which the next round replaces.
+    """
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if mode == "resume":  # after a kill, config.yaml may have a newer plan than the checkpoint

@@ -139,7 +139,7 @@ class RunDirectory:
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
 
     def _keep_earlier_header(self) -> None:
-        """Drops the columns that the run's table lacks, if an earlier version wrote it."""
+        """Leaves out metric columns that the table of a run of an earlier version lacks."""
         earlier = tuple(column for column in self.metrics.columns if column not in LOCAL)
         if self.metrics.path.exists() and self.metrics.path.read_bytes().startswith(as_csv([earlier])):
             self.metrics.columns = earlier
@@ -243,7 +243,7 @@ class RunDirectory:
                 os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
-        """Returns the current lengths of the tables."""
+        """Returns the current lengths and digests of the tables."""
         return {table.path.name: table.mark() for table in self._tables}
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:

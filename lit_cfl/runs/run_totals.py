@@ -46,7 +46,7 @@ class RunTotals:
         return {name: copy(value) for name, value in vars(self).items()}
 
     def count(self, r: Round) -> None:
-        """Counts the clients that were skipped in a round, and the clients and examples that shifted."""
+        """Adds a round's skipped clients, and its shifted clients and examples, to the counts."""
         self.skipped += r.info.skipped
         without_loss = r.info.up > 0 or (r.costs.steps > 0 and r.info.skipped == 0)  # a step may report no loss
         self.trained |= not isnan(r.info.loss) or without_loss

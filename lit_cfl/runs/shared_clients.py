@@ -73,7 +73,7 @@ def columns_over(scored: ScoredClients, clients: Collection[int], score: Score =
 def compare_shared(
     pairs: Sequence[tuple[ScoredClients, ScoredClients]], score: Score = ACCURACY
 ) -> SharedClients | None:
-    """Compares two runs on the clients scored in both, for some seeds; None if both scored the same clients."""
+    """Compares two runs on the clients scored in both, averaged over seeds; None if both scored the same clients."""
     if all(mine.values.keys() == others.values.keys() for mine, others in pairs):
         return None
     shared = [sorted(mine.values.keys() & others.values.keys()) for mine, others in pairs]

@@ -58,7 +58,7 @@ def read_fingerprint(directory: Path) -> dict[str, str]:
 
 
 def read_identity(directory: Path) -> dict[str, Any]:
-    """Reads the facts about data and module in a run's checkpoint, beyond the configuration; empty without one."""
+    """Reads the digests and options of data and module from a run's checkpoint, if there is one."""
     if not (directory / "checkpoint.pt").exists():
         return {"fingerprint": {}}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
@@ -82,7 +82,7 @@ class _RowFile:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _SavedRow:
-    """A client's model and its place on disk; a weak reference, since all models might not fit into memory."""
+    """A weak reference to a client's model, and the model's place on disk."""
 
     row: "ReferenceType[Tensor]"
     file: _RowFile
@@ -102,7 +102,7 @@ class Checkpoint:
         return [*{saved.file.name for rows in self._written.values() for saved in rows.values()}]
 
     def save(self, content: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Saves plain values and a state's fields. Raises SaveError, which leaves the previous checkpoint intact."""
+        """Saves plain values and a state's fields. Raises SaveError, with the previous checkpoint intact."""
         by_client = {name: value for name, value in state.items() if _is_per_client(value)}
         written = {name: self._save_rows(name, rows, int(content["round"])) for name, rows in by_client.items()}
         plain = {name: value for name, value in state.items() if name not in by_client}
@@ -135,7 +135,7 @@ class Checkpoint:
         return _RowFile(name, sha256(file.getbuffer()).hexdigest(), len(rows))
 
     def remove_superseded(self) -> None:
-        """Removes rows that the checkpoint does not reference, such as those of a killed process."""
+        """Removes files in `rows/` that the checkpoint does not reference, such as those of a killed process."""
         named = set(self.row_files)
         for file in self.rows.glob("*.pt"):
             if _ROWS.fullmatch(file.name) and file.name not in named:
@@ -219,7 +219,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
-    """Describes where rows are stored: the files with digests, and client, file and position of each `[rows, 3]`."""
+    """Describes where rows are stored: files with digests, and client, file and position per row, `[rows, 3]`."""
     files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
     found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
     return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}

@@ -32,7 +32,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
 
 
 def require_config(path: Path) -> dict[str, Any]:
-    """Reads `config.yaml` of a run directory as `stored_config` does. Raises InputError also if it is missing."""
+    """Reads `config.yaml` as `stored_config` does, but raises InputError if it is missing."""
     config = stored_config(path)
     if config is None:
         inside = sorted(

@@ -46,7 +46,7 @@ class CsvLog:
         return self._size
 
     def mark(self) -> Mark:
-        """Returns the current length of the file."""
+        """Returns the current length and digest of the file."""
         return [self._size, self._digest.hexdigest()]
 
     def cut_back(self, mark: Mark) -> None:
@@ -118,7 +118,7 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields some columns of a CSV file row by row, parsed like `read_table`, as there may be a million clients."""
+    """Yields some columns of a CSV file row by row, parsed as `read_table` does, without loading the whole file."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         header = next(rows)

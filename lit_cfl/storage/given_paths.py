@@ -48,7 +48,7 @@ def resolve_directory(path: str, option: str) -> Path:
 
 
 def require_folder_name(name: str, what: str) -> None:
-    """Checks that a folder can have this name, followed by the time of a run.
+    """Checks that a run folder can be named so, leaving room for the run's time.
 
     Args:
         name: Name to check.

@@ -65,7 +65,7 @@ class Task(LightningModule, ABC):
 
 
 def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes the outputs of several models on the same examples, for a client with weights over models.
+    """Mixes the logits of several models on the same examples, by each client's weights of the models.
 
     Args:
         outputs: Logits of classes in the last axis `[K, n, ..., classes]`.
@@ -78,7 +78,7 @@ def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
 
 
 def mixed_binary_logits(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes logits of binary labels: returns the logits of the mixed probabilities; see `mixed_logits`."""
+    """Computes the logits of the mixed probabilities of binary labels; see `mixed_logits`."""
     factors = _as_factors(weights, outputs).log()
     return (logsigmoid(outputs) + factors).logsumexp(0) - (logsigmoid(-outputs) + factors).logsumexp(0)
 

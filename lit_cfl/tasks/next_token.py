@@ -48,7 +48,7 @@ class NextToken(Task):
         return _mean(losses, counted)
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Computes losses `[n]`, and loss and accuracy per token with the numbers of tokens as weights."""
+        """Computes each sequence's loss `[n]`, and its loss and accuracy per token, with its tokens as weight."""
         logits, losses, counted = self._by_token(batch[0])
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
         right = (most_likely(logits) == batch[0][:, 1:]).double()
@@ -76,5 +76,5 @@ class NextToken(Task):
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    """Computes each sequence's mean over its counted tokens `[n]`."""
+    """Computes each sequence's mean over its counted tokens, `[n]`."""
     return values.where(counted, 0).sum(1) / counted.sum(1).clamp(min=1)

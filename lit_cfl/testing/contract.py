@@ -114,7 +114,7 @@ def _num_models(algorithm: Algorithm, state: State) -> int:
 
 @contextmanager
 def _as_broken_rule() -> Iterator[None]:
-    """Converts an InputError of a check that runs also make into a broken rule of the contract."""
+    """Converts an InputError within the block into an AssertionError: a broken rule of the contract."""
     try:
         yield
     except InputError as error:
@@ -293,7 +293,7 @@ def _reads_chunks(algorithm: Algorithm) -> None:
 
 @contextmanager
 def _raised_in(algorithm: Algorithm, call: str) -> Iterator[None]:
-    """Converts an error raised in a call of the algorithm into a broken rule of the contract."""
+    """Converts an error of the algorithm within the block into an AssertionError: a broken rule of the contract."""
     try:
         yield
     except Exception as error:

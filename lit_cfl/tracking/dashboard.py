@@ -12,7 +12,7 @@ from lit_cfl.scores import CLASSIFIER, Scores, read_scores
 
 
 def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
-    """Lists the metrics of a task with these scores by section, except for the round, which is the x-axis."""
+    """Lists the metrics by section, for a task with these scores; leaves out the round, which is the x-axis."""
     metrics = (*metric_columns(scores), *tuned_columns(scores), RATE)
     losses = tuple(name for name in metrics if name.endswith(("/loss", "/discrepancy", "/lr")))
     of_scores = (name for name in metrics if name.startswith(("val/", "test/")) and name not in losses)

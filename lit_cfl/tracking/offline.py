@@ -47,7 +47,7 @@ def last_kept_round(wandb: Path, run_id: str | None) -> int:
 
 
 def set_offline_aside(wandb: Path, run_id: str | None) -> None:
-    """Sets a run's offline folders aside when it continues online and logs these rounds again."""
+    """Sets a run's offline folders aside, since it continues online and logs their rounds again."""
     _set_aside(folder for folder in folders_of(wandb, run_id) if folder.name.startswith("offline-"))
 
 

@@ -38,7 +38,7 @@ _loading: list[Thread] = []  # threads that may still load wandb
 
 
 def load_early(asked: Callable[[], str | None]) -> None:
-    """Loads wandb and starts its process in a thread, so that both are ready when the run's data are.
+    """Loads wandb and starts its process in a thread, while the run loads its data.
 
     Args:
         asked: Returns the requested mode of W&B; if it raises, nothing is loaded.
@@ -71,7 +71,7 @@ def stop_service() -> None:
 
 @contextmanager
 def stage_files_in(folder: Path) -> Iterator[None]:
-    """Makes wandb store the files of tables in a folder until their upload, and not in the user's home."""
+    """Makes wandb store the files of tables in a folder until their upload, instead of in the user's home."""
     own = "WANDB_DATA_DIR" not in os.environ
     if own:
         os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
@@ -104,7 +104,10 @@ def settings(wandb: Any) -> Any:
 
 
 def is_reachable(server: str) -> bool:
-    """Returns whether a server answers at all, even with an error: wandb itself would retry for minutes."""
+    """Returns whether a server answers at all, even with an error.
+
+    If none does, wandb itself would retry for minutes.
+    """
     try:
         with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
             return True

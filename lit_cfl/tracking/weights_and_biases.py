@@ -29,7 +29,9 @@ _MIN_FREE = 2**20  # free bytes on the disk, below which files may be incomplete
 
 
 class WandbRun:
-    """Logs one run. A resumed run keeps its id; a run ends before the next one starts.
+    """Logs one run to W&B. A resumed run keeps its id.
+
+    A run ends before the next one starts.
 
     Args:
         tracking: W&B's options.
@@ -107,7 +109,7 @@ class WandbRun:
             return None
 
     def log(self, row: Mapping[str, Any], view: RoundView | None, pictures: Mapping[str, Path]) -> None:
-        """Logs a round, unless an earlier process did: numbers and media form one entry of the history."""
+        """Logs a round's numbers and media as one entry of the history, unless an earlier process logged it."""
         if row["round"] <= self._kept:
             return
         shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
@@ -124,7 +126,7 @@ class WandbRun:
         log_artifact(self.run, f"clusters-{self.run.id}", files)
 
     def _takes_artifacts(self) -> bool:
-        """Returns whether tables and artifacts can be logged without waiting: wandb asks the server about each."""
+        """Returns whether tables and artifacts can be logged without waiting for a server that does not answer."""
         return self._server is None or is_reachable(self._server)
 
     def finish(self, status: Literal["success", "failed"]) -> None:
@@ -157,5 +159,5 @@ class WandbRun:
 
 @cache
 def _warn_offline(reason: str) -> None:
-    """Prints a reason for staying offline once, for any number of seeds and baselines."""
+    """Gives the reason for staying offline as a notice."""
     warnings.warn(Notice(f"W&B stays offline: {reason}"), stacklevel=2)

@@ -53,7 +53,7 @@ class _Work(ctypes.Structure):
 
 
 def can_train(training: Training, work: CohortFit, columns: int) -> bool:
-    """Returns whether the compiled steps are installed and can do this training, for any clients.
+    """Returns whether the compiled steps are installed and support this training.
 
     Args:
         columns: Number of columns of a row.
@@ -72,7 +72,7 @@ def can_train(training: Training, work: CohortFit, columns: int) -> bool:
 
 
 def _has_relu_alone(chain: Chain) -> bool:
-    """Returns whether the chain consists of layers, each followed by one ReLU or nothing."""
+    """Returns whether the chain has only fully connected layers, each followed by at most one ReLU."""
     before: object = None
     for part in chain.parts:
         follows = isinstance(before, ChainLayer) and isinstance(part, Activation) and part.name == "relu"
@@ -153,7 +153,7 @@ class CompiledSteps:
         ended(len(clients))
 
     def _inputs(self, own: slice) -> tuple[Tensor | None, Tensor | None]:
-        """Returns these examples as floats, with rows padded by zeros, or as bytes; the other result is None."""
+        """Returns these examples as a pair (floats, bytes), of which one is None; floats are padded with zeros."""
         inputs, decode, missing = self._examples.inputs[own], self._examples.decode, -self._examples.width % _PADDED
         if self._reads_bytes:
             return None, inputs

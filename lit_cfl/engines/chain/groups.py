@@ -1,4 +1,4 @@
-"""Groups clients into stacks by each client's own shape, so that its result does not depend on other clients.
+"""Groups clients into stacks by shape, so that no client's result depends on the other clients.
 
 A client's mini-batches are padded to the next rung of a fixed ladder, and so are its examples in dual form: the rungs
 are powers of two and evenly spaced sizes between them. Clients on the same rungs train in one stack, the longest first.
@@ -18,7 +18,7 @@ LEAST = 2  # minimum rows of a matrix: a product with one row is computed differ
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """The shapes that determine how each client trains, int64 `[n]` each.
+    """Sizes that determine which clients train in one stack, int64 `[n]` each.
 
     Args:
         width: Examples per mini-batch, padded.
@@ -99,13 +99,13 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
 
 
 def widest_batches(work: CohortFit) -> Tensor:
-    """Returns the number of examples in the widest mini-batch of each client, int64 `[n]`."""
+    """Returns the number of examples in each client's largest mini-batch, int64 `[n]`."""
     owners = torch.arange(len(work)).repeat_interleave(work.steps)
     return torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, work.batches.counts, "amax")
 
 
 def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
-    """Pads the widest mini-batch of each client, int64 `[n]`, to at most the run's batch size unless it is wider."""
+    """Returns the padded size of each client's largest mini-batch, int64 `[n]`."""
     widths = widest_batches(work)
     fine = pad(widths, 8)
     if not isinstance(batch_size, int):

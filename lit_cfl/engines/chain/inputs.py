@@ -1,4 +1,4 @@
-"""First-layer inputs of a stack of clients: examples, or the first layer's outputs computed in dual form.
+"""The first layer of a stack of clients, with explicit weights or in dual form.
 
 Dual form: whatever mini-batches a client trains on, the weights W `[h, d]` of the first layer change only by linear
 combinations of its examples X `[n, d]`. A step adds -lr dU^T X, where dU `[n, h]` is the gradient of the layer's
@@ -58,9 +58,9 @@ class DualBias:
 
 
 class HeldLayer:
-    """The first layer of a stack's clients with explicit weights: it reads the examples.
+    """The first layer of a stack's clients, with explicit weights.
 
-    All steps write them to the same memory, which stays in a cache.
+    All steps write their examples to the same memory, which stays in a cache.
 
     Args:
         examples: Examples of the cohort.
@@ -136,7 +136,7 @@ class DualLayer:
         return left.to(self._gram.device), pulled.to(self._gram.device)
 
     def read(self, steps: StackSteps, lanes: int) -> Iterator[DualReads]:
-        """Yields the values that each step reads; rows are positions among the clients' padded examples."""
+        """Yields the values that each step reads."""
         if steps.left is None or steps.pulled is None:
             raise TypeError("a layer in dual form needs its shares")
         each = _steps_at_once(steps.rows.shape[1] * (self._size + self._products.shape[1]))
@@ -150,7 +150,7 @@ class DualLayer:
             yield from map(DualReads, rows.unbind(0), gram.view(shape).unbind(0), products.unbind(0))
 
     def outputs(self, reads: DualReads, bias: Tensor | None) -> Tensor:
-        """Computes the layer's outputs for the mini-batches `[lanes, B, h]`.
+        """Computes the layer's outputs `[lanes, B, h]` for the mini-batches.
 
         Args:
             bias: `[lanes, 1, h]`; None = it is one of the weight's columns, or there is none.
@@ -159,7 +159,7 @@ class DualLayer:
         return outputs if bias is None else outputs.add_(bias)
 
     def take(self, rows: Tensor, slopes: Tensor) -> None:
-        """Applies the gradient with respect to the layer's outputs `[lanes, B, h]`, which is overwritten."""
+        """Updates the layer by the gradient with respect to its outputs `[lanes, B, h]`; overwrites the gradient."""
         if self._rule.shrink != 1:
             self._sums[: len(slopes)].mul_(self._rule.shrink)
         found = slopes.flatten(0, 1)
@@ -169,7 +169,7 @@ class DualLayer:
             self._flat_sums.index_add_(0, rows, found, alpha=self._rule.rate)
 
     def weights_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Computes the final weights `[., h, d]` of these clients, which finish at this step, into a tensor."""
+        """Writes the final weights `[., h, d]` of the clients that finish at this step into `found`."""
         found.copy_(self._weight[clients])
         if self._left[steps] != 1:
             found.mul_(self._left[steps])
@@ -178,7 +178,7 @@ class DualLayer:
         found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
 
     def bias_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Computes the final biases `[., 1, h]` of these clients, which finish at this step, into a tensor."""
+        """Writes the final biases `[., 1, h]` of the clients that finish at this step into `found`, if in dual form."""
         if self._bias is not None:
             found.copy_(self._bias.start[clients]).mul_(self._left[steps])
             if self._bias.center is not None:

@@ -27,7 +27,7 @@ def compute_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def prepare_targets(loss: Loss, targets: Tensor, shares: Tensor, outputs: int) -> Tensor:
-    """Prepares the targets of several steps for `compute_slopes`, which then makes fewer calls on a CPU.
+    """Prepares the targets of several steps at once for `compute_slopes`.
 
     Args:
         targets, shares: See `compute_slopes`.
@@ -58,7 +58,7 @@ def compute_slopes(loss: Loss, outputs: Tensor, targets: Tensor, shares: Tensor)
 
 
 def _log_totals(outputs: Tensor) -> Tensor:
-    """Computes the logarithm of the sum of exponentials `[..., B, 1]`."""
+    """Computes the log-sum-exp of each example's outputs `[..., B, 1]`."""
     if outputs.shape[-1] >= _MANY:
         return outputs.logsumexp(-1, keepdim=True)
     largest = outputs.amax(-1, keepdim=True)
@@ -66,7 +66,7 @@ def _log_totals(outputs: Tensor) -> Tensor:
 
 
 def _shared_softmax(outputs: Tensor, shares: Tensor) -> Tensor:
-    """Computes the softmax of each example times its weight."""
+    """Computes each example's softmax, multiplied by the example's weight."""
     if outputs.shape[-1] >= _MANY:
         return outputs.softmax(-1).mul_(shares)
     found = (outputs - outputs.amax(-1, keepdim=True)).exp_()

@@ -55,7 +55,7 @@ def run_forward(
     keys: Tensor | None,
     arithmetic: Arithmetic,
 ) -> tuple[Tensor, Kept]:
-    """Computes the outputs of the parts.
+    """Runs the forward pass through these parts of a chain.
 
     Args:
         tensors: Parameters by name: weights `[clients, h, d]`, biases `[clients, 1, h]`.

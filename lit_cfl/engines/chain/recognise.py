@@ -61,7 +61,7 @@ def _precise(labels: Tensor) -> Tensor:
 
 
 def _with_penalties(parts: Parts, module: LightningModule) -> Parts:
-    """Adds `kernel_l2` of `Classification` to the layers that have it."""
+    """Adds the penalty `kernel_l2` of a `Classification` module to the layers that it penalises."""
     if not isinstance(module, Classification):
         return parts
     penalised = {f"net.{layer}.weight" for layer in module.penalised_layers}
@@ -193,7 +193,7 @@ def _candidates(labels: Tensor, outputs: int) -> Iterator[Loss]:
 
 
 def trials(batch: Batch, chain: Chain) -> Iterator[Batch]:
-    """Yields the batch, one example of it, and random batches with all possible labels, in float64."""
+    """Yields the trial batches in float64: the given one, its first example alone, and random examples."""
     inputs, labels = batch[0].double(), _precise(batch[1])
     yield inputs, labels
     yield inputs[:1], labels[:1]

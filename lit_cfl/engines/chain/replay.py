@@ -21,7 +21,7 @@ class StepCapture:
         self._latest: torch.cuda.CUDAGraph | None = None  # kept, since its memory would be freed with it
 
     def capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Captures a step without executing it. It must neither wait for the GPU nor allocate host memory."""
+        """Captures a step without executing it. The step must neither wait for the GPU nor allocate host memory."""
         with torch.cuda.device(self._device):
             self._stream = stream = self._stream or torch.cuda.Stream()
             pool = None if self._latest is None else self._latest.pool()

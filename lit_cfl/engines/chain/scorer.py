@@ -70,7 +70,7 @@ class ChainScorer(Scorer):
         return _outcomes_of_outputs(chain, outputs[None], batch[1], self._module)
 
     def _outputs(self, chain: Chain, models: Tensor, inputs: Tensor) -> Tensor:
-        """Computes the outputs of all models on all examples `[K, n, outputs]`, the first layer's in one product."""
+        """Computes the outputs `[K, n, outputs]` of all models on all examples."""
         tensors = self._tensors(models)
         first = chain.layers[0]
         if chain.parts[0] is not first or len(models) == 1:
@@ -89,7 +89,7 @@ class ChainScorer(Scorer):
         return found
 
     def _chain(self, batch: Batch) -> Chain | None:
-        """Returns the chain, found at the first batch; None if the module's outcomes are not the chain's."""
+        """Returns the chain from which the module's outcomes can be computed; None if there is none."""
         if self._found is None:
             batch = batch[0][:_CHECKED].float().cpu(), batch[1][:_CHECKED].cpu()
             self._found = (_find_scored_chain(self._template, self._layout, batch),)

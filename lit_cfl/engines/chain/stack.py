@@ -75,7 +75,7 @@ class Stack:
         self._state = () if training.is_plain else training.optimizer.start(parameters)
 
     def _pieces(self, table: Tensor, which: Tensor) -> dict[str, Tensor]:
-        """Splits the clients' models in a table `[K, d]` into tensors; biases are `[clients, 1, h]`."""
+        """Splits the clients' rows of a table `[K, d]` into parameters by name; biases are `[clients, 1, h]`."""
         count = len(which)
         rows = table.expand(count, -1) if len(table) == 1 else table.index_select(0, which.to(table.device))
         return {slot.name: as_matrix(rows[:, slot.start : slot.stop], slot) for slot in self._slots}
@@ -101,7 +101,7 @@ class Stack:
         return DualLayer(rules[0], examples.read(own), self._starts[weight], centers.get(weight), steps, bias)
 
     def _add_dual_values(self, steps: StackSteps) -> StackSteps:
-        """Adds to the mini-batches the values that dual form and optimizer read in each step."""
+        """Adds the values that the dual form and the optimizer read in each step to the table of steps."""
         if self._dual is not None:
             left, pulled = self._dual.shares()
             steps = replace(steps, left=left, pulled=pulled)
@@ -124,7 +124,7 @@ class Stack:
         losses.index_copy_(0, self._group.clients, self._sums[: len(self._group.clients)].cpu())
 
     def _train_stretch(self, spans: list[Span], rows: Tensor, ended: Callable[[int], None]) -> None:
-        """Trains the first clients for a span of steps with a constant number of lanes.
+        """Trains the busy clients for consecutive spans of steps with a constant number of lanes.
 
         Lanes of finished clients continue to compute, but their numbers are not read.
         """
@@ -194,7 +194,7 @@ class Stack:
         return OptimizerUpdate(self._training, trained, centers, self._prox, state)
 
     def _step(self, step: Step, read: Any, tensors: Mapping[str, Tensor], update: Update) -> Taken:
-        """Takes one step from the first layer's inputs. Returns the outputs before the update, and the penalties."""
+        """Takes one step. Returns the outputs before the update, and the penalties."""
         chain, arithmetic, dual, keys = self._training.chain, self._training.arithmetic, self._dual, step.keys
         first = chain.layers[0]
         if dual is None:
@@ -230,7 +230,7 @@ class Stack:
 
 
 def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor:
-    """Computes the penalties of these layers' weights `[lanes]`."""
+    """Computes the sum of these layers' penalties for each lane, `[lanes]`."""
     weights = [tensors[layer.weight].flatten(1) for layer in layers]
     return sum(
         (layer.penalty * torch.linalg.vecdot(w, w) for layer, w in zip(layers, weights, strict=True)),
@@ -247,5 +247,5 @@ def min_lanes(layers: list[ChainLayer]) -> int:
 
 
 def as_matrix(rows: Tensor, slot: Slot) -> Tensor:
-    """Views a tensor's columns of models `[n, .]` as weights `[n, h, d]`, or biases `[n, 1, h]`."""
+    """Reshapes a tensor's columns in rows of models, `[n, .]`, to weights `[n, h, d]` or biases `[n, 1, h]`."""
     return rows.unsqueeze(1) if len(slot.shape) == 1 else rows.unflatten(1, slot.shape)

@@ -1,4 +1,4 @@
-"""Tables of the values that differ from step to step of a stack of clients."""
+"""Tables of a stack's inputs that change from step to step."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ class StackSteps:
 
 
 def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, starts: Tensor, masked: bool) -> StackSteps:
-    """Builds the tables of a group's mini-batches and their factors.
+    """Builds the tables of a group's mini-batches.
 
     Args:
         starts: Position of each client's first example in the cohort's, int64 `[clients]`, on the device.

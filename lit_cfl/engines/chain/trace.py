@@ -81,7 +81,7 @@ def _rename(part: ChainLayer | Activation | Drop, prefix: str) -> ChainLayer | A
 
 
 def _is_shape(node: fx.Node, value: fx.Node) -> bool:
-    """Returns whether a node computes a shape rather than a tensor: `x.shape[0]`, `x.size(0)`."""
+    """Returns whether a node computes a shape rather than a tensor, such as `x.shape[0]` or `x.size(0)`."""
     if node is value or node.target not in _SHAPES:
         return False
     if node.target is getattr:

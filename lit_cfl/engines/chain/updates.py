@@ -126,7 +126,7 @@ class PlainUpdate(Update):
 
 
 class OptimizerUpdate(Update):
-    """Any optimizer, with clipping: all gradients first, then one step for all parameters.
+    """Any optimizer, optionally with clipping: collects all gradients, then takes one step for all parameters.
 
     Args:
         state: State of the optimizer, see `FunctionalOptimizer.start`.

@@ -1,4 +1,4 @@
-"""The way `chain`: trains chains of fully connected layers, in few stacks or, on a CPU, by the compiled steps."""
+"""The way `chain`: trains chains of fully connected layers in stacks of clients, or on a CPU by compiled code."""
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -103,7 +103,7 @@ class ChainWay(TrainingWay):
 
     @property
     def _threads(self) -> int:
-        """Number of stacks that train at the same time, each in one thread, which changes no result."""
+        """Number of stacks that train at the same time, each in one thread; results do not depend on it."""
         return self.plan.threads if self.plan.device == "cpu" else 1
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class ChainWay(TrainingWay):
         return examples
 
     def _training_of(self, work: CohortFit) -> Training:
-        """Returns the training of the chain, which is recognised when the first examples are available."""
+        """Returns the chain and its training options; recognises the chain at the first call."""
         if self._training is None:
             inputs = work.inputs[:_CHECKED] if work.decode is None else work.decode(work.inputs[:_CHECKED])
             batch = inputs.float().cpu(), work.labels[:_CHECKED].cpu()
@@ -150,7 +150,7 @@ class ChainWay(TrainingWay):
         return self._training
 
     def _shapes(self, training: Training, work: CohortFit) -> Shapes:
-        """Computes the shapes of each client from its own data."""
+        """Computes each client's `Shapes` from its own data alone."""
         width, size, chain = pad_widths(work, self.local.batch_size), pad(work.sizes, _RUNGS), training.chain
         layer = chain.layers[0]
         can_be_dual = (
@@ -197,7 +197,10 @@ Group = TypeVar("Group", bound=Sized)  # clients that train in one stack, or in 
 
 
 def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None], threads: int, count: Ended) -> None:
-    """Trains groups of clients, in several threads if allowed; `count` is always called in this thread."""
+    """Trains groups of clients, in several threads if allowed.
+
+    `count` is always called in the caller's thread.
+    """
     if threads == 1 or len(groups) == 1:
         for group in groups:
             train(group, count)
@@ -214,7 +217,7 @@ def _train_groups(groups: Sequence[Group], train: Callable[[Group, Ended], None]
 
 
 def without_autograd(device: str) -> AbstractContextManager[None]:
-    """Disables autograd; on a CPU by inference mode, in which calls take a quarter less time.
+    """Disables autograd: on a CPU by inference mode, which is faster, else by `no_grad`.
 
     Tensors made in the context must not leave it; those made outside may be written to in it.
     """
@@ -223,7 +226,7 @@ def without_autograd(device: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """Computes on a CPU in one thread: with several, bits depend on how a product is divided among them."""
+    """Limits CPU computation in the block to one thread, so that the bits do not depend on the number of threads."""
     before = torch.get_num_threads()
     if device == "cpu" and before != 1:
         torch.set_num_threads(1)

@@ -66,7 +66,7 @@ def count_room(threads: int = 1) -> RayRoom:
 
 
 def is_there() -> bool:
-    """Returns whether `connect` would connect to a running cluster, not start a new one."""
+    """Returns whether `connect` would connect to a running cluster rather than start a new one."""
     return ray.is_initialized() or _address() != "local"
 
 
@@ -86,7 +86,7 @@ def _join(plan: Plan) -> None:
 
 
 def disconnect() -> None:
-    """Ends one use of Ray; the last one shuts Ray down if `connect` started it."""
+    """Ends one use of Ray; ending the last use shuts Ray down if `connect` started it."""
     global _users
     if _users == 1 and ray.is_initialized():
         ray.shutdown()
@@ -156,7 +156,10 @@ def _start(plan: Plan) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raises InputError if no Ray cluster answers at an address in five seconds; Ray itself would try for minutes."""
+    """Raises InputError if no Ray cluster answers at an address within five seconds.
+
+    Ray itself would try for minutes.
+    """
     scheme, _, rest = address.rpartition("://")
     if address == "auto" or scheme not in ("", "ray"):
         return

@@ -88,7 +88,7 @@ class RayEngine(Engine):
         return Chunk(part.start, models, losses, trained)
 
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:
-        """Divides the positions that train among workers, longest first, each to the least loaded worker."""
+        """Divides the clients that train among workers: longest first, each to the least loaded worker."""
         sizes = data.num_examples[request.clients[part]]
         steps = self.describer.steps(request.budget, request.lengths[part], sizes)
         training = steps.nonzero().flatten()
@@ -106,7 +106,7 @@ class RayEngine(Engine):
         round: int,
         data: FederatedData,
     ) -> ShareTask:
-        """Makes an actor's task from the training of the clients at these positions."""
+        """Makes a task for an actor: to train the clients at these positions."""
         start, center, refs = rows.of(numbers)
         mine = replace(
             request,
@@ -230,13 +230,13 @@ class RayEngine(Engine):
         return float("inf")  # no limit here: the actors divide their own shares
 
     def _pays(self, examples: int) -> bool:
-        """Returns whether actors should compute losses, scores or gradients of this many examples."""
+        """Returns whether losses, scores or gradients of this many examples are worth computing on actors."""
         if self.plan.device != "cpu":
             return True
         return self.plan.workers > 1 and examples * max(_SMALL_MODEL, self.layout.num_parameters) >= _HAND_OVER_PAYS
 
     def _parts(self, units: Sequence[slice]) -> list[slice]:
-        """Joins consecutive slices into one per actor."""
+        """Joins consecutive slices into at most one per actor."""
         runs = split_evenly([unit.stop - unit.start for unit in units], self.plan.workers)
         return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
 
@@ -261,14 +261,14 @@ class RayEngine(Engine):
 
 
 class _StoredRows:
-    """Puts the models and centres that the clients of a chunk need into the object store, each once."""
+    """Stores the models and centres that the clients of a fit need in the object store, each only once."""
 
     def __init__(self, request: FitRequest, dtype: torch.dtype) -> None:
         self._request, self._dtype = request, dtype
         self._refs: dict[tuple[int, int], Ref] = {}
 
     def of(self, numbers: Tensor) -> tuple[Tensor, Tensor, list[Ref]]:
-        """Returns for each position the index of its start row and proximal row, and the distinct rows."""
+        """Returns each position's index of start row and of proximal row, and references to the distinct rows."""
         request = self._request
         used, start = request.start[numbers].unique(return_inverse=True)
         refs = [self._store_table(request.models, k) for k in used.tolist()]

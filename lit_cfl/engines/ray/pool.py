@@ -132,14 +132,14 @@ class WorkerPool:
         ray_cluster.disconnect()
 
     def _start(self, number: int) -> None:
-        """Requests a worker if it is missing. It may start late; the other workers work in the meantime."""
+        """Requests a worker if it is missing, without waiting until it has started."""
         if self._workers[number] is None:
             self._workers[number] = self._actor.remote([self._spec], sys.path)
             self._starting[self._workers[number].ready.remote()] = number
             self._asked = monotonic()
 
     def _take_up(self, ended: Collection[Ref], working: bool) -> None:
-        """Counts started workers as idle. Raises InputError if none has started for minutes."""
+        """Adds workers that have started to the idle workers. Raises InputError if none has started for minutes."""
         self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
         if not working and not self._idle and monotonic() - self._asked > _START_SECONDS:
             raise InputError(

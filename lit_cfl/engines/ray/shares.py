@@ -94,12 +94,12 @@ def compute_statistics(
     examples: Examples,
     rows: Tensor,
 ) -> list[Statistic | None]:
-    """Runs a user's function on these clients' examples, with the model sent with them if it takes a module."""
+    """Runs a user's function on these clients' training examples, optionally with the model that was sent."""
     return engine.statistics(function, clients, rows[0] if with_model else None, round, held.data(examples))
 
 
 def compute_losses(index: Tensor, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
-    """Computes the losses of all models that were sent, on these examples `[K, n]`."""
+    """Computes the losses `[K, n]` of all models that were sent, on these examples."""
     return engine.losses_of_all(rows, index, HeldClients.nobody().data(examples)).numpy()
 
 
@@ -117,7 +117,7 @@ def compute_scores(
 
 
 def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
-    """Names the model in a row that was sent to a worker, by its number in the driver."""
+    """Names the model in a row of a worker's table by the model's number in the driver."""
     return named(int(numbers[row]))
 
 

@@ -1,4 +1,4 @@
-"""Runs many tasks in Ray, as many at once as resources allow: workers of a run, runs of a comparison or study."""
+"""Runs tasks in Ray, as many at once as resources allow."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

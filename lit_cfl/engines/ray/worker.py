@@ -80,7 +80,7 @@ class Worker:
         return share.compute(engine, pool, rows)
 
     def _get_engine(self) -> Engine:
-        """Builds the engine at the first share, so that an error reaches the driver unchanged."""
+        """Returns the engine, which is built at the first share so that an error reaches the driver unchanged."""
         if self._engine is None:
             spec: EngineSpec = ray.get(self._spec)
             set_up_torch(spec.plan, spec.deterministic)

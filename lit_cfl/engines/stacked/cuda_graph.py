@@ -92,7 +92,10 @@ class CapturedSteps:
 
 @contextmanager
 def _refuse_waits() -> Iterator[None]:
-    """Raises an error if the step waits for the GPU, as a failed capture would leak memory (torch 2.11)."""
+    """Raises CapturingError if the step in the block waits for the GPU.
+
+    Its capture would fail, and a failed capture leaks memory (torch 2.11).
+    """
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -62,7 +62,7 @@ def width_for(busy: int, widths: Sequence[int]) -> int:
 
 
 def schedule_by_cost(calls: Tensor, widths: Sequence[int], call_cost: float) -> list[LaneSlot]:
-    """Schedules fits in the cheapest stack: a call costs its lanes, idle ones included, plus `call_cost`.
+    """Schedules fits at the cheapest stack width, where a call costs its width plus `call_cost`.
 
     Args:
         calls: Calls of each fit, int64 `[fits]`, 1 or more.
@@ -80,7 +80,7 @@ def _cost(widths: Sequence[int], call_cost: float, lane_slots: Sequence[LaneSlot
 
 
 def busy_lanes(lane_slots: Sequence[LaneSlot]) -> list[int]:
-    """Counts the busy lanes in each call; busy lanes come first."""
+    """Counts the busy lanes in each call."""
     ends: dict[int, int] = {}
     for lane_slot in lane_slots:
         ends[lane_slot.lane] = max(ends.get(lane_slot.lane, 0), lane_slot.stop)
@@ -116,16 +116,16 @@ class LaneTables:
         return len(self.index)
 
     def sum_losses(self, losses: Tensor) -> Tensor:
-        """Sums the losses of each step of each lane `[steps, lanes]` over the steps of each client `[n]`."""
+        """Sums the losses `[steps, lanes]` over the steps of each client: `[n]`."""
         return losses.new_zeros(len(self.slots)).index_add_(0, self.owners, losses[self.rows, self.lanes])
 
     def begins(self, work: CohortFit, device: str) -> Changes:
-        """Groups the clients by the step before which they are loaded: indices of lanes, models, and centres."""
+        """Returns, by step, the lanes to load before it, with the start model and centre of each client."""
         table = torch.stack([self._lane_of_each, work.start, work.center])
         return _group_columns([slot.start for slot in self.slots], table, device)
 
     def ends(self, device: str) -> Changes:
-        """Groups the clients by the step before which they are saved: indices of lanes and clients."""
+        """Returns, by step, the lanes to save before it, with the client of each."""
         table = torch.stack([self._lane_of_each, torch.arange(len(self.slots))])
         return _group_columns([slot.stop for slot in self.slots], table, device)
 
@@ -161,7 +161,7 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
 
 
 def _group_columns(steps: Sequence[int], table: Tensor, device: str) -> Changes:
-    """Groups the columns of a table by step; all are copied to the device at once."""
+    """Groups the columns of a table by step, on the device."""
     order = sorted(range(len(steps)), key=steps.__getitem__)
     table = send(table[:, order], device)
     found, start = {}, 0

@@ -173,7 +173,7 @@ class Steps:
         present: Tensor,
         factors: Tensor | None = None,
     ) -> tuple[Tensor, Tensors]:
-        """Computes the losses of one client's batch `[B]`, and its buffers afterwards if there are BatchNorms."""
+        """Computes the losses `[B]` of one client's batch, and the updated buffers if there are BatchNorms."""
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
         given = dict.fromkeys((f"{name}.{PRESENT}" for name in self._norms), present)
         autocast = torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None)
@@ -199,7 +199,10 @@ class _Losses(nn.Module):
 
 
 def add_pull(centers: Tensors, prox: Tensor | float, gradients: Tensors, parameters: Tensors) -> Tensors:
-    """Adds the gradient of prox/2 * |w - center|^2; centres may have buffers after the parameters."""
+    """Adds the gradient of the proximal term, prox/2 * |w - center|^2.
+
+    Centres may have buffers after the parameters.
+    """
     return tuple(g + prox * (p - c) for g, p, c in zip(gradients, parameters, centers, strict=False))
 
 

@@ -29,7 +29,7 @@ def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch
 
 
 def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
-    """Compares a step of two lanes with that of a plain loop; any difference would appear in the run.
+    """Compares a step of two lanes with that of a plain loop, and lists what differs.
 
     The second lane has one example fewer than the first, so one of its places is padding.
     """
@@ -66,7 +66,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _take_stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
-    """Computes the gradients of each lane's mean loss, and the buffers afterwards `[2, d]`."""
+    """Computes the gradient of the mean loss, and the buffers afterwards, of each of two lanes: `[2, d]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
     steps = Steps(replace_unstackable_layers(module), layout, FunctionalOptimizer.from_module(module, trained))

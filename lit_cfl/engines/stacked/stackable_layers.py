@@ -1,4 +1,4 @@
-"""Replaces layers that PyTorch cannot stack by plain operations: LSTM, GRU, BatchNorm, embeddings with a padding id.
+"""Plain versions of layers that PyTorch cannot stack: LSTM, GRU, BatchNorm, embeddings with a padding id.
 
 `vmap` has no rule for fused LSTMs and GRUs. In the plain ones a matrix product projects the inputs of all time steps,
 and both directions of a layer run together, so that only the product with the state is computed step by step. In a
@@ -25,7 +25,7 @@ _OPTIONS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "d
 
 
 class _PlainCells(nn.Module):
-    """Replaces a fused layer, with the same options and parameters under their names.
+    """Replaces a fused recurrent layer; keeps its options and parameters, and their names.
 
     Args:
         layer: An LSTM or GRU, see `why_not_stacked`.
@@ -90,7 +90,7 @@ class _PlainCells(nn.Module):
 
     @abstractmethod
     def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
-        """Computes all time steps: h after each `[directions, T, B, H]`, and the last states.
+        """Computes h after each time step `[directions, T, B, H]`, and the last states.
 
         Args:
             projected: Inputs of the gates `[directions, T, B, gates * H]`.
@@ -156,7 +156,7 @@ class PlainEmbedding(nn.Embedding):
 
 
 class StackedBatchNorm(nn.Module):
-    """Replaces a BatchNorm layer, with the same parameters and statistics under their names.
+    """Replaces a BatchNorm layer; keeps its parameters and statistics, and their names.
 
     The statistics of a batch count its examples without the padding. A function of tensors cannot change the running
     statistics, so the new ones are stored in `updated`.
@@ -194,7 +194,7 @@ class StackedBatchNorm(nn.Module):
         return cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
 
     def _statistics(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes the inputs less their mean, and the variance, of each channel over the batch.
+        """Computes the centred inputs, and each channel's variance over the batch.
 
         The new running statistics are stored in `updated`.
         """

@@ -160,7 +160,7 @@ class StackWay(TrainingWay):
         return held if work.prox else replace(held, prox=None, centers=None)
 
     def _allocate(self, work: CohortFit, tables: LaneTables) -> LaneWork:
-        """Allocates lanes and tensors with reserves for larger fits, so that they seldom change."""
+        """Allocates lanes and tensors, with room for larger fits so that they are seldom allocated again."""
         plan, device, (steps, lanes, width) = self.plan, self.plan.device, tables.index.shape
         rows = tuple(
             torch.zeros(lanes, *slot.shape, dtype=plan.compute_dtype, device=device) for slot in self.layout.slots
@@ -211,7 +211,7 @@ def _steps_of(
     autocast: torch.dtype | None = None,
     device: str = "cpu",
 ) -> tuple[FunctionalOptimizer, Steps, Tensor | None]:
-    """Makes the steps of a module, whose layers may be replaced, so that it must not be shared.
+    """Makes the `Steps` of a module, which must not be shared because its layers may be replaced.
 
     Returns:
         the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which the steps
