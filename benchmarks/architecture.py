@@ -34,13 +34,13 @@ def find_modules() -> dict[str, Path]:
 
 
 def read_imports() -> Imports:
-    """Returns the imports of each module: our modules, and the names taken from other packages."""
+    """Returns the modules that each of our modules imports, our own and those of other packages."""
     known = find_modules()
     return {name: set(list_imported_names(file.read_text("utf-8"), known)) for name, file in known.items()}
 
 
 def list_imported_names(source: str, known: Mapping[str, Path]) -> Iterator[str]:
-    """Yields the dotted names that a source imports, including imports inside functions."""
+    """Yields the dotted names of the modules that a source imports, also inside functions."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
@@ -85,7 +85,7 @@ def layers_of_the_page() -> dict[str, list[str]]:
 
 
 def choose_arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Returns the imports between parts that other imports do not imply, except those of the lowest layer."""
+    """Returns the imports to draw: those that other imports do not imply, and that are not of the lowest layer."""
     lowest = list(layers.values())[-1]
     below: Imports = {}
     for part in TopologicalSorter(between).static_order():

@@ -37,7 +37,7 @@ KEY, COLUMNS = ("data", "system", "number", "seed"), ("accuracy", "clusters", "m
 
 @cache
 def read_options(data: str, system: str) -> tuple[str, ...]:
-    """Reads the options chosen for a system on a data set from the results page, as command-line words."""
+    """Reads the options chosen for a system on a data set from `results.csv`, as command-line words."""
     grid = {**PROTOCOL["common"], **PROTOCOL["systems"][system]["options"]}
     with (ROOT / "docs" / "which_method" / "results.csv").open(newline="") as file:
         (row,) = (
@@ -52,7 +52,7 @@ def read_options(data: str, system: str) -> tuple[str, ...]:
 
 @cache
 def load_examples(data: str) -> Examples:
-    """Loads a data set's examples, which do not depend on the seed."""
+    """Loads a data set's examples, once for all seeds."""
     return load_experiment(PROTOCOL["data"][data]["config"]).data.examples
 
 
@@ -108,7 +108,7 @@ def list_cells(seeds: list[int], systems: list[str], data: list[str]) -> Iterato
 
 
 def format_tables(path: Path) -> str:
-    """Makes three tables of data sets and systems: models used, `auto` against the true number, and against FedAvg."""
+    """Formats tables by data set and system: models used, and `auto` minus the true number and minus FedAvg."""
     accuracies, models = defaultdict(dict), defaultdict(list)
     with path.open(newline="") as file:
         for row in sorted(csv.DictReader(file), key=itemgetter("seed")):

@@ -1,4 +1,4 @@
-"""Measures time and memory of the functions that compare clients, on memory-mapped rows, and the sketch's error.
+"""Measures time and memory of the functions that compare clients, and the error of sketched cosines.
 
     python benchmarks/clustering.py [--clients 1200 --columns 1628170 --only NAME ...] [--folder DIR] [--json FILE]
 
@@ -37,7 +37,7 @@ def measure_anonymous_mib() -> float:
 
 @contextmanager
 def measure_peak_memory() -> Iterator[dict[str, float]]:
-    """Measures the block's peak memory into `mib`, by a sample every 5 ms."""
+    """Measures the block's peak memory, sampled every 5 ms; the yielded dict receives it as `mib`."""
     before, done, found = measure_anonymous_mib(), Event(), {"mib": 0.0}
 
     def watch() -> None:

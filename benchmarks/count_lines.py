@@ -47,7 +47,7 @@ def _find_docstring_lines(tree: ast.AST) -> Iterator[int]:
 
 
 def find_group(name: str) -> str:
-    """Returns the package for which a file is counted: `lit_cfl/engines`, `tests/tune`, or its top-level folder."""
+    """Returns the package under which a file is counted, such as `lit_cfl/engines`, or its top-level folder."""
     parts = PurePath(name).parts
     return "/".join(parts[: 2 if len(parts) > 2 else 1])
 

@@ -151,7 +151,7 @@ class Runs:
 
 
 def _kill_at_row(rows: int) -> None:
-    """Makes this process kill itself when a run is about to write a row after its first `rows` rows."""
+    """Makes this process kill itself when a run has `rows` rows and is about to write the next one."""
     add_row = RunDirectory.add_row
 
     def dying(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
@@ -163,7 +163,7 @@ def _kill_at_row(rows: int) -> None:
 
 
 def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str]:
-    """Draws a file and its damage, kind of file first, so that the many pictures do not dominate."""
+    """Draws a file and its damage; the kind of file is drawn first, so that the many pictures do not dominate."""
     kinds: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path)
@@ -174,7 +174,7 @@ def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str
 
 
 class Cache:
-    """A data cache with two entries, one of which is damaged."""
+    """A data cache with two entries; each trial damages a copy of one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it = folder / "cache", folder / "it"
@@ -219,7 +219,7 @@ def _arrays(key: str) -> dict[str, np.ndarray]:
 
 
 class Study:
-    """Directories of finished studies, with the files of their trials' runs that a study reads."""
+    """Two finished studies; each trial damages a copy of the first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it, self.output = folder, folder / "it", folder / "output.txt"

@@ -1,4 +1,4 @@
-"""Measures how fast and how reliably drift is detected that labels do not show; `docs/drift.md` has the protocol.
+"""Measures how fast and how reliably drift of the inputs alone is detected; `docs/drift.md` has the protocol.
 
     python benchmarks/drift.py curve --out benchmarks/results/drift_curve.csv
     python benchmarks/drift.py verdict --out benchmarks/results/drift.csv
@@ -197,7 +197,7 @@ def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], dr
 
 
 def choose_thresholds(rows: list[Row]) -> dict[str, tuple[float, float]]:
-    """Chooses each metric's threshold by the protocol's rule; returns it with false alarms per 100 tests."""
+    """Chooses each metric's threshold by the protocol's rule; returns it with its false alarms per 100 tests."""
     found = {}
     for metric in METRICS:
         rates = {t: compute_rate(rows, metric, t) for t in GRID}
@@ -236,7 +236,7 @@ def print_report() -> None:
 
 
 def format_by_share(rows: list[Row], name: str, digits: int) -> str:
-    """Formats the means over seeds if 10, 25 or 50 % of the clients drift."""
+    """Formats three means of a column over the seeds, with 10, 25 and 50 % of the clients drifting."""
     found = [mean(float(row[name]) for row in rows if float(row["share"]) == share) for share in SHARES]
     return " ".join(f"{value:.{digits}f}" for value in found)
 

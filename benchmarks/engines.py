@@ -1,4 +1,4 @@
-"""Compares ways of local training in alternating rounds, also with the ways of another checkout.
+"""Compares the speed of ways of local training in alternating rounds, also with the ways of another checkout.
 
     [LITCFL_DATA=DIR] python benchmarks/engines.py [--against PATH] [--cases linear-60x10 mlp ...] [--turns 7]
                                                    [--out FILE.json]
@@ -83,7 +83,7 @@ def choose_ways(net: str, against: bool) -> dict[str, bool]:
 
 
 def make_plan(way: str) -> Any:
-    """Returns the plan of a way, in terms of the checkout that this process imports."""
+    """Returns the plan of a way as the imported checkout, ours or an earlier one, defines it."""
     from lit_cfl.engines.plan import Plan
 
     if way in ("chain", "loop"):
@@ -92,7 +92,7 @@ def make_plan(way: str) -> Any:
 
 
 def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
-    """Makes clients with `cohort` random images each, on which the time does not depend, or loads `mnist1000`."""
+    """Makes clients with `cohort` random images each, or loads MNIST-1000 if `cohort` is `mnist1000`."""
     if cohort == "mnist1000":
         from lit_cfl.datamodules import MNIST
         from lit_cfl.datamodules.partition import MNIST1000

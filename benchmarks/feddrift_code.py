@@ -47,7 +47,7 @@ Answer = dict[str, str]
 
 
 def draw_points(case: int) -> np.ndarray:
-    """Draws each client's position at each time step `[steps, clients]`, near a place that changes sometimes."""
+    """Draws the clients' positions over time `[steps, clients]`, near places between which they sometimes move."""
     rng = np.random.default_rng(case)
     place = rng.integers(2, size=CLIENTS)
     own, found = rng.uniform(-0.03, 0.03, CLIENTS), []
@@ -123,7 +123,7 @@ def run_authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Ans
 def score_batches(
     model: nn.Linear, batches: list[tuple[int, int]], *_: object, at: np.ndarray, since: int
 ) -> tuple[float, int, float]:
-    """Counts all and correct examples and sums the loss from time step `since` on, as the authors' `_infer` does."""
+    """Replaces the authors' `_infer`: returns the sum of 1 - distance from step `since` on, the count, and loss 0."""
     found = [1 - abs(float(model.weight.detach()) - at[step, client]) for client, step in batches if step >= since]
     return sum(found), max(len(found), 1), 0.0
 

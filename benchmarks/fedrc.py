@@ -114,7 +114,7 @@ def compute_label_shares(counts: Tensor) -> Tensor:
 
 
 def sum_by_label(shares: Tensor, cells: Tensor, clients: int, num_labels: int) -> Tensor:
-    """Sums responsibilities `[M, N]` by client, model and label `[clients, M, L]`.
+    """Sums responsibilities `[M, N]` to `[clients, M, L]`, by client, model and label.
 
     Args:
         cells: owner * L + label of each example, int64 `[N]`.

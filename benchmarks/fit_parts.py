@@ -1,4 +1,4 @@
-"""Measures the cost of a fit besides its training steps: the host's work per client, and the rows and their mean.
+"""Measures the cost of a fit apart from its training steps: the host's work, and writing and averaging rows.
 
     python benchmarks/fit_parts.py [--turns 7] [--profile]
 
@@ -71,7 +71,7 @@ def build(net: str, epochs: int) -> Engine:
 
 
 def measure_host(count: int, turns: int, profile: bool) -> str:
-    """Measures the host's time per client in a fit: total, for drawing and gathering mini-batches, and other."""
+    """Measures the host's time per client in a fit: in total, and for drawing and gathering mini-batches."""
     engine, held, clients = build("linear", 1), make_data(str(SIZE), count), torch.arange(count)
     engine._way = NoTraining(engine.template, engine.layout, engine.plan, engine.local)
     start, sizes, steps = engine.initial(0)[None], torch.full((count,), SIZE), torch.ones(count, dtype=torch.int64)
@@ -96,7 +96,7 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
 
 
 def measure_rows(net: str, count: int, epochs: int, turns: int) -> str:
-    """Measures the share of a round's time that is spent writing rows, and checking and averaging rows."""
+    """Measures a round's CPU time, and how much of it is spent writing rows, and checking and averaging them."""
     engine, held, clients = build(net, epochs), make_data(str(SIZE), count), torch.arange(count)
     start, labels = engine.initial(0)[None], torch.zeros(count, dtype=torch.int64)
     save, finite, spent = Stack._save, base._finite, [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""Repeats FLUX's figure on MNIST with the authors' generator; docs/flux_table.md compares our table with theirs.
+"""Repeats FLUX's experiments on MNIST with the authors' generator; docs/flux_table.md compares the results.
 
     LITCFL_DATA=DIR python benchmarks/flux_table.py --anda ANDA --out benchmarks/results/flux_table.csv
         [--levels 8 1] [--folds 0 1 2 3 4] [--shifts x y y-given-x x-given-y] [--systems FedAvg ...] [--net MLP]

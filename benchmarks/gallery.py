@@ -75,7 +75,7 @@ def draw_digits(figure: Any, run: Path) -> None:
 
 
 def draw_map(figure: Any, file: Path) -> None:
-    """Draws the compared clients in two dimensions, marked by found cluster."""
+    """Draws the clients of a snapshot as points in two dimensions, marked by found cluster."""
     with np.load(file) as snapshot:
         found, true, points = snapshot["cluster"], snapshot["true_cluster"], snapshot["projection"]
     match = match_colours(found, true)

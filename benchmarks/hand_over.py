@@ -46,7 +46,7 @@ COLUMNS = ("model", "workers", "round s", "training s", "hand-over s", "speedup"
 
 
 def wait(share: Share, seconds: float, engine: Engine, examples: Examples, rows: Tensor) -> list[np.ndarray]:
-    """Sleeps in place of training a share of a fit, and returns the models unchanged."""
+    """Sleeps instead of training a share of a fit, and returns the models unchanged."""
     request, _, held = share.compute.args
     held.data(examples)
     models = rows[request.start].numpy()
@@ -94,7 +94,7 @@ def _build_engine(model: str) -> Engine:
 
 @cache
 def measure_seconds(model: str, clients: int) -> float:
-    """Measures the CPU seconds in which one core trains `clients` clients, after a first fit as warm-up."""
+    """Measures the CPU seconds that one core needs to train `clients` clients, after a warm-up fit."""
     engine, held, times = _build_engine(model), make_data(), []
     for _ in range(3):
         begun = process_time()

@@ -135,7 +135,7 @@ class Watch:
     """Tracks which cluster is right for each client, and how the method reacts when that changes."""
 
     def __init__(self, index: Tensor, truth: Tensor) -> None:
-        """Finds the cluster that is right for each true cluster, before the first exchange.
+        """Matches each true cluster with the cluster that most of its clients are in, before the first exchange.
 
         Args:
             index, truth: Found and true cluster of each client before the first exchange, int64 `[clients]`.

@@ -1,4 +1,4 @@
-"""Writes MNIST with the NIST writer of each image, as a file for `ArrayData`: a natural partition by person.
+"""Writes a file for `ArrayData` with MNIST's images, their labels, and the NIST writer of each.
 
     python benchmarks/mnist_writers.py --qmnist FOLDER [--mnist ylecun/mnist] [--out mnist_by_writer.npz]
 

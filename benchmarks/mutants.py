@@ -152,7 +152,7 @@ def try_mutant(mutant: Mutant, tree: Path) -> Found:
 
 
 def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Iterator[Found]:
-    """Yields the outcome of each bug in order, then bugs whose test also fails without the bug."""
+    """Yields the outcome of each bug, then another for each bug whose test also fails without the bug."""
     with ExitStack() as stack:
         trees: Queue[Path] = Queue()
         for _ in range(jobs):

@@ -39,7 +39,7 @@ def _list_files(path: Path) -> set[str]:
 
 
 def read_content(file: Path) -> Any:
-    """Reads the content of a file that must be equal in both folders."""
+    """Reads the part of a file's content that must be equal in both folders."""
     if file.name in _OF_A_PROCESS:
         return None
     match file.suffix:
@@ -67,7 +67,7 @@ def _drop_clocks(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_identity(saved: Any) -> Any:
-    """Returns a checkpoint without times, run ids, and facts about files that contain times."""
+    """Returns a checkpoint without times, run id, environment, and the marks of tables that contain times."""
     if not isinstance(saved, dict) or "tables" not in saved:
         return saved
     left_out = ("seconds", "run_id", "environment", "tables")

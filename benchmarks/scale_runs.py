@@ -91,7 +91,7 @@ def measure_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Ro
 
 
 def record_evaluation_times() -> list[tuple[float, float]]:
-    """Records the CPU time before and after each evaluation of a run, including its rows."""
+    """Returns a list that will receive the CPU time at the start and the end of each evaluation of a run."""
     times: list[tuple[float, float]] = []
     add_row = Recorder._add_row
 

@@ -1,4 +1,4 @@
-"""Measures the memory of each further trial of a search; all trials on a node share one copy of the data.
+"""Measures the memory of each further trial of a search, with shared data and with a copy of the data per trial.
 
 Runs studies of two and of six concurrent trials on Fashion-MNIST (each trains until it is stopped), and prints the
 proportional memory (PSS: a page shared by n processes counts 1/n in each) of all processes of the study once all

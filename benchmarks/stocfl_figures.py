@@ -47,7 +47,7 @@ TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
 
 def build_experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
-    """Builds a setting of `benchmarks/stocfl.py` with one epoch, or with a single round over all clients."""
+    """Builds an experiment of `benchmarks/stocfl.py` with one epoch, and for `everyone` one round of all clients."""
     base = replace(stocfl.build_experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
     clients = module.federated(SEED).num_clients
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
@@ -130,7 +130,7 @@ def track_clusters(module: FederatedDataModule, algorithm: StoCFL) -> Iterator[T
 
 
 def map_all_clients() -> Iterator[Row]:
-    """Yields the clients of the four settings, with their positions on the map of our default Psi."""
+    """Yields a row per client of the four settings: its position on the map of our default Psi, and its clusters."""
     for name in SETTINGS:
         module = stocfl.make_data(name)
         found = map_clients(module, "update")
@@ -142,7 +142,7 @@ def map_all_clients() -> Iterator[Row]:
 
 
 def try_taus() -> tuple[list[Row], list[Row]]:
-    """Clusters clients under many values of tau, for groups of labels under rotations; returns rows of both."""
+    """Clusters clients with rotated groups of labels under many values of tau; returns rows of clients, and of taus."""
     groups = LabelGroups(clients_per_group=50, test="shared")
     module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
     places, ends = [], []

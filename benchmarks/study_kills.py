@@ -104,7 +104,7 @@ class HurtStudies:
         return ["tune", "--config", str(self.folder / "study.yaml"), "--study_dir", str(path)]
 
     def _tune(self, words: Sequence[str], prepare: Callable[[], object] = lambda: None) -> int:
-        """Runs a study in a child process, once more if Ray did not start within its own limit of 30 s."""
+        """Runs a study in a child process, up to five times if Ray does not start within its own limit of 30 s."""
         for _ in range(_STARTS):
             code = run_in_child(words, self.output, prepare, _LIMIT_SECONDS)
             if code != 2 or "timed out during startup" not in self.output.read_text():
@@ -120,7 +120,7 @@ class HurtStudies:
         return prepare
 
     def chain(self, how: str, who: str, at: int) -> tuple[str, str]:
-        """Interrupts the driver or a trial at an operation; returns the operation and the fault ("" if none)."""
+        """Interrupts the driver or a trial and resumes the study; returns the operation and the fault ("" if none)."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.record.unlink(missing_ok=True)
         code = self._tune(self._make_words(self.path), self._make_interruption(how, who, at))
@@ -152,7 +152,7 @@ class HurtStudies:
         ]
 
     def _read_content(self, path: Path, name: str) -> Any:
-        """Reads the content of a study's file that must be equal."""
+        """Reads the part of a study file's content that must be equal."""
         found = read_content(path / name)
         if name.endswith("trial.json"):
             found = {key: value for key, value in found.items() if key not in _OF_RECORDS}

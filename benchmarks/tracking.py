@@ -1,4 +1,4 @@
-"""Measures a typical run of the papers, the cost of tracking it, and a similarity picture of 5,000 clients.
+"""Measures the cost of tracking a typical run of the papers, and of a similarity picture of 5,000 clients.
 
     LITCFL_DATA=DIR python benchmarks/tracking.py [--rounds 300] [--repeats 3] [--clients 5000]
 
@@ -92,7 +92,7 @@ def count_time(call: Callable[..., Any], spent: list[float], clock: Callable[[],
 
 
 def measure_picture(clients: int) -> str:
-    """Measures the picture; returns a row with clients, seconds, and peak memory in MiB before and after."""
+    """Measures a similarity picture; returns clients, seconds, and peak memory in MiB before and after."""
     rng = torch.Generator().manual_seed(0)
     true = torch.arange(clients) % CLUSTERS
     directions = torch.randn(CLUSTERS, WIDTH, generator=rng)[true] + torch.randn(clients, WIDTH, generator=rng)

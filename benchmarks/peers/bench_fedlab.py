@@ -56,7 +56,7 @@ class ArrayFedDataset(FedDataset):
 
 
 class TimedPipeline(StandalonePipeline):
-    """Standalone pipeline that times rounds, since its main() calls evaluate() once after every round."""
+    """Standalone pipeline that times rounds in evaluate(), which main() calls once after every round."""
 
     def __init__(self, handler, trainer, clock, evaluator):
         super().__init__(handler, trainer)

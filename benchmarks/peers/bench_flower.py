@@ -153,7 +153,7 @@ def main() -> None:
             return super().aggregate_train(server_round, replies)
 
     def evaluate_fn(rnd: int, arrays: ArrayRecord):
-        """Evaluates the model on central test data: before round 1 with rnd 0, then after every round."""
+        """Evaluates the model on central test data before round 1 (rnd 0), and after each round that is due."""
         if rnd:
             clock.lap()
         if rnd == 0 or clock.due(rnd):

@@ -1,1 +1,1 @@
-"""Compares the papers' tables with our runs: cells as data, the runs they need, their scores, and verdicts."""
+"""Compares the numbers of the papers' tables with our runs, and gives each a verdict."""

@@ -64,15 +64,15 @@ class Setting:
     core_hours: float | None = None
 
     def words_of(self, seed: int) -> list[str]:
-        """Returns the command-line options under a seed."""
+        """Returns the setting's command-line options for a run with this seed."""
         return [*self.words, "--seed", str(seed), *([self.redraw, str(seed)] if self.redraw else [])]
 
     def command(self, seed: int) -> str:
-        """Returns the command that runs the experiment under a seed."""
+        """Returns the command that runs the setting's experiment with this seed."""
         return shlex.join(["lit-cfl", "run", "--config", self.config, *self.words_of(seed)])
 
     def build(self, seed: int, more: Sequence[str] = ()) -> Experiment:
-        """Builds the experiment under a seed.
+        """Builds the setting's experiment with this seed.
 
         Args:
             more: Further options, which the setting's own may override.
@@ -83,7 +83,7 @@ class Setting:
         return load_experiment(self.config, [*more, *self.words_of(seed)])
 
     def configs(self, seeds: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Returns the configuration under each seed, parsing the options only once, since that is slow."""
+        """Returns the configuration for each seed; parses the options only once, since that is slow."""
         if not seeds:
             return {}
         first = self.build(seeds[0]).to_dict()
@@ -149,7 +149,7 @@ class PaperTable:
         return ", ".join(reason for reason in reasons if reason)
 
     def settings(self, cell: Cell) -> list[Setting]:
-        """Returns the experiments of a cell: the default's, then the published code's, then other options'."""
+        """Returns the settings of a cell: with default options, then the published code's, then options tried later."""
         experiment, method = self.experiments[cell.experiment], self.methods[cell.method]
         if self.not_run(cell) is not None or (cell.value is None and not cell.extra):
             return []

@@ -1,4 +1,4 @@
-"""Judges the papers' quantitative sentences by the recorded runs: `claims.csv` and `claims.md`."""
+"""Judges the papers' quantitative sentences by the recorded runs; writes `claims.csv` and `claims.md`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class JudgedPart:
 
     @cached_property
     def verdict(self) -> Found:
-        """Returns the verdict of `compare_numbers`, limited if the paper's own cells contradict the number."""
+        """Returns the verdict of `compare_numbers`; `holds` is weakened if the paper's cells contradict the number."""
         found = compare_numbers(self.part.unit, self.compared_with, self.ours)
         return "holds for its cells" if found == "holds" and self.follows is False else found
 
@@ -178,7 +178,7 @@ def _agrees_with_cells(part: Part, recomputed: float) -> bool:
 
 
 def _pair_cells(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
-    """Pairs the cells that a number compares, row by row, leaving out rows without a number in the paper."""
+    """Pairs the cells that a number compares, row by row, except rows that the paper leaves blank."""
     sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
     pairs = list(zip(*sides, strict=True))
     return [pair for pair in pairs if all(cell.value is not None or cell.extra for _, cell in pair)]

@@ -101,7 +101,7 @@ def _reproduce(given: argparse.Namespace) -> int:
 
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
-    """Refuses options that have no effect on the table, or with `--pages`."""
+    """Raises InputError for options that have no effect on the table or together with `--pages`."""
     not_taken = {given.table: _NOT_TAKEN.get(given.table, ())}
     if given.pages:
         not_taken[f"{given.table} --pages"] = _OF_RUNS
@@ -112,7 +112,7 @@ def _refuse_without_effect(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
-    """Runs all missing runs that can start, until nothing is left, and writes the pages after every run."""
+    """Runs all missing runs until none can start, and writes the pages."""
     ledger = Ledger.read(table.out)
     if given.dry_run:
         _show_plan([run for group in table.open_runs(ledger) for run in group], ledger)
@@ -139,7 +139,7 @@ def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
 
 
 def _reproduce_table(given: argparse.Namespace) -> TableOfRuns:
-    """Describes a paper's table to the command: the runs that its cells need, and how cells are judged."""
+    """Makes the `TableOfRuns` of a paper's table: the runs that its cells need, and how its pages are written."""
     table, out = load_table(given.table), Path(given.out or TABLES)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
     _require_known(given.seeds, known)
@@ -167,7 +167,7 @@ def _reproduce_table(given: argparse.Namespace) -> TableOfRuns:
 
 
 def _search_and_compare(given: argparse.Namespace) -> TableOfRuns:
-    """Describes the search and comparison of all systems to the command; see `which_method`."""
+    """Makes the `TableOfRuns` of the search and comparison of all systems; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
     if not out.name:
         raise InputError(f"--out {out}: the page is written next to the folder; name one, such as {ANSWER}")

@@ -15,7 +15,7 @@ _STYLES = {"a pair of clients": Style(BLUE, marker=".", size=1.5, alpha=0.35), "
 
 
 def edc_madc_figure(folder: Path) -> MeasuredFigure:
-    """Makes the figure from the pairs recorded in a folder of reproductions."""
+    """Makes FedGroup's Figure 5 from the pairs recorded in a folder of reproductions."""
     rows = read_table(folder / FILE) if (folder / FILE).exists() else []
     by_data = {
         data: [row for row in rows if row["data"] == data] for data in dict.fromkeys(row["data"] for row in rows)

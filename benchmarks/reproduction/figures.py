@@ -152,7 +152,7 @@ def _panel(
 
 
 def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float, window: int) -> Curve:
-    """Averages runs over their common rounds; a band shows minimum and maximum."""
+    """Averages the runs' values in their common rounds, with a band from minimum to maximum."""
     by_round = [{row["round"]: factor * row[column] for row in run if row[column] is not None} for run in runs]
     rounds = sorted(set.intersection(*map(set, by_round)))
     values = list(zip(*(_running_mean([run[number] for number in rounds], window) for run in by_round), strict=True))
@@ -187,7 +187,7 @@ def _limit_axes(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel 
 
 
 def _traffic_panel(title: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
-    """Plots each method's traffic, as a multiple of FedAvg's, against the papers' score."""
+    """Plots the papers' score against the traffic, as a multiple of FedAvg's, one point per method."""
     sent = {method: fmean(row["traffic"] for row in runs) for method, runs in found.items()}
     unit = sent.get("FedAvg", 1.0)
     points = [

@@ -1,4 +1,4 @@
-"""LayerCFL's figures: measures which layers separate different clients, and judges the figures' statements.
+"""Measures which layers separate different clients, and judges the statements of LayerCFL's figures.
 
 One joint model is trained by all clients, as in FedAvg. Each round computes every layer's Gap for six distances, with
 the TRUE clusters: the minimum similarity within a cluster minus the maximum across clusters. A layer with a Gap above 0
@@ -288,7 +288,7 @@ def _separate_most_often(gaps: Gaps, kind: str) -> Finding:
 
 
 def _largest(gaps: Gaps, kind: str) -> Finding:
-    """Compares mean Gaps over the seeds; a negative Gap counts as 0, as in the paper, since the clustering is wrong."""
+    """Judges whether a layer of this kind has the largest mean Gap; negative Gaps count as 0, as in the paper."""
 
     def mean(layer: str) -> float:
         return fmean(max(gap, 0.0) for gap in gaps.last(layer, "delta_cos"))
@@ -313,7 +313,7 @@ def _above(mine: float, its: float) -> bool | None:
 
 
 def layer_is_first(gaps: Gaps) -> Finding:
-    """Judges whether the chosen layer has a Gap above 0 earlier than whole updates do."""
+    """Judges whether the chosen layer's Gap is above 0 no later than whole updates' Gaps, in most measurements."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),
@@ -331,7 +331,7 @@ def layer_is_first(gaps: Gaps) -> Finding:
 
 
 def needs_fewer_rounds(gaps: Gaps) -> Finding:
-    """Judges whether the chosen layer needs fewer rounds than whole updates until a Gap above 0.
+    """Judges whether the chosen layer needs fewer rounds than whole updates to reach a Gap above 0.
 
     A method without such a round needs more rounds than were measured, so that its sum is a lower bound.
     """
@@ -362,7 +362,7 @@ def _known_below(mine: float, mine_is_least: bool, its: float, its_is_least: boo
 
 
 def compares_less(gaps: Gaps) -> Finding:
-    """Judges whether comparing the chosen layer needs fewer multiply-adds, up to the first Gap above 0.
+    """Judges whether the chosen layer needs fewer multiply-adds than whole updates up to the first Gap above 0.
 
     Without one, the rounds count as one more than were measured, a lower bound.
     """
@@ -579,7 +579,7 @@ def record_matrices(out: Path, measurement: GapMeasurement, pairs: Sequence[Row]
 
 
 def write_page(out: Path) -> list[Row]:
-    """Writes `layercfl.csv`, `layercfl.md` and its picture; returns the verdicts."""
+    """Writes `layercfl.csv`, `layercfl.md` and its pictures; returns the verdicts."""
     content = read_plan()
     curves = read_curves(out, content)
     rows = judge_statements(content, curves)
@@ -685,7 +685,7 @@ def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]
 
 
 def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
-    """Makes a grid of panels, distances by layers; of many convolutions only some are shown."""
+    """Makes a grid of heat maps, with a row per distance and a column per layer; shows some of many convolutions."""
     layers = _select_layers(list(dict.fromkeys(row["layer"] for row in rows)))
     values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
     for row in rows:

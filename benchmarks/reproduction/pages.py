@@ -277,7 +277,7 @@ def _paper(cell: Cell) -> str:
 
 
 def _with_spread(found: Measured | None) -> str:
-    """Formats mean, standard deviation and number of seeds; the mean has the decimals of the deviation's two digits."""
+    """Formats mean, standard deviation (with two significant digits) and number of seeds."""
     if found is None:
         return ""
     words = _number(found.mean)

@@ -89,7 +89,7 @@ def read_scores(run: Path) -> Row:
 
 
 def read_curve(run: Path) -> list[Row]:
-    """Returns the values of each round that figures draw, with five significant digits."""
+    """Returns, for each round, the values that figures draw, with five significant digits."""
     rows = read_table(run / "metrics.csv")
     return [{name: _round_number(row.get(name)) for name in CURVE} for row in rows]
 

@@ -53,7 +53,7 @@ _figure = partial(MeasuredFigure, "StoCFL", styles=_STYLES, measurements=f"{FOLD
 
 
 def stocfl_figures(folder: Path) -> list[MeasuredFigure]:
-    """Makes the figures from the measurements in a folder of reproductions."""
+    """Makes StoCFL's figures from the measurements in a folder of reproductions."""
     return [_cosines(folder / FOLDER), _clients(folder / FOLDER), _rounds(folder / FOLDER), _taus(folder / FOLDER)]
 
 
@@ -99,7 +99,7 @@ def _square(rows: Sequence[Row], panel: str, psi: str) -> np.ndarray:
 
 
 def _ranges(rows: Sequence[Row], panel: str, psi: str) -> list[tuple[str, str]]:
-    """Formats the ranges of the cosines between two sets, with the kind of their pair."""
+    """Formats the range of the cosines for each kind of pair of image sets."""
     own = [row for row in rows if (row["panel"], row["psi"]) == (panel, psi) and row["i"] != row["j"]]
     kinds: dict[str, list[float]] = {}
     for row in own:

@@ -25,7 +25,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Search:
-    """The trials of a system on a data set that recorded runs determine so far.
+    """The search of a system's options on a data set, as far as recorded runs determine its trials.
 
     Args:
         trials: Options of each trial, in the order of their stages.
@@ -126,7 +126,7 @@ class Protocol:
     def _best(
         self, data: str, system: str, trials: Sequence[Options], ledger: Ledger, every: bool = False
     ) -> Options | None:
-        """Returns the trial with the best validation accuracy, the first one of equals; None if a trial has not run."""
+        """Returns the first trial with the best validation accuracy; None if a trial has not run."""
         scores = []
         for number, options in enumerate(trials):
             row = find_run(ledger, self._trial(data, system, number, options), self.search_seed)

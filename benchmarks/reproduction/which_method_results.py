@@ -77,7 +77,7 @@ def collect_entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
 
 
 def best_of_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Returns the best settings of each data set on which the baseline has run, most accurate system first."""
+    """Returns the systems' best settings on each data set that the baseline has run on, most accurate first."""
     groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
     return {
         data: sorted(group, key=lambda entry: -entry.accuracy)
@@ -93,7 +93,7 @@ def select_ranked_data(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]
 
 
 def rank_systems(groups: Mapping[str, Sequence[Entry]]) -> Ranking:
-    """Ranks the systems that ran on all of these data sets by their accuracy."""
+    """Ranks by accuracy the systems that ran on all of these data sets."""
     common = set.intersection(*({entry.system for entry in group} for group in groups.values()))
     return friedman(
         {
