@@ -34,7 +34,7 @@ _ROUNDING = 1e-5  # tolerance for distances scaled to 2
 
 @dataclass(frozen=True)
 class AdaCFL(SplittingAlgorithm):
-    """CFL that compares fully connected weights by l2 distance; our rule divides clusters, as the paper's is unknown.
+    """CFL that compares clients by the l2 distances of their fully connected weights, and splits by a rule of ours.
 
     Args:
         eps1: Threshold above 0: a cluster is split when the norm of its mean update is below it, and the condition of
@@ -60,7 +60,7 @@ class AdaCFL(SplittingAlgorithm):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, each time to the part whose mean weights are nearest (l2)."""
+        """Walks clients down the tree of splits, at each split to the part whose mean weights are nearest."""
         return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
 
     def _layers(self, work: LocalWork) -> list[str]:

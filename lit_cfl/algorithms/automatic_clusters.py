@@ -1,4 +1,4 @@
-"""`num_clusters: auto`: decides the number of clusters before the first round, from the clients' first updates.
+"""`num_clusters: auto`: decides the number of clusters from the clients' updates.
 
 The rule, its alternatives and its results are in docs/automatic_clusters.md.
 """

@@ -1,4 +1,4 @@
-"""FedDrift: clients whose loss jumps under every model start a new model; models that prove similar merge.
+"""FedDrift: clients whose loss jumps under every model start a new model; similar models are merged.
 
 arXiv:2206.00799, Algorithms 1 (FedDrift-Eager) and 2 (FedDrift), and the published code.
 
@@ -196,7 +196,7 @@ class FedDrift(Algorithm):
         return state, best.index_copy(0, who[: len(numbers)], numbers)
 
     def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: free numbers, then new numbers, then those unused for the longest time."""
+        """Finds numbers for new models: free numbers, then further ones, then those unused for the longest time."""
         free = (state.sizes == 0).nonzero().flatten()
         further = len(state.sizes) + torch.arange(wanted)
         alive = len(state.sizes) - len(free)
@@ -253,7 +253,9 @@ class FedDrift(Algorithm):
 
 
 def cluster_distances(losses: Tensor) -> Tensor:
-    """Computes D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0): the larger loss increase on swapping models.
+    """Computes the distance of clusters: by how much the loss of a model is larger on the other cluster, at least 0.
+
+    D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0).
 
     Args:
         losses: Mean loss of each cluster's clients (rows) under each cluster's model (columns) `[K, K]`: L(i, j), of
@@ -268,9 +270,10 @@ def cluster_distances(losses: Tensor) -> Tensor:
 
 
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
-    """Merges the clusters `[n]`, ascending, by group number `[n]`; a merged cluster has the lowest number of its group.
+    """Merges clusters `[n]`, ascending, that have the same group number `[n]`.
 
-    Its model becomes the group's mean, weighted by the examples that have chosen each; other numbers become free.
+    The lowest cluster number of a group remains, the others become free. Its model becomes the group's mean, weighted
+    by the examples that have chosen each cluster.
     """
     if int(groups.max()) + 1 == len(clusters):
         return state
@@ -292,7 +295,7 @@ def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> Fe
 
 
 def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
-    """Records the cluster that each client has chosen; both are int64 `[n]`."""
+    """Records the clusters that these clients have chosen; both are int64 `[n]`."""
     return replace(
         state,
         index=assign(state.index, clients, labels),

@@ -235,7 +235,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         return replace(state, index=placed), Info(skipped=int((~able).sum()))
 
     def _nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """Finds the direction most similar to each client's first update (Eq. 9), int64 `[n]`; -1 if not trained."""
+        """Finds the direction most similar to each client's first update (Eq. 9), int64 `[n]`; -1 without an update."""
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
         return closest_by_update(fitted, state.initial, state.directions, direction_cosines)

@@ -268,7 +268,7 @@ def split_cluster(state: SplitState, candidate: SplitCandidate, found: ClientCom
 
 
 def sort_by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
-    """Orders the clients `[n]` by cluster and id, so that the rows of a cluster are a view of all rows."""
+    """Orders the clients `[n]` by cluster and id, so that the rows of a cluster are contiguous."""
     clients = clients.sort().values
     return clients[clusters_of(assignment, clients).argsort(stable=True)]
 

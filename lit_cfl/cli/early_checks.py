@@ -1,4 +1,4 @@
-"""Checks a command line before PyTorch is loaded: folders, options, our classes, and stray words.
+"""Checks a command line before PyTorch is loaded: folders, options, class names and stray words.
 
 Each check refuses only what the command itself would refuse: anything that the source files do not show is accepted.
 """

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def assign(assignment: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
-    """Returns a client map with these entries set, int64 `[clients]`, extended by entries of -1 if a client is new.
+    """Returns a client map with these entries set, int64 `[clients]`; it is longer if a client is new.
 
     Args:
         labels: Clusters of the clients, int64 `[n]`; -1 leaves an entry unchanged.

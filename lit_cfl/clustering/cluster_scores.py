@@ -89,7 +89,7 @@ def silhouette(similarity: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Overlaps:
-    """Number of common clients for each pair of clusters of two clusterings that overlap.
+    """Number of shared clients for each pair of overlapping clusters, one from each of two clusterings.
 
     Args:
         rows, columns: Clusters of each pair `[pairs]`, numbered from 0 without gaps.
@@ -124,7 +124,7 @@ def _in_majority(overlaps: _Overlaps) -> int:
 
 
 def _largest(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Finds the largest value of each group, numbered from 0 without gaps."""
+    """Finds the largest value of each group; groups are numbered from 0 without gaps."""
     largest = np.zeros(int(groups.max(initial=-1)) + 1, dtype=values.dtype)
     np.maximum.at(largest, groups, values)
     return largest

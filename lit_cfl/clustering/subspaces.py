@@ -40,7 +40,7 @@ def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
 
 
 def pad_bases(bases: list[Tensor]) -> Tensor:
-    """Stacks bases of subspaces, `[m_i, d]` each, into `[n, m, d]`, m of at least 1, padded with zero rows."""
+    """Stacks bases of subspaces, `[m_i, d]` each, padded with zero rows to `[n, m, d]`; m is at least 1."""
     found = pad_sequence(bases, batch_first=True)
     return found if found.shape[1] else found.new_zeros(len(found), 1, found.shape[2])
 

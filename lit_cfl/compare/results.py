@@ -183,7 +183,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 
 def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
-    """Computes an algorithm's mean gain over the first one, paired by seed, over the clients scored in both runs."""
+    """Computes an algorithm's mean difference from the first one over paired seeds, on the clients that both score."""
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
         other = replace(job, name=first)

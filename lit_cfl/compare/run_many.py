@@ -70,7 +70,7 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """Counts the runs that can train at the same time: limited by Ray's cores for their threads, or by its GPUs."""
+    """Returns how many runs can train at the same time on the cores or GPUs."""
     if plan.workers or num_cpus == 1 or jobs < 2:
         return 1
     from lit_cfl.engines.ray import cluster  # imports Ray

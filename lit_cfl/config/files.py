@@ -242,7 +242,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Returns whether a folder is linked from the `lit_cfl` of a checkout, which need not be the installed one."""
+    """Returns whether a package is linked from the `lit_cfl` next to it, as in a checkout."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 

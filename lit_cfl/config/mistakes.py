@@ -243,7 +243,7 @@ def _below(base: Any) -> Iterator[Any]:
 
 
 def _members(wanted: Any) -> Iterator[Any]:
-    """Yields the members of a union type; of classes that derive from each other only the most general."""
+    """Yields the members of a union type, without classes that derive from other members."""
     parts = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
     classes = [part for part in parts if inspect.isclass(part) and get_origin(part) is None]
     for part in parts:

@@ -310,7 +310,7 @@ class Examples:
     def batch(
         self, index: Tensor, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels of these indices.
+        """Returns the inputs `[n, ...]`, as floats of `dtype` or as token ids, and the labels at these indices.
 
         Labels are `[n]`, classes or numbers; several of each example are floats `[n, L]`.
 

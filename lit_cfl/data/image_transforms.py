@@ -1,4 +1,4 @@
-"""Transformations of images: rotation, blur, brightness, colour.
+"""Transformations of images: rotation and blur.
 
 Every number is a sum of products over one image, in a fixed order, so it does not depend on the other images.
 """

@@ -27,13 +27,13 @@ class ClientIndex:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Tensor]) -> "ClientIndex":
-        """Concatenates lists, one int64 tensor per client."""
+        """Builds the index from lists, one int64 tensor per client."""
         sizes = torch.tensor([len(one) for one in lists], dtype=torch.int64)
         return cls.from_sizes(torch.cat([*lists, torch.empty(0, dtype=torch.int64)]).to(torch.int64), sizes)
 
     @classmethod
     def from_sizes(cls, values: Tensor, sizes: Tensor) -> "ClientIndex":
-        """Makes consecutive slices of these sizes, int64 `[clients]`."""
+        """Builds the index of consecutive slices of these sizes, int64 `[clients]`."""
         return cls(values, sizes.cumsum(0) - sizes, sizes)
 
     @classmethod
