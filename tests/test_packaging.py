@@ -160,7 +160,7 @@ def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Pat
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """Makes a user's folder with packages named `datamodules` and `tune`, as users of Lightning have."""
+    """Makes a user's folder with packages named `datamodules` and `tune`, as users of Lightning often have."""
     for name in LINKED:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text('WHOSE = "mine"\n')

@@ -11,7 +11,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 class SmallNet(nn.Module):
-    """Net with 21 trainable numbers, followed by 4 in floating-point buffers."""
+    """Net with 21 trainable parameters, followed by 4 values in floating-point buffers."""
 
     def __init__(self) -> None:
         super().__init__()

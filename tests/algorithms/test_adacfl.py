@@ -22,7 +22,7 @@ KINDS = [0, 1, 0, 2, 1, 2, 1]
 
 
 def work_in_fc(centers: torch.Tensor, in_conv: torch.Tensor | None = None) -> QuadraticWork:
-    """Makes clients of unequal sizes whose optimal FC weights are `centers`, `[n, 2]`."""
+    """Makes clients of unequal sizes whose optimal FC weights are `centers` `[n, 2]`."""
     conv = torch.zeros(len(centers), 2).double() if in_conv is None else in_conv
     return work_of(torch.cat([conv, centers], 1), torch.arange(1, len(centers) + 1), layers={"conv1": 2, "fc1": 2})
 
@@ -47,7 +47,7 @@ def test_number_of_clusters_is_where_merges_jump_most():
 
 
 def test_merges_are_by_complete_linkage():
-    """Complete linkage merges the points 0, 6, 7, 15 at distances 1, 7, 15: two clusters (average linkage: three)."""
+    """Complete linkage merges 0, 6, 7, 15 at distances 1, 7 and 15, which gives two clusters; average gives three."""
     line = torch.tensor([0.0, 6, 7, 15]).double()[:, None] * torch.tensor([1.0, 0]).double()
     assert split(ALWAYS, work_in_fc(line))[0].index.tolist() == [0, 0, 0, 1]
 

@@ -1,4 +1,4 @@
-"""Tests local training against closed forms: for each client, it equals FedAvg with that client alone."""
+"""Tests local training against closed forms on quadratic clients, and against Ditto without a pull."""
 
 import pytest
 import torch

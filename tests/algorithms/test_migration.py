@@ -1,4 +1,4 @@
-"""Tests migration of clients with drifted labels, for IFCA and FeSEM (docs/ground_truth.md, check 7)."""
+"""Tests migration of clients whose data have drifted, for IFCA and FeSEM (docs/ground_truth.md, check 7)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tests that an invalid option is found from the fields and arguments of its class, without the parser."""
+"""Tests that an invalid option is detected by the fields and arguments of its class, without the parser."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Tests that the index of options agrees with the parsers; also lists on a command line, and early errors."""
+"""Tests the index of options (against the parsers), lists on a command line, and early errors."""
 
 import os
 import subprocess

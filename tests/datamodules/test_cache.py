@@ -1,4 +1,4 @@
-"""Tests the cache of arrays: entries are complete or absent, and repaired if damaged; errors are clear."""
+"""Tests the cache of arrays: entries are complete or absent, and damaged entries are repaired."""
 
 import os
 import warnings

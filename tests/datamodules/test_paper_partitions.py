@@ -1,4 +1,4 @@
-"""Tests the partitions of the papers' tables: FedProx's MNIST and FEMNIST, Ditto's 500 clients, and bad input."""
+"""Tests the partitions of the papers' tables: FedProx's of MNIST and FEMNIST, and Ditto's with 500 clients."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Tests the mini-batches of a cohort against a loop over clients and epochs, and their permutations."""
+"""Tests the mini-batches of a cohort and their permutations against a loop over clients and epochs."""
 
 from itertools import pairwise
 

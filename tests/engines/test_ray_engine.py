@@ -51,7 +51,7 @@ class OwnNet(nn.Sequential):  # 1.2 MiB
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Starts Ray as a user may have done, and sets the plan's number of threads."""
+    """Starts Ray as a user might, and sets the number of threads of the plan `DOUBLE`."""
     import ray
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Tests how many tasks are run in Ray, with a stand-in for Ray: the order of their starts, and their results."""
+"""Tests running a list of tasks in Ray, with a stand-in for Ray: the order of starts, and the results."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -59,7 +59,7 @@ print(min(faults() for _ in range(10)))
 @pytest.mark.slow  # a process of its own, whose memory no other test has touched
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
 def test_freed_memory_is_kept_for_the_next_tensor():
-    """Otherwise the kernel would clear 64 MiB page by page again, with 16,384 page faults."""
+    """Without this option, the operating system would clear 64 MiB again, in 16,384 page faults."""
     done = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 100  # the first ones make room
 

@@ -32,7 +32,7 @@ exactly = partial(assert_close, atol=1e-12, rtol=0)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Sets one thread, as runs of small models do."""
+    """Limits PyTorch to one thread, as runs of small models do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -110,7 +110,7 @@ def step_by(rule: Callable[[Step, int], float]) -> type[Step]:
 
 
 class Times(Plain):
-    """Module that multiplies a tensor by the batch index, without a call of any method of the index."""
+    """Module that multiplies a tensor by the batch index, which calls no method of the index."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() * (1 + torch.ones(()).mul(batch_idx))
@@ -344,7 +344,7 @@ class Remembers(Plain):
 
 
 class Logs(Plain):
-    """Module that counts and logs, and passes on the batch index without reading it."""
+    """Module that logs a metric, and passes on the batch index without reading it."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Algorithms that average models in clusters, and a few of their rounds on quadratic clients."""
+"""Algorithms that average models in clusters, and runs of a few rounds on quadratic clients."""
 
 from collections.abc import Iterator
 from typing import Any

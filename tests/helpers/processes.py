@@ -52,7 +52,7 @@ def in_child(
     prepare: Callable[[], None] = lambda: None,
     command: Callable[[list[str]], int] = main,
 ) -> int:
-    """Starts the command in a fork; returns its process id. Its output goes to the file `$CHILD_OUTPUT`."""
+    """Starts the command in a fork, with its output in the file `$CHILD_OUTPUT`; returns the process id."""
     sys.stdout.flush()
     child = os.fork()
     if child:

@@ -289,7 +289,7 @@ def plain_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100) -> Iterator[list[str]]:
-    """Makes standard output a terminal within the block; the list receives the output."""
+    """Makes standard output a terminal within the block; yields a list that receives the output."""
     shown: list[str] = []
     ours, theirs = os.openpty()
     reader = threading.Thread(target=lambda: shown.append(_all_of(ours)))

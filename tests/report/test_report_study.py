@@ -1,4 +1,4 @@
-"""Tests the page of a study, on records as the search writes them, without Ray."""
+"""Tests the page of a study, from records like those that a search writes."""
 
 import json
 from dataclasses import replace

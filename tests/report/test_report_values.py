@@ -331,7 +331,7 @@ COSINES = {(0, 1): -0.25, (0, 2): 0.75, (0, 3): 0.125, (1, 2): 0.0, (1, 3): 0.37
 
 @pytest.fixture
 def compared(tmp_path: Path) -> RunFiles:
-    """Writes a run whose snapshots, of rounds 2 and 7, have clients 3, 5, 8 and 9 of eight compared ones."""
+    """Writes a run with snapshots of clients 3, 5, 8 and 9 in rounds 2 and 7."""
     run = unfinished(tmp_path)
     last, first = np.eye(4, dtype=np.float16), np.full((4, 4), 0.9375, dtype=np.float16)
     for (one, other), cosine in COSINES.items():

@@ -1,4 +1,4 @@
-"""Tests the activities that a run reports, from the loading of its data on."""
+"""Tests the activities that a run reports, starting with the loading of its data."""
 
 from dataclasses import replace
 from functools import partial

@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seconds(path: Path) -> list[tuple[float, ...]]:
-    """Returns for each row the round, and the seconds of training, of evaluation, and since the start."""
+    """Returns, for each row, the round and the seconds of training, of evaluation, and since the start."""
     return [
         (row["round"], *(row[f"time/{name}_seconds"] for name in TIMES)) for row in read_table(path / "metrics.csv")
     ]

@@ -31,7 +31,7 @@ PART = (SwapPart(probability=0.8), SwapAll(probability=0.3))
 
 
 def few_labels(shift: tuple[Shift, ...]) -> Digits:
-    """Makes clients with three labels each, since swapping labels requires that the partner lacks them."""
+    """Makes clients with three labels each, since labels are swapped only if the partner lacks them."""
     return Digits(partition=ClassesPerClient(10, test=0.3, classes=3), validation=0.2, shift=shift)
 
 
@@ -96,7 +96,7 @@ def test_init_sees_the_data_before_any_shift():
 
 
 def by_client(r: Round, before: FederatedData) -> dict[int, int]:
-    """Counts each client's examples, in all splits, that it did not have in the previous round."""
+    """Counts, for each client, the examples of all splits that it did not have in the previous round."""
     found = {}
     for client in range(r.data.num_clients):
         new = 0

@@ -1,4 +1,4 @@
-"""Tests the files of a study while its trials run; without Ray."""
+"""Tests the files of a study while its trials run, without Ray."""
 
 import csv
 from pathlib import Path

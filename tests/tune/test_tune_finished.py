@@ -1,4 +1,4 @@
-"""Tests what a finished study reads when resumed, and the reasons why studies end; without Ray."""
+"""Tests what a finished study reads when it is resumed, and the reasons why studies end, without Ray."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests that a full disk ends a study in one line, fails no trial, and loses nothing once there is room again."""
+"""Tests that a full disk ends a study with a one-line error, fails no trial, and loses nothing."""
 
 import csv
 import errno

@@ -1,4 +1,4 @@
-"""Tests time limits of trials, and messages about dead workers and silent studies; without Ray."""
+"""Tests time limits of trials, and messages about dead workers and silent studies, without Ray."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Tests what searchers are asked and receive; without Ray."""
+"""Tests which settings searchers propose, and which results they receive, without Ray."""
 
 from dataclasses import replace
 from pathlib import Path

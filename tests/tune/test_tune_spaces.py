@@ -22,7 +22,7 @@ from lit_cfl.tune.study import Limits, Study
 
 
 def check(space: dict[str, Any], **changes: Any) -> None:
-    """Makes all checks of a study before it starts."""
+    """Runs all checks that a study must pass before its start."""
     study, default, corners = check_study(Study(base(**changes), space))
     check_on_clients(study, default, corners)
 

@@ -1,4 +1,4 @@
-"""Tests which setting a study tries next, and what it stores of each trial; without Ray."""
+"""Tests which setting a study tries next, and what it stores about each trial, without Ray."""
 
 import json
 import shutil
@@ -278,7 +278,7 @@ def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monk
 def test_a_stopped_trial_is_logged_once_its_process_cannot_log_it_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Otherwise the trial's process and the study's might both log it, or neither."""
+    """If the study did not wait, its process and the trial's might both log the trial, or neither would."""
     process, seen = FileLock(tmp_path / ".lock", thread_local=False), []
     process.acquire()
     (tmp_path / "metrics.csv").touch()

@@ -1,4 +1,4 @@
-"""A user's file in which `mypy` must find Lit-CFL's types, and exactly one mistake."""
+"""A user's file in which `mypy` must find Lit-CFL's types, and exactly one error."""
 
 from typing import assert_type
 
