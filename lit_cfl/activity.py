@@ -30,7 +30,7 @@ Report = Callable[[Activity], None]  # called often, so it should return fast
 
 
 def ignore_activity(activity: Activity) -> None:
-    """Does nothing: the default where no display is attached."""
+    """Does nothing: the default if no display is attached."""
 
 
 _OF_PURPOSE = {

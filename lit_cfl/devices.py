@@ -31,7 +31,7 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Copies the rows of a table that clients use to a device, each row once.
+    """Copies the used rows of a table to a device, each row once.
 
     Args:
         table: `[K, d]`.

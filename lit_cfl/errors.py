@@ -42,7 +42,7 @@ def prefix_errors(subject: str) -> Iterator[None]:
 
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
-    """Adds to an exception, except an InputError, a note that says where it was raised.
+    """Adds a note on where it was raised to any exception except an InputError.
 
     Args:
         what: Returns the words after "It was raised".

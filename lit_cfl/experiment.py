@@ -216,7 +216,7 @@ class Experiment:
             return self._prepare(seed, data, report)
 
     def _prepare(self, seed: int, data: FederatedData, report: Report) -> "PreparedRun":
-        """Builds the engine for these data, and checks that the parts fit."""
+        """Builds the engine for these data, and checks that the parts fit together."""
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))

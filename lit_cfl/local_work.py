@@ -144,7 +144,7 @@ class Fitted:
 
     @property
     def losses(self) -> Tensor:
-        """Mean training loss of each client `[n]`, nan where it did not train. Complete once all chunks are read."""
+        """Mean training loss of each client `[n]`, nan if it did not train. Complete once all chunks are read."""
         self._require_all()
         return torch.cat(self._losses) if self._losses else torch.empty(0)
 
@@ -220,7 +220,7 @@ class LocalWork(Protocol):
 
     @property
     def true_clusters(self) -> Tensor:
-        """The true cluster of each client, int64 `[clients]`, -1 = unknown: for algorithms with `sees_truth` alone."""
+        """The true cluster of each client, int64 `[clients]`, -1 = unknown: only for algorithms with `sees_truth`."""
 
     @property
     def budget(self) -> Budget:
@@ -339,7 +339,7 @@ def _held_in(found: Any) -> str:
 
 
 def count_bytes(statistics: Sequence[Statistic | None]) -> int:
-    """Counts the bytes that clients send."""
+    """Counts the bytes of the clients' answers."""
     return sum(tensor.nbytes for statistic in statistics for tensor in _tensors_of(statistic))
 
 

@@ -1,4 +1,4 @@
-"""Rows stored in files when they exceed the memory."""
+"""Stores rows of models in files if they are too large for memory."""
 
 import os
 import tempfile

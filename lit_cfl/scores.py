@@ -86,7 +86,7 @@ class Score:
 
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
-        """Returns the score with this `best_column`, and with its direction; None if the column has another form."""
+        """Returns the score, with its direction, to which a `best_column` belongs; None for another column."""
         found = _BEST.fullmatch(column)
         if not found:
             return None

@@ -28,5 +28,5 @@ def derive_each(seed: int, purpose: str, *prefix: int, ids: Sequence[int]) -> li
 
 
 def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
-    """Makes a CPU generator for one purpose only."""
+    """Makes a random generator on the CPU for one purpose."""
     return torch.Generator().manual_seed(derive(seed, purpose, *ids))

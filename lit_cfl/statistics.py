@@ -132,7 +132,7 @@ class Ranking:
 
 
 def critical_difference(methods: int, data_sets: int) -> float:
-    """Computes Nemenyi's critical difference of mean ranks at 5 % (Demsar. JMLR 7, 2006, Section 3.2.2)."""
+    """Computes Nemenyi's critical difference of mean ranks at 5 % (Demsar, JMLR 7, 2006, Section 3.2.2)."""
     quantile = studentized_range.ppf(LEVEL, methods, np.inf) / sqrt(2)
     return float(quantile * sqrt(methods * (methods + 1) / (6 * data_sets)))
 

@@ -45,7 +45,7 @@ Prepared = tuple[Tensor, CohortFit, Batch | None]
 
 
 class Engine:
-    """Fits and evaluates clients in this process, in the way that the plan specifies.
+    """Trains clients and evaluates models in this process, as the plan specifies.
 
     Args:
         task: Builds the LightningModule that every client trains; called several times.

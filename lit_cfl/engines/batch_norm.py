@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Returns whether a module has a layer that normalises by its batch."""
+    """Returns whether a module has a layer that normalises by the statistics of its batch."""
     return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 
@@ -39,7 +39,7 @@ def rejects_single_example(module: LightningModule, examples: Examples) -> bool:
 
 
 def find_single_batches(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch) -> Tensor:
-    """Returns which clients have a mini-batch of a single example among their first steps, bool `[n]`.
+    """Returns which clients have a mini-batch of a single example in these steps, bool `[n]`.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.

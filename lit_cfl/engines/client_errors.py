@@ -13,7 +13,7 @@ from lit_cfl.errors import DivergedError, join_ids, note_on_error
 
 @contextmanager
 def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
-    """Notes the round and the client in training on errors raised within the block.
+    """Adds a note with the round and the client in training to errors raised within the block.
 
     Args:
         waiting: Returns the clients that are not trained yet, the current one first.

@@ -17,7 +17,7 @@ KEY = "key"  # name of the buffer
 
 
 class KeyedDropout(nn.Module):
-    """Replaces `nn.Dropout` with masks that depend on a key.
+    """Replacement for `nn.Dropout` whose masks depend on a key.
 
     Args:
         p: Probability that a unit is dropped, 0 to 1.
@@ -41,7 +41,7 @@ class KeyedDropout(nn.Module):
 
 
 def compute_kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Computes the factors of a dropout's units: 0 where a unit is dropped, else 1 / (1 - p).
+    """Computes the factor of each unit in a dropout: 0 if the unit is dropped, else 1 / (1 - p).
 
     Args:
         keys: Keys of the masks, int64 `[...]`.

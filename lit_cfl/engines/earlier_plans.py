@@ -31,12 +31,12 @@ def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
 
 
 def is_earlier(config: Mapping[str, Any]) -> bool:
-    """Returns whether a configuration was written by a version before 0.3, with the plan of its run."""
+    """Returns whether a configuration has a plan that was recorded by a version before 0.3."""
     return any(part in _plan(config) for part in _PARTS) or _plan(config).get("engine") in _ENGINES
 
 
 def without_earlier_plan(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Removes the plan from an earlier run's configuration, so that the rule chooses a new one."""
+    """Removes the plan from an earlier run's configuration, so that a new one is chosen."""
     engine = config.get("engine", "auto")
     return {**config, "engine": "auto" if engine in _ENGINES else engine, "plan": None}
 

@@ -1,4 +1,4 @@
-"""Draws the mini-batches of a cohort: the same in every way of training and in every cohort."""
+"""Draws the mini-batches of clients, which depend neither on the way of training nor on the cohort."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ def count_steps(
 
 
 def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
-    """Counts the examples in the first mini-batches of each client, repeats included, int64 `[n]`.
+    """Counts the examples in each client's first mini-batches, repeats included, int64 `[n]`.
 
     Args:
         steps: Number of mini-batches of each client, int64 `[n]`.

@@ -174,7 +174,7 @@ class RoundWork:
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Splits examples into parts whose losses under all models fit into memory. Returns owners and entries of each.
 
-        They are whole batches of evaluation, so that no loss depends on the parts.
+        The parts are whole batches of evaluation, so that no loss depends on the parts.
         """
         size = EVALUATION_BATCH * max(1, _LOSSES_AT_ONCE // (EVALUATION_BATCH * max(1, models)))
         return index.owners.split(size), index.entries.split(size)

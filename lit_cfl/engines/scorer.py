@@ -66,7 +66,7 @@ class Scorer:
         return losses.cpu()
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """Computes losses `[K, n]`."""
+        """Computes the losses `[K, n]` of all models on examples that are read at once."""
         batch = examples.batch(index, self._dtype, self._device)
         return torch.stack([self._outcomes(row, batch, int(index[0]))[0] for row in models])
 

@@ -83,7 +83,7 @@ class TrainerWay(TrainingWay):
         return self.layout.read(module, self.plan.dtype, self.plan.device), callback.mean
 
     def _require_losses(self, work: CohortFit) -> None:
-        """Raises InputError if the module does more than train on the mean of `losses`, which weights would replace."""
+        """Raises InputError unless the module trains on the mean of its `losses` with one plain optimizer."""
         if self._reasons is None:
             some = work.inputs[:_CHECKED].float().cpu() if work.inputs.is_floating_point() else work.inputs[:_CHECKED]
             batch = some.cpu(), work.labels[:_CHECKED].cpu()

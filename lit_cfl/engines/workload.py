@@ -89,7 +89,7 @@ def count_multiply_adds(module: LightningModule, batch: Batch) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """Inputs of the plan's rule other than options and hardware.
+    """Properties of a run that determine its plan, besides options and hardware.
 
     Args:
         task: Task that clients train; None = unknown, so the plan must name the engine.

@@ -17,7 +17,7 @@ class Net(nn.Module):
 
 
 def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[int, int]:
-    """Returns the numbers of values in one input and of outputs. Raises InputError if either is unknown."""
+    """Returns the number of values in one input, and the number of outputs. Raises InputError if one is unknown."""
     if not input_shape or not num_labels:
         raise InputError(
             f"input_shape is {input_shape} and num_labels {num_labels}: a net built in Python needs both, "

@@ -23,7 +23,7 @@ def memberships(
     match: Mapping[int, int],
     most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
-    """Draws each client's cluster over the rounds, next to its true cluster; None if there are no clusters.
+    """Draws each client's cluster over the rounds, next to its true cluster; None unless there are several clusters.
 
     Args:
         rounds: Evaluated rounds, int `[R]`, ascending.

@@ -34,8 +34,9 @@ def colours_of(clusters: np.ndarray) -> np.ndarray:
 def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
     """Chooses each found cluster's colour number: that of the true cluster it matches best, if any.
 
-    The pairs are those with the most clients in common (the assignment of greatest overlap). Found clusters that are
-    left over take numbers that no true cluster has; where no true cluster is known, each keeps its own.
+    Found and true clusters are paired such that they have the most clients in common (the assignment of greatest
+    overlap). Found clusters that are left over take numbers that no true cluster has. If no true cluster is known, each
+    keeps its own number.
 
     Args:
         found: Found clusters, int `[..., clients]`, -1 = none.

@@ -1,4 +1,4 @@
-"""The critical-difference diagram: methods by their mean rank over data sets (Demsar. JMLR 7, 2006, Figure 1)."""
+"""The critical-difference diagram: methods by their mean rank over data sets (Demsar, JMLR 7, 2006, Figure 1)."""
 
 from matplotlib.figure import Figure as Drawn
 

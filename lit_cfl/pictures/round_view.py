@@ -13,7 +13,7 @@ from lit_cfl.storage.csv_log import latest_rows, read_table
 
 @dataclass(frozen=True, eq=False)
 class RoundView:
-    """A run's state after a round, also while the run continues.
+    """A run's state after a round, which stays readable while the run continues.
 
     Args:
         algorithm: Name of the algorithm.

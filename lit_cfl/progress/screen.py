@@ -73,7 +73,7 @@ class Screen:
             closing_table(self.out, finished)
 
     def say_path(self, path: str) -> None:
-        """Prints the only line that a quiet command prints."""
+        """Prints a path, the only output of a quiet command."""
         self.out.print(path, soft_wrap=True)
 
 

@@ -139,7 +139,7 @@ class RunDirectory:
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
 
     def _keep_earlier_header(self) -> None:
-        """Leaves out metric columns that the table of a run of an earlier version lacks."""
+        """Leaves out the metric columns that a table written by an earlier version lacks."""
         earlier = tuple(column for column in self.metrics.columns if column not in LOCAL)
         if self.metrics.path.exists() and self.metrics.path.read_bytes().startswith(as_csv([earlier])):
             self.metrics.columns = earlier

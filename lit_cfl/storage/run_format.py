@@ -9,7 +9,7 @@ ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is still read
 
 
 def require_format(path: Path, found: object) -> None:
-    """Checks that a run has the format of this version.
+    """Checks that this version can read the format of a run.
 
     Args:
         path: Path of the file that holds the number.

@@ -1,4 +1,4 @@
-"""Trains chains of fully connected layers: all clients in one stack, gradients in closed form.
+"""Trains chains of fully connected layers: many clients in one stack, with gradients in closed form.
 
 `trace.py` finds the chain in a module and `recognise.py` checks it by numbers. `groups.py` puts clients of the same
 shapes into a stack, `stack.py` trains it: with the first layer's weights held, or in dual form (`inputs.py`). On a CPU

@@ -75,7 +75,7 @@ def _address() -> str:
 
 
 def _join(plan: Plan) -> None:
-    """Connects to Ray unless this process is connected already."""
+    """Connects to Ray unless this process is connected already; counts the uses for `disconnect`."""
     global _users
     if not ray.is_initialized():
         _users = 0

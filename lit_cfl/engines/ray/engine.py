@@ -261,7 +261,7 @@ class RayEngine(Engine):
 
 
 class _StoredRows:
-    """Stores the models and centres that the clients of a fit need in the object store, each only once."""
+    """Stores the models and centres of a fit in the object store, each only once."""
 
     def __init__(self, request: FitRequest, dtype: torch.dtype) -> None:
         self._request, self._dtype = request, dtype

@@ -78,7 +78,7 @@ def compute_fit(
 def compute_gradients(
     clients: Tensor, round: int, held: HeldClients, engine: Engine, examples: Examples, rows: Tensor
 ) -> np.ndarray:
-    """Computes the gradients of these clients at the model sent with them: `[n, d]`."""
+    """Computes the gradients `[n, d]` of these clients at the model that was sent."""
     data = held.data(examples)
     parts = engine.gradient_parts(clients, data)
     return np.concatenate([engine.gradient_rows(rows[0], clients[part], round, data).cpu().numpy() for part in parts])
@@ -145,5 +145,5 @@ def share_of_clients(compute: Callable[..., Any], does: str, clients: Tensor, ro
 
 
 def share_of_examples(compute: Callable[..., Any], index: Tensor) -> Share:
-    """Makes a share of losses or scores on these examples."""
+    """Makes a share that computes losses or scores on these examples."""
     return Share(compute, f"models cannot be scored: the Ray worker that has {len(index):,} of the examples")

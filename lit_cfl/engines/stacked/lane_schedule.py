@@ -30,7 +30,7 @@ class LaneSlot:
 
 
 def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
-    """Assigns fits to lanes, longest first, each to the lane that is free first (Graham, 1969).
+    """Assigns fits to lanes, longest first, each to the lane that becomes free first (Graham, 1969).
 
     Lanes are numbered by how long they are busy, the busiest first.
 

@@ -84,7 +84,7 @@ class _PlainCells(nn.Module):
         return torch.cat([states_each[0], states_each[1].flip(0)], 2), states
 
     def _both_directions(self, name: str, number: int) -> Tensor:
-        """Stacks a parameter of each direction `[directions, ...]`."""
+        """Stacks the parameter of each direction, `[directions, ...]`."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return torch.stack([getattr(self, f"{name}_l{number}{end}") for end in ends])
 
@@ -239,7 +239,7 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 def replace_unstackable_layers(
     module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)
 ) -> LightningModule:
-    """Replaces layers of these kinds by their stackable form where that is needed and possible. Returns the module.
+    """Replaces layers of these kinds by their stackable form, if needed and possible. Returns the module.
 
     Args:
         module: Module, changed in place; its parameters stay the same objects.
