@@ -1,4 +1,4 @@
-"""Tests fine-tuning before evaluation: scores by hand per client, and no other effect on the run."""
+"""Tests that fine-tuning before evaluation gives the right scores, and has no other effect on the run."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tests scores named by a task: hand arithmetic, directions, columns, and errors."""
+"""Tests scores named by a task: hand-worked values, directions, columns, and errors."""
 
 from math import exp, inf, isnan, log, nan
 

@@ -1,4 +1,4 @@
-"""Tests scores of sets by hand: per client, per cluster and overall, undefined scores, and in every engine."""
+"""Tests scores of sets: per client, per cluster and overall, undefined scores, and equality in every engine."""
 
 from functools import partial
 from itertools import product

@@ -1,4 +1,4 @@
-"""Tests means over seeds and their intervals: by hand, against SciPy, and their coverage."""
+"""Tests means over seeds and their intervals against SciPy and a published example, and their coverage."""
 
 from math import sqrt
 

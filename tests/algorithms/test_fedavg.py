@@ -18,7 +18,7 @@ from lit_cfl.testing import QuadraticWork
 
 
 def train(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor]) -> list[Tensor]:
-    """Returns the model before round 0 and after each round."""
+    """Trains with these cohorts; returns the model before round 0 and after each round."""
     state, _ = algorithm.init(work, rng())
     path = [state.models[0]]
     for number, cohort in enumerate(cohorts):

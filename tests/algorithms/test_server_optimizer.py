@@ -1,4 +1,4 @@
-"""Tests server optimizers of clusters: by hand, against PyTorch's optimizers, and when clusters merge."""
+"""Tests server optimizers of clusters against hand-worked steps and PyTorch's optimizers, also across merges."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests the drift benchmark: its scores by hand, and that our default thresholds follow from its rule."""
+"""Tests the drift benchmark: its scores of hand-made alarms, and that our default thresholds follow from its rule."""
 
 import pytest
 import torch

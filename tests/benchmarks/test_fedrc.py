@@ -1,4 +1,4 @@
-"""Tests FedRC of `benchmarks/fedrc.py`: its E-step against the authors' code, and two rounds by hand."""
+"""Tests FedRC of `benchmarks/fedrc.py`: its E-step against the authors' code, and two hand-worked rounds."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests a comparison's statistics by hand, the share of the gap to Oracle, and tables with unusual names."""
+"""Tests a comparison's statistics, the share of the gap to Oracle, and tables with unusual names."""
 
 import csv
 from dataclasses import replace

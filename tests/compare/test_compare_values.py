@@ -1,4 +1,4 @@
-"""Tests every value of a comparison by hand, on invented runs in which no two columns agree."""
+"""Tests every value of a comparison, on invented runs in which no two columns agree."""
 
 import json
 from pathlib import Path

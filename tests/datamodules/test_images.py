@@ -1,4 +1,4 @@
-"""Tests decoding of images and scaling of pixels: exact values, hand arithmetic, and errors that name the image."""
+"""Tests decoding of images and scaling of pixels: exact values, and errors that name the image."""
 
 import io
 from typing import Any

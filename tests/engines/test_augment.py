@@ -1,4 +1,4 @@
-"""Tests augmentation in local training: by hand, with the same result in every engine and cohort, and errors."""
+"""Tests augmentation in local training: its distribution, equal results in every engine and cohort, and errors."""
 
 from collections.abc import Callable
 from dataclasses import replace

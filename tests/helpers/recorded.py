@@ -26,7 +26,7 @@ def recorded(
     variant: str = DEFAULT,
     before: RecordedResults | None = None,
 ) -> RecordedResults:
-    """Records runs of cells in a folder.
+    """Makes a ledger with runs of these table cells.
 
     Args:
         scores: Scores of each run, by the cell's id; one run per seed, in the table's order of the seeds.

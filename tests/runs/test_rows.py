@@ -1,4 +1,4 @@
-"""Tests a run's rows and totals by hand, and the readers of growing tables."""
+"""Tests a run's rows and totals against hand-worked values, and the readers of growing tables."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests MultiLabel: losses and scores by hand, the same in every engine, and a whole run."""
+"""Tests MultiLabel: losses and scores against hand-worked values, equality in every engine, and a whole run."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tests the ready-made tasks other than Classification: hand arithmetic, every engine, wrong labels."""
+"""Tests the ready-made tasks other than Classification: hand-worked values, every engine, and wrong labels."""
 
 from math import exp, log
 from typing import Any
