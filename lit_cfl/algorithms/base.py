@@ -200,7 +200,7 @@ class Algorithm(ABC):
 
     @property
     def reason_without_means(self) -> str | None:
-        """One-line reason why clusters have no mean model, which a server optimizer needs; None if they have."""
+        """One-line reason why a server optimizer and shared layers cannot be used; None if they can."""
         return None
 
     @property

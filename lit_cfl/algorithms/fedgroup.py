@@ -61,7 +61,7 @@ from lit_cfl.local_work import Budget, LocalWork
 
 @dataclass(frozen=True, eq=False)
 class FedGroupState:
-    """Group models, and the update directions by which cold clients are placed in groups."""
+    """Group models, and the update directions by which clients without a group are placed."""
 
     models: Tensor  # [m, d]
     initial: Tensor  # w_0 [d]

@@ -26,7 +26,7 @@ def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
 
 
 def derive(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
-    """Derives an algorithm with the same name and options, whose class extends `base` and then the algorithm's class.
+    """Derives an algorithm with the same name and options, whose class extends `base` and the algorithm's class.
 
     Args:
         base: First base of the new class; its methods call the algorithm's methods through `super()`.

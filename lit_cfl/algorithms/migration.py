@@ -182,7 +182,7 @@ def cluster_losses(work: LocalWork, models: Tensor, clients: Tensor, labels: Ten
 
 
 def feature_moments(work: LocalWork, clients: Tensor) -> Tensor:
-    """Asks clients with data for their mean inputs and total variance: float64 `[n, features + 1]`.
+    """Asks clients for the mean and the total variance of their inputs: float64 `[n, features + 1]`.
 
     Raises:
         InputError: inputs are whole numbers, such as tokens.

@@ -1,4 +1,4 @@
-"""Server optimizers inside clusters: FedAvgM, FedAdam and FedAdagrad, for every algorithm that averages in clusters.
+"""Server optimizers such as FedAvgM and FedAdam inside clusters, for every algorithm that averages in clusters.
 
 arXiv:2003.00295, Algorithm 2: the server takes a step of an optimizer along what the plain mean would change,
 Delta = mean - model. Here the optimizer is one of PyTorch's and its gradient is -Delta.

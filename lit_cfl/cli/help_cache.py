@@ -1,4 +1,4 @@
-"""Caches help texts: making one needs PyTorch and Lightning, printing a cached one needs neither."""
+"""Caches help texts, so that printing one does not load PyTorch and Lightning."""
 
 import json
 import os

@@ -280,7 +280,7 @@ def list_catalogue(arguments: Sequence[str]) -> int:
 
 
 def _require_kinds(words: Sequence[str]) -> None:
-    """Raises InputError for a word that is not one of `catalogue.KINDS`; for a class name, refers to its help."""
+    """Raises InputError for a word that is not one of `catalogue.KINDS`."""
     for word in words:
         if word in catalogue.KINDS or word.startswith("-"):
             continue

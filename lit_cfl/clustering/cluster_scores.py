@@ -71,7 +71,7 @@ def churn(before: Tensor, now: Tensor) -> float:
 
 
 def silhouette(similarity: Tensor, labels: Tensor) -> float:
-    """Computes the mean silhouette of clients under the distance 1 - cosine, -1 to 1.
+    """Computes the mean silhouette of clients, in [-1, 1], under the distance 1 - cosine.
 
     nan for fewer than two clusters, and if no cluster has two clients.
 
@@ -167,7 +167,7 @@ def _group_sizes(ids: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def _best_matching(overlaps: _Overlaps) -> int:
-    """Counts the clients in the best matching of connected clusters, some of which may stay unmatched."""
+    """Counts the clients in the best matching of connected clusters; some clusters may stay unmatched."""
     from scipy.optimize import linear_sum_assignment
     from scipy.sparse import eye_array, hstack
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching

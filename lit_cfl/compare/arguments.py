@@ -79,7 +79,7 @@ class CompareArguments:
 
 
 def read_arguments(arguments: Sequence[str]) -> CompareArguments:
-    """Reads the part of a command line that does not need the experiment. Raises InputError."""
+    """Parses the command line, except for the options of the experiment and the algorithms. Raises InputError."""
     given, rest = _parser().parse_known_args(arguments)
     for word in rest:
         head = word.partition("=")[0]

@@ -1,4 +1,4 @@
-"""Comparisons: planned from a command line and checked before any training, or read from a directory."""
+"""Plans a comparison from a command line and checks it before any training, or reads one from a directory."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ def run_many(
     num_cpus: int | None = None,
     ended: Callable[[Path], str] = lambda run: "",
 ) -> dict[Path, str]:
-    """Runs experiments under each of their seeds, one process per run, with one thread unless the plan sets more.
+    """Runs experiments under each of their seeds, with one thread per run unless the plan sets another number.
 
     `<folder>/seed-<seed>/` is the directory of a run. Existing runs are resumed, and nothing is run twice. A failed run
     does not end the others. The experiments must be of one kind: the first one's plan says whether each run gets a core

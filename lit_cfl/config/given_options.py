@@ -13,7 +13,7 @@ FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json")  # options without a va
 
 
 class Typed(str):
-    """A value typed on a command line, as text."""
+    """The text of a value on a command line."""
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -84,7 +84,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 def _parse_value(value: Any) -> Any:
-    """Parses a typed value that is a mapping or list in YAML, or the name of a YAML file; returns others unchanged."""
+    """Parses a command-line value that is a YAML mapping or list, or names a YAML file; returns others unchanged."""
     if isinstance(value, Typed):
         with suppress(yaml.YAMLError, OSError, ValueError):
             is_file = Path(value).suffix in (".yaml", ".yml", ".json") and Path(value).is_file()

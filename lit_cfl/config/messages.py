@@ -44,7 +44,7 @@ def describe_null(path: str, kinds: Sequence[Any]) -> str:
 
 
 def in_words(path: str, kinds: Sequence[Any]) -> str:
-    """Lists the types of an option in words; classes such as tensors only if no other type is possible."""
+    """Lists the types of an option in words, leaving out classes if other types are possible."""
     found = [word for word in (_in_words(path, kind) for kind in kinds) if word]
     plain = [word for word in found if not word.startswith("a class")]
     return " or ".join(dict.fromkeys(plain or found))

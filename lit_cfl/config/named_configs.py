@@ -34,7 +34,7 @@ def _configs_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _rename_configs(words: Sequence[str], rename: Callable[[str], str]) -> list[str]:
-    """Changes the names of configurations in `--config NAME` and `--config=NAME`."""
+    """Applies `rename` to the configurations in `--config NAME` and `--config=NAME`."""
     found = []
     for before, word in zip(["", *words], words, strict=False):
         head = "--config=" if word.startswith("--config=") else ""

@@ -319,7 +319,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
 
 
 def _find_dropped(read: Namespace) -> list[str]:
-    """Returns notices of options that the parser drops since the command line names a class other than the file's."""
+    """Returns notices of options that the parser drops because the command line names another class than the file."""
     notices = []
     for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}

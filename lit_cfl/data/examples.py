@@ -321,7 +321,7 @@ class Examples:
         return (inputs, labels) if device is None else (send(inputs, device), send(labels, device))
 
     def stored_bytes(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-        """Returns inputs `[n, ...]` as bytes, and labels; None if the inputs or these views of them are not bytes.
+        """Returns inputs `[n, ...]` as bytes, and labels; None if the inputs, under their views, are not bytes.
 
         `decoding` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
@@ -365,7 +365,7 @@ class Examples:
         return inputs.to(dtype), self._targets(index, seen, dtype)
 
     def _targets(self, index: Tensor, seen: _Seen, dtype: torch.dtype) -> Tensor:
-        """Returns labels; those that are numbers have the precision of the inputs, but at least float32."""
+        """Returns the labels at these indices; float labels get the dtype of the inputs, but at least float32."""
         labels = self._labels(index, seen)
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 

@@ -32,7 +32,7 @@ def partition_hash(data: FederatedData) -> str:
 
 
 def save_partition(path: Path, data: FederatedData) -> None:
-    """Writes clients, names, indices, true clusters, data fingerprint and seed atomically."""
+    """Writes a partition atomically, with its hash, its seed and the fingerprint of its data."""
     about = {
         "format": FORMAT,
         "hash": partition_hash(data),
@@ -81,7 +81,7 @@ def true_clusters_in(path: Path) -> np.ndarray | None:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Reads the description of a partition: among others its `hash`, its `seed` and the fingerprint of its `data`.
+    """Reads the description of a partition, such as its `hash`, its `seed` and the fingerprint of its `data`.
 
     Raises:
         FileNotFoundError, InputError: as in `read_npz`.
