@@ -1,7 +1,7 @@
 """Reads a `.csv` table: a column of labels, a column of clients, and columns of numbers."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,9 +85,9 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         more = f" ({lines} lines have empty cells)" if lines > 1 else ""
         raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
-    _require_numbers(path, table[inputs], found.get("client") in table.columns)
-    if "y" in found and _has_decimal_commas(table[found["y"]]):  # else each number would be a class
-        raise InputError(f"{path}: column {found['y']!r} has {table[found['y']][0]!r}; {_decimal_points(path)}")
+    _require_numbers(path, table[inputs], "inputs must be numbers", found.get("client") in table.columns)
+    if "y" in found and _holds_numbers(table[found["y"]]):  # else each number would be a class
+        _require_numbers(path, table[[found["y"]]], "most labels are numbers")
     ids = _find_ids(path, table[inputs], table.get(found.get("client")))
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
@@ -122,39 +122,51 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
         )
 
 
-def _require_numbers(path: Path, inputs: "DataFrame", has_clients: bool) -> None:
-    """Raises InputError if input columns contain words, and quotes the first one of each; `2,5` is a word."""
+def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: bool = True) -> None:
+    """Refuses words in columns of numbers, by the first word of each column; a decimal comma makes a word, too."""
     import pandas
 
-    words, commas, cells = [], True, True
-    for name in (name for name in inputs if inputs[name].dtype.kind not in "iufb"):
-        wrong = pandas.to_numeric(inputs[name], errors="coerce").isna()
-        first = int(wrong.to_numpy().argmax())
-        line = "" if wrong.all() else f" in line {first + 2}"  # one cell among numbers has to be found
-        if line and wrong.sum() > 1:
-            line += f" ({wrong.sum()} such cells)"
+    words, commas, cells, missing = [], True, True, []
+    for name in (name for name in columns if columns[name].dtype.kind not in "iufb"):
+        column, comma = columns[name], _find_decimal_commas(columns[name])
+        wrong = pandas.to_numeric(column, errors="coerce").isna() & ~comma
+        shown = wrong if wrong.any() else comma
+        first = int(shown.to_numpy().argmax())
+        line = "" if shown.all() else f" in line {first + 2}"  # one cell among numbers has to be found
+        if line and shown.sum() > 1:
+            line += f" ({shown.sum()} such cells)"
         cells = cells and wrong.mean() <= 0.5
-        words.append(f"column {name!r} has {inputs[name][first]!r}{line}")
-        commas = commas and _has_decimal_commas(inputs[name][wrong])
+        commas = commas and bool(comma.any())
+        words.append(f"column {name!r} has {column[first]!r}{line}")
+        missing += column[wrong].unique().tolist()
     if not words:
         return
     remedy = "leave such columns out, or encode them as numbers"
     if commas:
-        remedy = _decimal_points(path)
+        remedy = _decimal_points(path, missing)
     elif cells:  # missing values among numbers, written as words
         remedy = "fill such cells with numbers, or drop their lines"
     elif not has_clients:
         remedy += ", or say which names the clients: columns: {client: NAME}"
-    raise InputError(f"{path}: inputs must be numbers, but {', '.join(words)}; {remedy}")
+    raise InputError(f"{path}: {what}, but {', '.join(words)}; {remedy}")
 
 
-def _has_decimal_commas(column: "Series") -> bool:
-    """Returns whether all cells are numbers with a decimal comma, such as 2,5."""
-    return column.dtype.kind not in "iufb" and bool(column.astype(str).str.fullmatch(r"\s*[-+]?\d*,\d+\s*").all())
+def _holds_numbers(column: "Series") -> bool:
+    """Returns whether most cells of a column of words are numbers with a decimal point or comma."""
+    import pandas
+
+    points = column.astype(str).str.contains(".", regex=False) & pandas.to_numeric(column, errors="coerce").notna()
+    return column.dtype.kind not in "iufb" and bool((points | _find_decimal_commas(column)).mean() > 0.5)
 
 
-def _decimal_points(path: Path) -> str:
-    return f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=',')"
+def _find_decimal_commas(column: "Series") -> "Series":
+    """Finds the cells that are words such as 2,5: bool."""
+    return column.astype(str).str.fullmatch(r"\s*[-+]?\d*,\d+\s*")
+
+
+def _decimal_points(path: Path, words: Sequence[str]) -> str:
+    given = f", na_values={words[:3]}" if words else ""
+    return f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=','{given})"
 
 
 def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:

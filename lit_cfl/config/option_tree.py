@@ -151,6 +151,9 @@ class OptionTree:
             by_last.setdefault(name.rpartition(".")[2], name)
         if last in by_last:
             return by_last[last]
+        part, _, rest = option.partition(".")
+        if rest and len(whole := [name for name in names if name.endswith(f".{part}")]) == 1:
+            return f"{whole[0]}.{rest}"  # net.width: task.net.width, an option of one's own class
         near = get_close_matches(option.lower(), names, n=1, cutoff=0.75)
         near = near or [by_last[word] for word in get_close_matches(last.lower(), by_last, n=1, cutoff=0.75)]
         longer = [name for name in names if len(option) >= 4 and name.startswith(f"{option.lower()}_")]

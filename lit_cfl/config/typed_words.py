@@ -74,6 +74,8 @@ def lone_words(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 def describe_lone_word(word: str) -> str:
     """Describes a lone word in one line, with the option to which it may belong."""
+    if word.endswith((".csv", ".npz")):
+        return f"{word!r} has no option before it; write --data.source {word}"
     if Path(word).is_file():
         return f"{word!r} has no option before it; write --config {word}"
     options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}

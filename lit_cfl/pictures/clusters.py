@@ -47,6 +47,9 @@ def memberships(
         "true",
     )
     fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
+    if not fewer and len(rounds) > 1 and rounds[-1] - rounds[0] >= len(rounds):
+        listed = [*map(str, rounds)] if len(rounds) <= 6 else [str(rounds[0]), str(rounds[1]), "...", str(rounds[-1])]
+        fewer = f" Clusters are recorded in rounds {', '.join(listed)}."
     colours = (
         " A cluster has the colour of the true cluster that it matches best. The narrow column shows the true clusters."
         if len(truths)
@@ -63,7 +66,7 @@ def memberships(
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"Each row is a client.{colours} On the right: the numbers of the clusters at the end."
         f"{without}{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
-        f"Coloured cells, one row per client and one column per round, {rounds[0]} to {rounds[-1]}: "
+        f"Coloured cells, one row per client and one column per recorded round, {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",
         cluster_styles(numbers, match, truths),
@@ -173,7 +176,7 @@ def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.
 
 
 def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int], score: Score) -> Figure | None:
-    """Draws a histogram of the clients' final scores, stacked by cluster if there are few; None without a score.
+    """Draws a histogram of the clients' final scores, stacked by cluster if clusters are few; None without a score.
 
     Args:
         values: Score of each client, float `[n]`, nan without test data.
@@ -185,7 +188,7 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
     if not len(values):
         return None
     numbers = np.unique(cluster)
-    few = len(numbers) <= MAX_COLOURS
+    few = len(numbers) <= MAX_COLOURS and not 1 < len(numbers) == len(cluster)  # no colours if each has its own model
     stacks = {name_of(number): cluster == number for number in numbers} if few else {"clients": cluster == cluster}
     low, high = (0.0, 1.0) if score == ACCURACY else (float(values.min()), float(values.max()) + 1e-9)
     edges = np.linspace(low, high, min(_MOST_BINS, max(10, len(values) // 4)) + 1)

@@ -112,6 +112,10 @@ def test_the_option_that_was_meant_is_named(option: str, meant: str | None):
     assert meant is None or not isinstance(known.look_up(meant), UnknownOption)
 
 
+def test_an_option_of_ones_own_class_is_guessed_by_the_name_of_its_part():
+    assert tree("--task.net", "my_net.Mine").guess_option("net.width") == "task.net.width"
+
+
 LISTS = [
     (["--seeds", "0", "1", "2"], ["--seeds=[0, 1, 2]"]),
     (["--seeds", "0,1,2"], ["--seeds=[0, 1, 2]"]),
@@ -174,6 +178,7 @@ def test_the_command_takes_lists_and_negative_numbers(tmp_path: Path, monkeypatc
 EARLY = [
     ("run quickstart", "'quickstart' has no option before it; write --config quickstart"),
     ("run --config quickstart --rounds 3 4", "'4' has no option before it"),
+    ("run my/new.csv", "'my/new.csv' has no option before it; write --data.source my/new.csv"),
     ("data MNIST", "'MNIST' has no option before it; write --data MNIST"),
     ("run --config quickstart --num_clusters 4", "no option 'num_clusters' (did you mean --algorithm.num_clusters?)"),
     (

@@ -466,6 +466,12 @@ def test_inputs_made_small_by_scale_are_not_noted():
             "own.csv separates its columns by ';', not by commas; convert it, for example by "
             "pandas.read_csv('own.csv', sep=';', decimal=',').to_csv('own.csv', index=False)",
         ),
+        (
+            TABLE.replace("walk", "closed").replace("run", '"0,5"'),
+            COLUMNS,
+            "column 'label' has 'closed' in line 2; write decimal points, for example by "
+            "pandas.read_csv('own.csv', decimal=',', na_values=['closed'])",
+        ),
         (TABLE.replace(",", "\t"), COLUMNS, r"separates its columns by '\t', not by commas; convert it"),
         ("user,label\nbo,1\n", {"y": "label", "client": "user"}, "has no column besides user, label"),
         (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is not a table of comma-separated columns"),

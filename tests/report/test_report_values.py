@@ -279,9 +279,10 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     np.savez(run / "memberships.npz", rounds=np.array([1, 3, 7]), cluster=cluster, true_cluster=true)
     found = of_run(read_run(run), "memberships")
     assert found.alt == (
-        "Coloured cells, one row per client and one column per round, 1 to 7: 6 clients in 2 clusters at the end; "
-        "2 changed cluster on the way."  # client 1 twice; 5 was lost, which is no move
+        "Coloured cells, one row per client and one column per recorded round, 1 to 7: 6 clients in 2 clusters at the "
+        "end; 2 changed cluster on the way."  # client 1 twice; 5 was lost, which is no move
     )
+    assert found.caption.endswith(" Clusters are recorded in rounds 1, 3, 7.")
     assert table(found) == [
         [5, None, "2 from round 1, - from round 3, 0 from round 7"],
         [1, 0, "0 from round 1, 1 from round 3, 0 from round 7"],
@@ -324,6 +325,13 @@ def test_a_histogram_stacks_the_clients_of_found_clusters_and_lists_their_spread
     assert list(found.values.head) == ["test accuracy of a client", "cluster 0", "cluster 1"]
     assert table(found)[1:3] == [["0.15", "1", "0"], ["0.25", "1", "1"]]
     assert found.alt == "Histogram of the test accuracy of 5 clients: from 0.150 to 0.950, median 0.250."
+
+
+def test_a_histogram_of_models_of_single_clients_is_not_stacked(tmp_path: Path):
+    run = unfinished(tmp_path)
+    clients_csv(run, [(client, client, 0, 0.15) for client in range(6)])
+    (bars,) = of_run(read_run(run), "histogram").drawing.bars
+    assert (bars.name, sum(bars.height)) == ("clients", 6)
 
 
 COSINES = {(0, 1): -0.25, (0, 2): 0.75, (0, 3): 0.125, (1, 2): 0.0, (1, 3): 0.375, (2, 3): -0.5}
