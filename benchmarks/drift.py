@@ -153,7 +153,7 @@ def try_thresholds(method: str, condition: str, share: float, seed: int) -> Iter
 
 
 def run_default(method: str, condition: str, share: float, seed: int) -> Iterator[Row]:
-    """Runs a method at its default threshold for migration."""
+    """Runs a method with migration at its default threshold, and scores its alarms."""
     algorithm = METHODS[method]
     prepared = build_experiment(algorithm, condition, share, seed).prepare(seed)
     drifted: set[int] = set()

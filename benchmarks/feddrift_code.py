@@ -58,7 +58,7 @@ def draw_points(case: int) -> np.ndarray:
 
 
 class Line(QuadraticWork):
-    """Clients on a line: a client's loss is a distance, and training takes one step."""
+    """Clients on a line: the loss is the distance to the model, and training takes one step."""
 
     def __init__(self, at: np.ndarray) -> None:
         super().__init__(torch.from_numpy(at)[:, None], torch.full((CLIENTS,), 10), 1.0, layers={"fc1": 1})

@@ -67,7 +67,7 @@ def build_cnn() -> nn.Module:
 
 
 class OfANumber(Classification):
-    """Classification whose loss copies a number to the GPU, which waits for it and prevents graph capture."""
+    """Classification whose loss copies a number to the GPU, which blocks the host and prevents graph capture."""
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         scale = torch.tensor(1.0, device=batch[0].device)

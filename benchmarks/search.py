@@ -1,4 +1,4 @@
-"""Measures the overhead of Ray Tune in a search: the same trials one after another, without and with it.
+"""Measures the overhead of Ray Tune in a search, and the speedup by one trial per core.
 
 Prints, for trials of one core each on this machine:
 

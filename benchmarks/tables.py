@@ -1,4 +1,4 @@
-"""Prints each row of a benchmark once measured, and runs cases in fresh processes."""
+"""Prints each row of a benchmark as soon as it is measured, and runs cases in fresh processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Federated data modules: data sets divided among clients, with known true clusters."""
+"""Federated data modules: data sets divided among clients, with their true clusters if known."""
 
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.digits import Digits

@@ -80,7 +80,7 @@ def _temporary_folder(folder: Path) -> Iterator[Path]:
 
 
 def _read(entry: Path) -> Arrays | None:
-    """Reads the arrays of an entry; None if the entry is missing, damaged, or just being replaced."""
+    """Reads the arrays of an entry; None if the entry is missing, damaged, or being replaced."""
     try:
         if (entry / "digest").read_bytes() != _digest(entry).encode():  # a damaged header may declare any size
             return None

@@ -112,7 +112,7 @@ def label_space(labels: np.ndarray, what: str) -> int:
 
 
 def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
-    """Extends label names to `size` labels, naming the others by their numbers; no names stay no names."""
+    """Extends label names to `size` labels, naming the others by number; empty if there are no names."""
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 

@@ -17,7 +17,7 @@ _NUM_LABELS = {"all": 62, "a-j": 10, "a-j_26": 26}
 
 
 class FEMNIST(ImageSet):
-    """Handwritten characters (grey, 28 x 28, black on white, 62 labels), with one client per writer.
+    """Handwritten characters (grey, 28 x 28, black on white, up to 62 labels), with one client per writer.
 
     The Hub copy has only a `train` split, so a share of each writer's images is for testing. The FEMNIST of the papers
     (FedProx: 200 artificial clients with the letters a to j from NIST) is not public; `labels: a-j` selects the same

@@ -236,7 +236,7 @@ class HFDataset(PooledDataModule):
         return arrays
 
     def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
-        """Converts labels to classes, int64 `[N]`, numbers, float32 `[N]`, or several labels per example `[N, L]`."""
+        """Converts labels to int64 classes `[N]`, float32 numbers `[N]`, or several labels per example `[N, L]`."""
         column = str(self.label_column)
         what = f"label column {column!r}"
         if any(isinstance(value, list) for value in values):

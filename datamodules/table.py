@@ -97,7 +97,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
 
 
 def _require_csv(path: Path, is_utf8: bool = True) -> None:
-    """Raises InputError, with a conversion, for a table that is not in UTF-8 or not separated by commas."""
+    """Raises InputError, which names a conversion, for a table that is not UTF-8 or not separated by commas."""
     with path.open("rb") as file:
         sample = file.read(_SAMPLE)
     try:

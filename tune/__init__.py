@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Tune(ModuleType):
-    """Module type that makes this package callable: `lit_cfl.tune(...)`; see `lit_cfl.tune.from_python.tune`."""
+    """Module type that makes this package callable as `lit_cfl.tune(...)`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         from lit_cfl.tune.from_python import tune  # imports Ray

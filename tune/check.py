@@ -133,7 +133,7 @@ def first_clustering_round(corners: Sequence[Corner]) -> int:
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A checked study.
+    """A checked study, with all that its run needs.
 
     Args:
         job: Inputs that the trials share, including the study with its seeds.

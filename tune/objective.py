@@ -43,7 +43,7 @@ class Objective:
 
     @classmethod
     def of(cls, metric: str | None, scores: Scores, second: str | None = None) -> "Objective":
-        """Makes the objective of a study; None = the task's main score."""
+        """Makes the objective of a study; without a metric it is the task's main score."""
         return cls(main_column(scores) if metric is None else metric, scores, second)
 
     @property
@@ -87,7 +87,7 @@ class Objective:
         return value <= target if self.mode == "min" else value >= target
 
     def gain(self, best: Mapping[int, float | None], default: Mapping[int, float | None]) -> Interval:
-        """Computes the gain of the best over the default setting on test data, paired by seed; positive = better.
+        """Computes the gain of the best setting over the default on test data, paired by seed; positive = better.
 
         Args:
             best, default: Values of `test` by seed; None = unknown.

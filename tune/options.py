@@ -1,4 +1,4 @@
-"""Parses the options of `lit-cfl tune` into a study, which may be one to resume."""
+"""Parses the options of `lit-cfl tune` into a new study, or one to resume."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +26,7 @@ from lit_cfl.tune.study import Limits, Resources, Study
 
 
 def require_intact(path: Path) -> None:
-    """Checks that a study's file is unchanged, and warns which of the user's classes it will load.
+    """Checks that a study's file is unchanged, and warns of the user's own classes that it names.
 
     Raises:
         InputError: there is no such file, it was changed, or it names code that lies in the directory itself.

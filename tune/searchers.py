@@ -76,7 +76,7 @@ class Searcher:
         return sampler
 
     def ask(self, number: int) -> dict[str, Any]:
-        """Returns the values of the setting with this number, from 0."""
+        """Returns the values of the setting with this number; numbers start at 0."""
         self._study.sampler = self._sampler(number)
         self._asked[number] = self._study.ask()
         return self._space.suggest_setting(self._asked[number])

@@ -119,7 +119,7 @@ class Space:
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the values of a configuration that matter: of its algorithm, and with conditions that hold.
+        """Selects the values that matter in a configuration: of its algorithm's parameters whose conditions hold.
 
         Args:
             config: Values by `Parameter.key`, and `algorithm` if there are several.
@@ -190,7 +190,7 @@ def as_word(value: Any) -> str:
 
 
 def as_plain(value: Any) -> Any:
-    """Converts a value to the searcher's form: numbers stay, everything else becomes YAML text."""
+    """Converts a value to the searcher's form: numbers stay unchanged, everything else becomes text."""
     return value if isinstance(value, (int, float)) else as_word(value)
 
 

@@ -43,7 +43,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits at which a study ends.
+    """Limits of a study and of its trials.
 
     Args:
         trials: Number of trials; None = 20, or all of a grid.

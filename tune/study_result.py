@@ -132,7 +132,7 @@ class StudyResult:
 
     @property
     def gain(self) -> Interval | None:
-        """Gain of the best over the default setting, in the test metric on new seeds; None if unknown."""
+        """Gain of the best setting over the default, in the test metric on new seeds; None if unknown."""
         return None if self.repeated is None else self.repeated.gain
 
     @cached_property

@@ -101,7 +101,7 @@ class Trials:
         return original is not None and self._is_answer(original, record.values)
 
     def _is_answer(self, record: TrialRecord, values: Mapping[str, Any]) -> bool:
-        """Returns whether a trial was trained with these values, so that its result can stand for them."""
+        """Returns whether a trial was trained with these values, so that its result can be reused."""
         trained = record.repeats is None and self._inside(record.number)
         return trained and self._key(record.values) == self._key(values)
 

@@ -38,7 +38,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Protocol:
-    """The protocol of the runs and of the choice of options, fixed in `which_method.yaml` before any run.
+    """The protocol of the runs and of the choice of options, read from `which_method.yaml`.
 
     Args:
         search_seed: Seed of the trials.

@@ -62,7 +62,7 @@ class Entry:
 
 
 def collect_entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
-    """Returns every variant with complete seeds, in the order of the protocol."""
+    """Returns every variant that has run under all of its seeds, in the order of the protocol."""
     found = []
     for data in protocol.data:
         for system in (system for of_data, system in protocol.cells() if of_data == data):

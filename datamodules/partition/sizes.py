@@ -34,7 +34,7 @@ class IID(Alike):
 
 @dataclass(frozen=True)
 class QuantitySkew(Alike):
-    """Deals every example to exactly one client, at random; only the sizes differ, by a given distribution.
+    """Deals every example to exactly one client, at random; the clients' sizes follow a given distribution.
 
     Args:
         min_size: Minimum number of examples of each client, 1 or more; the law divides the rest.
