@@ -120,7 +120,7 @@ class Fitted:
             yield chunk
 
     def collect(self) -> Tensor:
-        """Collects the local models of all clients that trained `[trained, d]`, to compare them.
+        """Collects the local models `[trained, d]` of all clients that trained.
 
         Rows of a fit that is not held are stored in a temporary file, which is deleted with them.
 
@@ -235,7 +235,7 @@ class LocalWork(Protocol):
         """Bytes that clients have sent in answers to `map` so far; the round loop counts them as traffic."""
 
     def initial(self, number: int) -> Tensor:
-        """Returns the run's initial model with this number `[d]`: 0 is w_0, the others are for further clusters."""
+        """Returns the run's initial model `[d]` with this number: 0 is w_0, the others are for further clusters."""
 
     def fit(
         self,
@@ -269,7 +269,7 @@ class LocalWork(Protocol):
         """Computes each client's mean training gradient at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
-        """Computes each model's mean loss on each client's training examples `[n, K]`; nan for a client without any.
+        """Computes each model's mean loss on each client's training examples: `[n, K]`, nan for a client without any.
 
         Args:
             models: `[K, d]`.

@@ -107,7 +107,7 @@ class Engine:
         return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
-        """Builds the run's initial model with this number `[d]`; number 0 is the template's model.
+        """Builds the run's initial model `[d]` with this number; number 0 is the template's model.
 
         Raises:
             InputError: see `build`.

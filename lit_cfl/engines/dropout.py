@@ -1,4 +1,4 @@
-"""Dropout with masks from a hash, which do not depend on how many clients are trained together.
+"""Dropout whose masks come from a hash and do not depend on how many clients are trained together.
 
 A random generator has one stream for a whole stack of clients. Here a client's mask is a function of its key, the
 step, the layer and the position, so every way of training drops the same units.

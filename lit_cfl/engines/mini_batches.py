@@ -1,4 +1,4 @@
-"""Draws the mini-batches of clients, which depend neither on the way of training nor on the cohort."""
+"""Draws mini-batches that depend neither on the way of training nor on the rest of the cohort."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ LastBatch = Literal["keep", "drop", "join"]
 
 
 def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
-    """Counts the mini-batches of one epoch of each client, int64 `[n]`; 0 for a client without examples.
+    """Counts the mini-batches in an epoch of each client, int64 `[n]`; 0 for a client without examples.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`, 0 or more.
@@ -59,7 +59,7 @@ def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: La
 
 @dataclass(frozen=True, eq=False)
 class MiniBatches:
-    """The mini-batches of a cohort, client by client. Each is a slice of a list of examples.
+    """The mini-batches of a cohort, client by client, as slices of one list of examples.
 
     Args:
         drawn: The list: positions within a client's own examples, int64 `[M]`.

@@ -16,7 +16,7 @@ from lit_cfl.engines.library import load_library
 
 
 def draw_permutations(seeds: Sequence[int], sizes: Tensor, counts: Tensor) -> Tensor:
-    """Draws permutations of clients' examples, several per client: int64 `[sum]`, client by client.
+    """Draws permutations of each client's examples, concatenated client by client: int64 `[sum]`.
 
     Args:
         seeds: Seed of each client's generator `[n]`, below 2^63.

@@ -40,7 +40,7 @@ class TaskTraits:
 
     @classmethod
     def of(cls, module: LightningModule, data: FederatedData) -> "TaskTraits":
-        """Measures the properties with the run's data."""
+        """Measures a task's properties on the run's data."""
         some = torch.arange(min(_SOME, len(data.examples)))
         mean = int(data.num_examples[data.population].sum()) / max(1, len(data.population))
         batch = data.examples.batch(some, device="cpu")

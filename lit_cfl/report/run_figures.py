@@ -49,7 +49,7 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
 
 
 def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
-    """Returns the rows of a table that name a client."""
+    """Returns those rows of a table that name a client."""
     return [row for row in run.table(table) if finite_number(row.get("client")) is not None]
 
 

@@ -78,7 +78,7 @@ class ReportSource:
 
 
 def kind_of(path: Path) -> Kind:
-    """Returns what a directory contains.
+    """Returns the kind of a directory: run, comparison or study.
 
     Raises:
         InputError: there is no such directory, or it contains no run, comparison or study.

@@ -1,4 +1,4 @@
-"""`environment.json`: versions and hardware of a run, and what had changed when it was resumed."""
+"""`environment.json`: versions and hardware of a run, and their changes at each resume."""
 
 import os
 import platform

@@ -50,7 +50,7 @@ def snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np
 
 
 def _plane(similarity: Tensor) -> Tensor:
-    """Computes the two main coordinates of the clients `[n, 2]` by classical scaling of the similarity."""
+    """Computes the clients' two main coordinates `[n, 2]` by classical scaling of the similarity."""
     from scipy.linalg import eigh
 
     centred = similarity.double() - similarity.double().mean(0)
@@ -83,7 +83,7 @@ def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def traffic_row(r: Round, mib: float) -> Row:
-    """Counts the models and MiB sent, since the start and in this round; the MiB include other values.
+    """Counts the models and the MiB sent, other values included, since the start and in this round.
 
     Args:
         mib: Size of a model as it is sent, in MiB.

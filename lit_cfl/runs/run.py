@@ -1,4 +1,4 @@
-"""Runs experiments into directories, one per seed, which contain their baselines; interrupted runs can be resumed."""
+"""Runs experiments into directories, one per seed with its baseline; interrupted runs can be resumed."""
 
 import json
 import warnings

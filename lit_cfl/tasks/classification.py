@@ -83,7 +83,7 @@ class Classification(Task):
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts labels int64 `[n]`; -1 if an output is nan."""
+        """Predicts labels, int64 `[n]`; -1 if an output is nan."""
         return most_likely(self(batch if isinstance(batch, Tensor) else batch[0]))
 
 

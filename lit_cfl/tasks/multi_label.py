@@ -107,7 +107,7 @@ class MultiLabel(Task):
         self.scores = named_scores(["label_accuracy", "exact_match"] if scores is None else scores, _KNOWN)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Computes the mean binary cross-entropy of each example's labels `[n]`."""
+        """Computes the mean binary cross-entropy of each example's labels, `[n]`."""
         return _losses(self(batch[0]), batch[1])
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:

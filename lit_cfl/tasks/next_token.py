@@ -43,7 +43,7 @@ class NextToken(Task):
         self.padding = padding
 
     def losses(self, batch: Batch) -> Tensor:
-        """Computes the mean cross-entropy of the tokens of each sequence `[n]`; 0 if none is predicted."""
+        """Computes each sequence's mean cross-entropy over its tokens, `[n]`; 0 if none is predicted."""
         _, losses, counted = self._by_token(batch[0])
         return _mean(losses, counted)
 

@@ -131,7 +131,7 @@ class QuadraticWork:
         return Fitted(chunks(), self.num_examples[clients], held=held)
 
     def _mean_weights(self, weights: Tensor, clients: Tensor) -> Tensor:
-        """Computes the mean weight of each client's examples `[n]`, float64, above 0; 1 without examples."""
+        """Computes the mean weight of each client's examples: float64 `[n]`, above 0; 1 without examples."""
         sizes = self.num_examples[clients]
         sums = torch.zeros(len(clients), dtype=torch.float64)
         sums.index_add_(0, torch.arange(len(clients)).repeat_interleave(sizes), weights.double())

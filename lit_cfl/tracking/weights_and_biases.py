@@ -146,7 +146,7 @@ class WandbRun:
             raise
 
     def mark_complete(self) -> None:
-        """Marks the run's folder as complete: the run has ended without failures.
+        """Marks the run's folder as complete, after the run has ended without failures.
 
         Raises:
             OSError: the disk is full. wandb itself does not notice that.

@@ -179,7 +179,7 @@ def _require_answer(address: str) -> None:
 
 @contextmanager
 def _keep_sigterm_handler() -> Iterator[None]:
-    """Restores the handler of SIGTERM after the block: Ray replaces it, and a run may have its own."""
+    """Restores the handler of SIGTERM after the block, because Ray replaces it."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

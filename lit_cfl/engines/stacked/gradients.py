@@ -46,7 +46,7 @@ def split_into_stacks(sizes: Tensor, clients: Tensor, most: int) -> list[Tensor]
 def compute_stacked_gradients(
     steps: Steps, layout: ParameterLayout, plan: Plan, model: Tensor, work: CohortFit
 ) -> Tensor:
-    """Computes gradients `[n, parameters]` of the mean losses of a few clients, each over all its examples.
+    """Computes the gradients `[n, parameters]` of a few clients' mean losses over all their examples.
 
     Args:
         model: `[d]`, on the device.

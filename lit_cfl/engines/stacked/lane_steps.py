@@ -148,7 +148,7 @@ class Steps:
         keys: Tensor,
         factors: Tensor | None = None,
     ) -> tuple[Tensors, Tensor, Tensors]:
-        """Computes the gradients of each lane's mean loss, its sum of losses `[lanes]`, and the buffers afterwards.
+        """Computes each lane's gradients of the mean loss, its sum of losses `[lanes]`, and its buffers afterwards.
 
         Args:
             factors: Factors of the losses `[lanes, B]`; None = 1.

@@ -211,7 +211,7 @@ def _steps_of(
     autocast: torch.dtype | None = None,
     device: str = "cpu",
 ) -> tuple[FunctionalOptimizer, Steps, Tensor | None]:
-    """Makes the `Steps` of a module, which must not be shared because its layers may be replaced.
+    """Makes the `Steps` of an unshared module, whose layers may be replaced.
 
     Returns:
         the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which the steps
