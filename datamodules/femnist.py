@@ -55,7 +55,10 @@ class FEMNIST(ImageSet):
     def relabel(self, labels: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
         characters = list(CHARACTERS) if names is None else list(names)
         if set(characters) != set(CHARACTERS):
-            raise InputError(f"{self.source} has the characters {' '.join(characters)}; FEMNIST has 0-9, A-Z and a-z")
+            raise InputError(
+                f"{self.source} has the characters {' '.join(characters)}; FEMNIST has 0-9, A-Z and a-z: "
+                "give another source"
+            )
         wanted = CHARACTERS if self.labels == "all" else "abcdefghij"
         place = np.array([wanted.find(character) for character in characters])  # -1: the image is left out
         kept: np.ndarray = place[require_in_range(labels, len(characters), self.label_column)]

@@ -26,8 +26,8 @@ HELP = {
     "nets": "--task Classification --task.net.help",
     "tasks": "--task.help",
     "configs": "--config",
-}  # words after `lit-cfl run`, before a name of the kind, that explain it
-# in a configuration that needs a file of the user's
+}  # `lit-cfl run`, these words and a name print the help of that class
+# matches a configuration that reads a file of the user's
 _OWN_FILE = re.compile(r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE)
 
 
