@@ -177,7 +177,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Chooses a model for each client, int64 `[n]`, from its current data, such as for a newcomer. May train."""
+        """Chooses a model for each client, int64 `[n]`, from its current data. May train."""
 
     def place_unlabelled(
         self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator

@@ -253,7 +253,7 @@ class FedDrift(Algorithm):
 
 
 def cluster_distances(losses: Tensor) -> Tensor:
-    """Computes the distance of clusters: by how much the loss of a model is larger on the other cluster, at least 0.
+    """Computes the distance of each pair of clusters: the larger rise in loss of their models on each other's clients.
 
     D(i, j) = max(L(i, j) - L(i, i), L(j, i) - L(j, j), 0).
 

@@ -28,7 +28,7 @@ def starting_models(personal: PersonalModels, clients: Tensor, initial: Tensor) 
 
 
 def keep_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_clients: int) -> dict[int, Tensor]:
-    """Returns the personal models with those of the clients that trained replaced; consumes the fit.
+    """Returns the personal models, updated for the clients that trained; consumes the fit.
 
     Args:
         clients: Ids of the clients in the fit, int64 `[n]`.

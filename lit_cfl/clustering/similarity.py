@@ -79,7 +79,7 @@ def _direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
 
 
 def divide_by_lengths(products: Tensor, lengths: Tensor) -> Tensor:
-    """Divides inner products by products of norms: in [-1, 1], 0 if a norm is 0."""
+    """Divides inner products by products of norms; the result is in [-1, 1], and 0 if a norm is 0."""
     return torch.where(lengths > 0, products / lengths, 0.0).clamp_(-1, 1)
 
 

@@ -99,5 +99,5 @@ def _dimensions(bases: Tensor) -> Tensor:
 
 
 def _rank(values: Tensor, shape: torch.Size) -> Tensor:
-    """Computes the numerical rank from singular values `[..., k]`, descending, of a matrix of this shape."""
+    """Computes the numerical rank of a matrix of this shape from its singular values `[..., k]`, descending."""
     return (values > max(shape) * torch.finfo(values.dtype).eps * values[..., :1]).sum(-1)

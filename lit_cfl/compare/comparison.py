@@ -104,7 +104,7 @@ def require_unused(path: Path) -> None:
 
 
 def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
-    """Makes the comparison requested by a command line, and notices for the user. Raises InputError."""
+    """Returns the comparison that a command line requests, and notices for the user. Raises InputError."""
     base = base_config(given.config)
     entries, rest = compared_algorithms(given, base.get("algorithm"))
     if given.seeds:

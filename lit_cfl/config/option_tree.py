@@ -130,7 +130,7 @@ class OptionTree:
         return found
 
     def kind_of(self, path: str) -> str | None:
-        """Returns the kind of class that an option selects, such as `algorithms`; None if it selects no class of ours."""
+        """Returns the kind of class that an option selects, such as `algorithms`; None if it selects none of ours."""
         option = self.look_up(path)
         return self._kind(path, option) if isinstance(option, IndexedOption) else None
 

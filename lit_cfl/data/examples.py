@@ -365,7 +365,7 @@ class Examples:
         return inputs.to(dtype), self._targets(index, seen, dtype)
 
     def _targets(self, index: Tensor, seen: _Seen, dtype: torch.dtype) -> Tensor:
-        """Returns the labels at these indices; float labels get the dtype of the inputs, but at least float32."""
+        """Returns the labels at these indices: integers for classes, else floats of `dtype`, but at least float32."""
         labels = self._labels(index, seen)
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
