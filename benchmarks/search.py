@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def measure_study(base: dict[str, Any], path: Path, trials: int, concurrent: int | None) -> float:
-    """Runs a study; returns the seconds from the first round of a trial to the end of the last trial."""
+    """Runs a study; returns the seconds from the start of its earliest trial to the end of its last one."""
     space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's value
     study = Study(base, space, scheduler="FIFOScheduler", num_repeats=0, limits=Limits(concurrent=concurrent))
     run_study(StudyRequest(study, path), say=lambda line: None)
@@ -52,7 +52,7 @@ def measure_study(base: dict[str, Any], path: Path, trials: int, concurrent: int
 
 
 def measure_span(path: Path) -> float:
-    """Returns the seconds from the first round of any run in a folder to the end of its last run."""
+    """Returns the seconds from the start of the earliest run in a folder to the end of the last one."""
     begun = min(file.stat().st_mtime for file in path.glob("*/environment.json"))
     return max(file.stat().st_mtime for file in path.glob("*/summary.json")) - begun
 

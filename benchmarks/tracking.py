@@ -47,7 +47,7 @@ CLUSTERS, WIDTH = 10, 64
 
 
 def measure_run(rounds: int, tracked: bool) -> str:
-    """Measures a run; returns a row with its time, the times of its parts and of waiting, and tracking's CPU time."""
+    """Measures a run; returns a row with its time, its parts' times, the wait for tracking, and tracking's CPU time."""
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
     tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
     experiment = Experiment(

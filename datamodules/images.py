@@ -29,7 +29,7 @@ def decode(
     pad: int = 0,
     background: int = 0,
 ) -> np.ndarray:
-    """Decodes images to one array, uint8 `[N, channels, height, width]`; holds one encoded file at a time.
+    """Decodes images one by one to one array, uint8 `[N, channels, height, width]`.
 
     Images are rotated by their EXIF orientation. Grey images of 9 to 16 bits are scaled to bytes: with b the bits that
     the largest pixel of all images needs, 2^b - 1 becomes 255.

@@ -123,7 +123,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
 
 
 def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: bool = True) -> None:
-    """Refuses words in columns of numbers, by the first word of each column; a decimal comma makes a word, too."""
+    """Raises InputError if columns contain words or decimal commas, and quotes the first one of each column."""
     import pandas
 
     words, commas, cells, missing = [], True, True, []

@@ -150,7 +150,7 @@ class TrialJob:
 
 @contextmanager
 def limit_time(path: Path, minutes: float | None) -> Iterator[None]:
-    """Kills the process if the block exceeds its time, after writing the current stack to a file.
+    """Kills the process if the block exceeds its time, after writing the current stacks to a file.
 
     The clock is a thread in C, which does not need Python's lock: it also ends code that hangs in C. Ray starts the
     block once more in another process, where it is refused.

@@ -513,7 +513,7 @@ _SKEWS = {
 
 
 def read_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
-    """Reads all finished measurements."""
+    """Reads the rows of all recorded measurements."""
     found = _read_by_key(out / GAPS)
     return {m: _rounds(found[m.key]) for m in list_measurements(content) if m.key in found}
 
