@@ -84,7 +84,7 @@ def divide_by_lengths(products: Tensor, lengths: Tensor) -> Tensor:
 
 
 def distances(rows: Rows, metric: Metric) -> Tensor:
-    """Computes the distances of all pairs of rows, as in FL+HC (updates), AdaCFL and LayerCFL (updates or weights).
+    """Computes the distances of all pairs of rows, such as clients' updates or weights.
 
     Args:
         rows: Rows `[n, d]`, or their chunks.

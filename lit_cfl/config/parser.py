@@ -283,7 +283,7 @@ def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> Non
 
 
 def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) -> None:
-    """Refuses null for options that require a value; in a file, the parser would treat null as not given.
+    """Refuses null, in a file or on the command line, for options that require a value.
 
     Args:
         options: Top-level options that may be null; the parser has checked all others.
