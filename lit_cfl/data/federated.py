@@ -92,7 +92,7 @@ class FederatedData:
 
     @cached_property
     def label_counts(self) -> Tensor:
-        """Number of training examples per label, int64 `[clients, labels]`; no columns if labels are numbers or missing.
+        """Number of training examples per label, int64 `[clients, labels]`; no columns if labels are numbers or absent.
 
         Of several labels per example, those above 0.5 count.
         """
