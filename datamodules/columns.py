@@ -172,7 +172,7 @@ def _note(text: str) -> None:
 
 
 def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the distinct values of a column `[N]` from 0 in ascending order, numeric words by their values.
+    """Numbers the distinct values of a column `[N]` from 0 in ascending order; words that are numbers count by value.
 
     Returns:
         the values by number, str `[n]`, and the number of each, int64 `[N]`.

@@ -160,7 +160,7 @@ def _holds_numbers(column: "Series") -> bool:
 
 
 def _find_decimal_commas(column: "Series") -> "Series":
-    """Finds the cells that are words such as 2,5: bool."""
+    """Marks the cells that are numbers with a decimal comma, such as 2,5: bool `[N]`."""
     return column.astype(str).str.fullmatch(r"\s*[-+]?\d*,\d+\s*")
 
 

@@ -44,7 +44,7 @@ def select_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
 
 
 def match_names(names: Sequence[str], patterns: Sequence[str], what: str) -> list[str]:
-    """Returns the names that match one of the patterns, or all names without a pattern.
+    """Returns the names that match one of the patterns, or all names if there are no patterns.
 
     Args:
         what: Kind of the names, for an error.

@@ -153,7 +153,7 @@ def drift_labels(
 
 
 def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
-    """Converts true clusters to their numbers under the new or the old labels, int64 `[n]`; -1 stays.
+    """Converts true clusters to their numbers under the new or the old labels, int64 `[n]`; -1 stays -1.
 
     Args:
         clusters: True clusters, int64 `[n]`.
