@@ -111,20 +111,20 @@ class StackWay(TrainingWay):
     ) -> None:
         """Takes all steps in order. Clients are loaded into lanes, and saved into rows, as scheduled."""
         device, through = self.plan.device, 0
-        begins, ends = tables.begins(work, device), tables.ends(device)
+        to_load, to_save = tables.lanes_to_load(work, device), tables.lanes_to_save(device)
         now = [width_for(busy, widths) for busy in busy_lanes(tables.slots)]  # the busy lanes are the first ones
         for step, width in enumerate(now):
             lanes, of_lanes = self._lanes.first(width), held.of_lanes(width)
-            if step in begins:
-                where, start, center = begins[step]
+            if step in to_load:
+                where, start, center = to_load[step]
                 self._fill(lanes.rows, where, work.models, start)
                 for tensor in (tensor for slot in lanes.state for tensor in slot):
                     tensor.index_fill_(0, where, 0)
                 if work.centers is not None and held.centers is not None:
                     self._fill(held.centers, where, work.centers, center)
             (self._captured or self._steps)(lanes, of_lanes)
-            if step + 1 in ends:
-                where, clients = ends[step + 1]
+            if step + 1 in to_save:
+                where, clients = to_save[step + 1]
                 parts = [tensor.index_select(0, where).reshape(len(where), -1) for tensor in lanes.rows]
                 rows.index_copy_(0, clients, torch.cat(parts, 1).to(rows.dtype))
                 through += len(clients)
