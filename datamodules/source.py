@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["image", "text", "numbers"]
 _PATH = re.compile(r"\S+\.(png|jpe?g|bmp|gif|tiff?|webp|npy|wav|mp3|flac|mp4)", re.IGNORECASE)
+_TABLES = (".csv", ".json", ".jsonl", ".parquet")
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
@@ -46,7 +47,11 @@ def find(
     source = str(source)
     if source and expand_home(source).is_dir():
         return Source(source, expand_home(source), revision, script_revision, subset)
-    if not _HUB_ID.fullmatch(source) or Path(source).is_file():
+    if Path(source).is_file() or Path(source).suffix in _TABLES:
+        raise InputError(
+            f"source {source!r} is a file; give a folder that holds it alone, as train{Path(source).suffix}"
+        )
+    if not _HUB_ID.fullmatch(source):
         raise InputError(f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist")
     local = os.environ.get("LITCFL_DATA")
     if not local:

@@ -126,7 +126,7 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
     """Raises InputError if columns contain words or decimal commas, and quotes the first one of each column."""
     import pandas
 
-    words, commas, cells, missing = [], True, True, []
+    words, commas, cells, missing, is_text = [], True, True, [], False
     for name in (name for name in columns if columns[name].dtype.kind not in "iufb"):
         column, comma = columns[name], _find_decimal_commas(columns[name])
         wrong = pandas.to_numeric(column, errors="coerce").isna() & ~comma
@@ -139,6 +139,7 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
         commas = commas and bool(comma.any())
         words.append(f"column {name!r} has {column[first]!r}{line}")
         missing += column[wrong].unique().tolist()
+        is_text = is_text or len(str(column[first]).split()) > 3
     if not words:
         return
     remedy = "leave such columns out, or encode them as numbers"
@@ -148,6 +149,8 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
         remedy = "fill such cells with numbers, or drop their lines"
     elif not has_clients:
         remedy += ", or say which names the clients: columns: {client: NAME}"
+    elif is_text:
+        remedy += "; texts are read by HFDataset"
     raise InputError(f"{path}: {what}, but {', '.join(words)}; {remedy}")
 
 

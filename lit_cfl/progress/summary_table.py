@@ -71,6 +71,9 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
         notes.append("no client has test examples: set data.test, or test of data.partition, such as 0.2")
     for part in parts:
         summary = part.summary
+        if (newcomers := summary.get(f"test/newcomers_{score.name}")) is not None:
+            found = f"weighted {score.title} {number(newcomers)}"
+            notes.append(f"{summary['algorithm']} on newcomers, which did not train: {found}; clients.csv has each")
         unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
         if unplaced:
             served = "scored with what they would be served"

@@ -225,7 +225,7 @@ class SavedRun:
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(
                 "the run's token ids stand for other words than those of these data, so its models cannot take them; "
-                "give clients of the run's own source, or embeddings to the run and here"
+                "train a run that holds the new clients out of its own source (data.newcomers), or one with embeddings"
             )
         mine.require_same_inputs(theirs)
         theirs.require_known_labels(mine)

@@ -420,6 +420,11 @@ def test_inputs_made_small_by_scale_are_not_noted():
             "inputs must be numbers, but column 'site' has 'north'; leave such columns out, or encode them as numbers",
         ),
         (
+            TABLE.replace("north", "a way to the north").replace("south", "and back"),
+            {"y": "label", "client": "user"},
+            "or encode them as numbers; texts are read by HFDataset",
+        ),
+        (
             TABLE,
             {"y": "label"},
             "'bo', column 'site' has 'north'; leave such columns out, or encode them as numbers, or say which",

@@ -249,8 +249,12 @@ def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
 
 def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match=r"source 'train-00000-of-00001.parquet' is neither a folder"):
+    with pytest.raises(
+        InputError, match=r"'train-00000-of-00001.parquet' is a file; give a folder that holds it alone"
+    ):
         find("train-00000-of-00001.parquet")
+    with pytest.raises(InputError, match=r"source 'absent\.csv' is a file; give a folder"):  # and not asked of the Hub
+        find("absent.csv")
 
 
 @pytest.mark.parametrize("files", [[], ["README.md"]])

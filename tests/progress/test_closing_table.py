@@ -59,6 +59,13 @@ def test_a_row_has_the_scores_the_agreement_the_traffic_and_the_time(tmp_path: P
     assert row == "IFCA  0.639  0.600  0.250  0.25  12.5  31.5"  # 11.5 of 18; 3 of 5
 
 
+def test_the_score_of_newcomers_is_printed(tmp_path: Path):
+    finished = ended(tmp_path / "run", "IFCA", MINE)
+    finished.summary["test/newcomers_accuracy"] = 0.125
+    note = "(IFCA on newcomers, which did not train: weighted accuracy 0.125; clients.csv has each)"
+    assert note in printed(finished)
+
+
 def test_a_run_without_test_examples_says_so(tmp_path: Path):
     finished = ended(tmp_path / "run", "IFCA", MINE)
     finished.summary |= {f"test/{mean}_accuracy": None for mean in ("weighted", "mean", "worst10")}
