@@ -34,13 +34,13 @@ def find_modules() -> dict[str, Path]:
 
 
 def read_imports() -> Imports:
-    """Returns the modules that each of our modules imports, our own and those of other packages."""
+    """Returns the modules that each of our modules imports, including those of other packages."""
     known = find_modules()
     return {name: set(list_imported_names(file.read_text("utf-8"), known)) for name, file in known.items()}
 
 
 def list_imported_names(source: str, known: Mapping[str, Path]) -> Iterator[str]:
-    """Yields the dotted names of the modules that a source imports, also inside functions."""
+    """Yields the dotted names of the modules that a module's source imports, also inside functions."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
@@ -85,7 +85,7 @@ def layers_of_the_page() -> dict[str, list[str]]:
 
 
 def choose_arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Returns the imports to draw: those that other imports do not imply, and that are not of the lowest layer."""
+    """Returns the imports to draw: no imports of the lowest layer, and none that other imports imply."""
     lowest = list(layers.values())[-1]
     below: Imports = {}
     for part in TopologicalSorter(between).static_order():
@@ -112,7 +112,9 @@ def arrange_rows(layers: Mapping[str, list[str]], between: Imports) -> list[tupl
 
 
 def place_parts(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -> dict[str, float]:
-    """Returns a horizontal position in [0, 1] for each part, evenly spaced in its row and close to its neighbours.
+    """Returns a horizontal position in [0, 1] for each part, evenly spaced within its row.
+
+    Within a row, parts are ordered by the mean position of the parts that arrows connect them with.
 
     A part that is alone in its row is shifted slightly to the left or right, so that no arrow runs behind it.
     """

@@ -108,7 +108,10 @@ def list_cells(seeds: list[int], systems: list[str], data: list[str]) -> Iterato
 
 
 def format_tables(path: Path) -> str:
-    """Formats tables by data set and system: models used, and accuracy gaps to the true number and to FedAvg."""
+    """Formats tables by data set and system: models used with `auto`, and its accuracy minus each reference's.
+
+    The references are the same system with the true number of clusters, and FedAvg.
+    """
     accuracies, models = defaultdict(dict), defaultdict(list)
     with path.open(newline="") as file:
         for row in sorted(csv.DictReader(file), key=itemgetter("seed")):

@@ -101,7 +101,7 @@ def _read_command(case: Path) -> list[str]:
 
 
 def select_output(output: str) -> str:
-    """Selects the relevant part of an output: the error, or notices and scores, or else the last lines."""
+    """Selects the relevant part of an output: the error, else notices and scores, else its beginning."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("lit-cfl: error: ")]
     if errors:

@@ -19,7 +19,7 @@ from lit_cfl.storage.checkpoint import Checkpoint
 
 
 def count_written_bytes(folder: Path, since: dict[Path, int]) -> int:
-    """Returns the number of bytes in files that are new or changed."""
+    """Returns the total size in bytes of the `.pt` files that are new or changed."""
     return sum(f.stat().st_size for f in folder.rglob("*.pt") if since.get(f) != f.stat().st_mtime_ns)
 
 

@@ -21,7 +21,7 @@ _EMPTY = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def list_tracked_files(paths: list[str]) -> list[str]:
-    """Returns the files below some paths that Git tracks, without links."""
+    """Returns the Git-tracked files below the given paths, without links."""
     found = subprocess.run(
         ["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, text=True, check=True
     )

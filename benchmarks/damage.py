@@ -278,7 +278,7 @@ def _belongs_to_study(name: Path) -> bool:
 
 
 def disable_ray() -> None:
-    """Replaces Ray in this process, so that it can open a study whose trials have all finished."""
+    """Makes this process open finished studies without Ray."""
 
     def trains_nothing(prepared: object, trials: search.Trials, *_: object) -> None:
         if not trials.over:

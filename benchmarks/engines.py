@@ -83,7 +83,7 @@ def choose_ways(net: str, against: bool) -> dict[str, bool]:
 
 
 def make_plan(way: str) -> Any:
-    """Returns the plan of a way as the imported checkout, ours or an earlier one, defines it."""
+    """Builds the plan for a way: `chain` and `loop` exist in our checkout, the other ways only in an earlier one."""
     from lit_cfl.engines.plan import Plan
 
     if way in ("chain", "loop"):
@@ -145,7 +145,7 @@ def parse_case(case: str) -> tuple[int, str, str, int]:
 
 
 def measure(case: str, against: Path | None, turns: int, threads: int, asked: Sequence[str]) -> list[Row]:
-    """Measures all ways of a case in turns; the first turn, in which they are built, does not count."""
+    """Measures all ways of training on a case, in turns; the first turn, in which they are built, does not count."""
     ways = choose_ways(parse_case(case)[1], against is not None)
     ways = {way: old for way, old in ways.items() if not asked or way in asked}
     processes = {way: start_process(case, way, against if old else None, threads) for way, old in ways.items()}

@@ -62,7 +62,7 @@ def cpu_time(function: Callable[[], Any]) -> float:
 
 
 def build(net: str, epochs: int) -> Engine:
-    """Builds the engine of a net of `benchmarks/engines.py`."""
+    """Builds an engine for one of the nets of `benchmarks/engines.py`."""
 
     def task() -> Classification:
         return Classification(NETS[net](), partial(torch.optim.SGD, lr=0.03))

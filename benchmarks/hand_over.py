@@ -1,4 +1,4 @@
-"""Simulates how many workers of the engine `ray` are worthwhile on machines with more cores than this one.
+"""Estimates, by simulation, how many workers of the engine `ray` are worthwhile on machines with more cores.
 
     python benchmarks/hand_over.py [--models linear mlp paper-cnn cnn] [--workers 1 2 4 8 10 16] [--out FILE.json]
 

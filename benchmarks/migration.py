@@ -1,4 +1,4 @@
-"""Measures the benefit of migration while clients exchange all their data: FlexCFL tests for shifts, FedGroup does not.
+"""Measures the benefit of migration while clients exchange all their data: FlexCFL migrates clients, FedGroup does not.
 
     LITCFL_DATA=DIR python benchmarks/migration.py [--data digits mnist] [--seeds 0 1 2 3 4] [--out FILE.csv]
 

@@ -45,7 +45,7 @@ def read_qmnist(folder: Path) -> dict[str, np.ndarray]:
 
 
 def join_parts(writers: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Joins images, labels and writers of both parts to the arrays x, y and client.
+    """Joins images, labels and writers of both parts into the arrays x, y and client.
 
     Args:
         writers: Writers and labels, `train_...` and `test_...`.

@@ -1,4 +1,4 @@
-"""Measures how well clients held out of training are served, by the same protocol for all thirteen systems.
+"""Measures how well each algorithm serves clients that were held out of training, by one protocol for all.
 
     LITCFL_DATA=DIR python benchmarks/newcomers.py --out docs/newcomers.csv [--data rotated femnist] [--seeds 0 1 2]
                                                    [--algorithms FedAvg ...] [--rounds 50] [--page docs/newcomers.md]

@@ -58,7 +58,7 @@ def measure_span(path: Path) -> float:
 
 
 def read_values(path: Path) -> list[str]:
-    """Returns the searched values of the trials, except of those that repeat an earlier trial's setting."""
+    """Returns the searched value of each trial, leaving out trials that repeat an earlier setting."""
     with (path / "trials.csv").open() as file:
         return [row["algorithm.eta_g"] for row in csv.DictReader(file) if not row["repeats"]]
 

@@ -47,7 +47,7 @@ TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
 
 def build_experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
-    """Builds an experiment of `benchmarks/stocfl.py` with one epoch, and for `everyone` one round of all clients."""
+    """Builds an experiment of `benchmarks/stocfl.py` with one epoch; if `everyone`, with one round of all clients."""
     base = replace(stocfl.build_experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
     clients = module.federated(SEED).num_clients
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
@@ -142,7 +142,11 @@ def map_all_clients() -> Iterator[Row]:
 
 
 def try_taus() -> tuple[list[Row], list[Row]]:
-    """Clusters clients with rotated groups of labels under many values of tau; returns rows of clients, and of taus."""
+    """Clusters clients with rotated groups of labels under many values of tau.
+
+    Returns:
+        rows per client, and rows per value of tau, for both kinds of Psi.
+    """
     groups = LabelGroups(clients_per_group=50, test="shared")
     module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
     places, ends = [], []

@@ -84,7 +84,7 @@ class HurtStudies:
         )
 
     def _count_operations(self) -> dict[str, int]:
-        """Runs the study undisturbed; returns the numbers of file operations of driver and trials."""
+        """Runs the study undisturbed; returns the number of file operations of the driver and of each trial."""
         driver, trials = (self.folder / f"{name}.txt" for name in ("driver", "trials"))
 
         def prepare() -> None:
@@ -161,7 +161,7 @@ class HurtStudies:
 
 
 def _hurt_workers(folder: Path, how: str, at: int, record: Path, disk: Path) -> None:
-    """Makes `sitecustomize.py` interrupt the processes of trials through the environment that they inherit."""
+    """Sets the environment variable from which `sitecustomize.py` reads where to interrupt a trial."""
     words = {"folder": str(folder), "how": how, "at": at, "record": str(record), "disk": str(disk)}
     os.environ[_HURT] = json.dumps(words)
 

@@ -146,7 +146,7 @@ class _ClusteredPool(Pool):
 
 @dataclass(frozen=True)
 class _WithGivenClusters(Partition):
-    """Partition that adds the user's true clusters to another: the chosen one, natural clients, or equal shares."""
+    """Partition that divides like another one (chosen, `Natural` or `IID`), but with the user's true clusters."""
 
     chosen: Partition | None
     test: float | None

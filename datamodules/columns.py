@@ -86,7 +86,11 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Returns 1 + the largest of the labels, int64 `[N]`, as the number of classes; warns of labels that never occur.
+    """Returns the number of classes, 1 + the largest label. Warns of labels that never occur.
+
+    Args:
+        labels: Labels, int64 `[N]`.
+        what: Name of the column, for messages.
 
     Raises:
         InputError: so few numbers below the largest occur that the labels must be ids.
@@ -172,7 +176,9 @@ def _note(text: str) -> None:
 
 
 def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the distinct values of a column `[N]` from 0 in ascending order; words that are numbers count by value.
+    """Numbers the distinct values of a column `[N]` from 0 in ascending order.
+
+    If all words of a column are numbers, they are sorted by value.
 
     Returns:
         the values by number, str `[n]`, and the number of each, int64 `[N]`.

@@ -81,7 +81,7 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
-        """Divides examples among clients, into training data (still with the validation part) and test data."""
+        """Divides the examples among clients, into training and test data; the validation part is split off later."""
 
     @cached_property
     def examples(self) -> Examples:

@@ -120,7 +120,7 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:
-    """Makes a pool from examples, the array `num_train` and, for natural clients, `owner` int64 `[N]` and `names`."""
+    """Makes a pool from examples and arrays: `num_train`, and for natural clients `owner` int64 `[N]` and `names`."""
     num_train = int(arrays["num_train"])
     if "owner" not in arrays:
         return Pool(examples, num_train)

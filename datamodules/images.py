@@ -29,7 +29,7 @@ def decode(
     pad: int = 0,
     background: int = 0,
 ) -> np.ndarray:
-    """Decodes images one by one to one array, uint8 `[N, channels, height, width]`.
+    """Decodes images one by one into one array, uint8 `[N, channels, height, width]`.
 
     Images are rotated by their EXIF orientation. Grey images of 9 to 16 bits are scaled to bytes: with b the bits that
     the largest pixel of all images needs, 2^b - 1 becomes 255.
@@ -104,7 +104,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
 
 
 def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float | Tensor, float | Tensor]:
-    """Finds the offset and the factor that scale pixels of 0 to 255.
+    """Finds the offset and the factor by which pixel values, which are 0 to 255, are scaled.
 
     Args:
         images: Images, uint8 `[N, channels, height, width]`, the training part first.

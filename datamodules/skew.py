@@ -299,7 +299,7 @@ def apply_views(division: Division, views: Tensor, num_views: int, num_examples:
 
 
 def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
-    """Converts each client's example numbers to indices under its view.
+    """Converts each client's example numbers to indices of the same examples under its view: view * N + number.
 
     Clients that share a slice of examples and have the same view share the new slice, too.
 

@@ -128,7 +128,12 @@ def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rn
 
 
 def _blocks(ends: np.ndarray, block: int) -> Iterator[range]:
-    """Yields ranges of clients with about `block` examples each; `ends` are the clients' cumulative sizes, int64."""
+    """Yields ranges of clients with about `block` examples each.
+
+    Args:
+        ends: Cumulative sizes of the clients, int64 `[clients]`.
+        block: Approximate number of examples per range.
+    """
     first = np.flatnonzero(np.diff(ends // block, prepend=-1))
     return map(range, first, [*first[1:], len(ends)])
 

@@ -97,7 +97,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
 
 
 def _require_csv(path: Path, is_utf8: bool = True) -> None:
-    """Raises InputError, which names a conversion, for a table that is not UTF-8 or not separated by commas."""
+    """Raises InputError if a table is not UTF-8 or not separated by commas; the message names a conversion."""
     with path.open("rb") as file:
         sample = file.read(_SAMPLE)
     try:
@@ -123,7 +123,7 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
 
 
 def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: bool = True) -> None:
-    """Raises InputError if columns contain words or decimal commas, and quotes the first one of each column."""
+    """Raises InputError if columns contain words or decimal commas; the message quotes the first one of each column."""
     import pandas
 
     words, commas, cells, missing, is_text = [], True, True, [], False

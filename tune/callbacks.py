@@ -35,7 +35,7 @@ class _FullDisk(BaseException):
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """Makes `stop_if_requested` end the study within the block, after a signal or when the disk is full.
+    """Makes `stop_if_requested` end the study if a signal arrives during the block, or the disk is full.
 
     Args:
         path: Path of the study.

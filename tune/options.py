@@ -38,7 +38,7 @@ def require_intact(path: Path) -> None:
 
 
 def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the base of an opened study, without code folders in or below its directory."""
+    """Returns the base of an opened study, without the code folders that lie in the study's directory."""
     return base | {"code": [folder for folder in base["code"] if not inside(folder, path)]}
 
 

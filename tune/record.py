@@ -154,7 +154,7 @@ def read_recorded_scores(path: Path) -> Scores | None:
 
 
 def read_record(path: Path, study_id: str) -> TrialRecord:
-    """Reads one trial of a study. Raises InputError if its record is missing, damaged, or of another study."""
+    """Reads one trial of a study. Raises InputError for a missing or damaged record, or another study's."""
     try:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")

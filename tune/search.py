@@ -110,7 +110,7 @@ def _read_finished(study: Study, path: Path, study_id: str, say: ProgressLines) 
 
 
 def _require_same_data(prepared: PreparedStudy, trials: Trials) -> None:
-    """Checks that finished trials of a resumed study had the data and the initial model that new trials will have.
+    """Checks that a finished trial of a resumed study had the data and the initial model that new trials will have.
 
     Raises:
         InputError: the parts that differ.
@@ -206,7 +206,7 @@ def require_unused(path: Path) -> None:
 
 
 def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Path, say: Callable[[str], None]) -> None:
-    """Runs all remaining trials, without Ray's records of an earlier process."""
+    """Deletes Ray's records of an earlier process, and runs all remaining trials."""
     trainable = ray_tune.with_parameters(run_trial, job=prepared.job)
     resources = prepared.study.resources
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})

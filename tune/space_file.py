@@ -76,7 +76,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
 
 
 def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
-    """Parses one parameter, whose conditions may name others in its algorithm's space, `own`."""
+    """Parses one parameter; its conditions may name the parameters `own` of its algorithm's space."""
     kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
         raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")

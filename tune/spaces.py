@@ -119,7 +119,7 @@ class Space:
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the values that matter in a configuration: of its algorithm's parameters whose conditions hold.
+        """Selects the values of a configuration that matter: those of parameters whose conditions hold.
 
         Args:
             config: Values by `Parameter.key`, and `algorithm` if there are several.

@@ -105,7 +105,7 @@ class TrialJob:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of every trial."""
+        """The seeds under which every trial runs."""
         return self.study.seeds or []
 
     def limit_gpu_memory(self) -> None:
@@ -214,7 +214,7 @@ class TrialReport:
         self._first_seed = self._seeds_begun == 1
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Reports a round. Raises InputError if no round of this trial can have the metric."""
+        """Reports a round of the first seed if a report is due. Raises InputError if no round can have the metric."""
         objective = self.job.objective
         if objective.is_global and row.get(objective.metric) is None and row.get(objective.usual) is not None:
             raise explain_blank(objective, row)

@@ -84,7 +84,7 @@ def _log(prepared: PreparedStudy, outcome: StudyResult, tracking: Tracking, mode
 
 
 def _best(path: Path, folder: str) -> Path | None:
-    """Returns a copy of `best.yaml` without the folders of the user's own code."""
+    """Copies `best.yaml` into `folder`, without the folders of the user's own code; returns the copy's path."""
     if not (path / "best.yaml").exists():
         return None
     content = parse_yaml((path / "best.yaml").read_text("utf-8")) | {"code": []}

@@ -136,7 +136,7 @@ class PaperTable:
         return reason
 
     def core_hours(self, cell: Cell) -> float | None:
-        """Returns the approximate core-hours of a cell's run if it takes hours.
+        """Returns the approximate core-hours of a cell's run; None for short runs.
 
         The file gives them for clients that train one model per round, and for other methods their number of models.
         """
@@ -180,7 +180,7 @@ class PaperTable:
         return "redraw" in self.experiments[cell.experiment]
 
     def metric(self, cell: Cell, variant: str) -> str:
-        """Returns the score that a cell takes from the runs of a variant, a column of `scores.SCORES`."""
+        """Returns the name of the score that a cell takes from a variant's runs, one of `scores.SCORES`."""
         metric: str = self.methods[cell.method].get("published_metric", cell.metric)
         return metric if variant == PUBLISHED else cell.metric
 

@@ -130,7 +130,7 @@ def compare_numbers(unit: Unit, paper: float, ours: float | None) -> Found:
 
 
 def choose_worst(parts: Sequence[JudgedPart]) -> Found:
-    """Returns the verdict of a claim: the worst verdict of its numbers that ran."""
+    """Returns the verdict of a claim: the worst verdict of those of its numbers that have runs."""
     found = {part.verdict for part in parts}
     return next(verdict for verdict in _WORST_FIRST if verdict in found)
 
@@ -178,7 +178,7 @@ def _agrees_with_cells(part: Part, recomputed: float) -> bool:
 
 
 def _pair_cells(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
-    """Pairs the cells that a number compares, row by row, except rows that the paper leaves blank."""
+    """Pairs the `plus` and `minus` cells of a claim's number, row by row; skips rows that the paper leaves blank."""
     sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
     pairs = list(zip(*sides, strict=True))
     return [pair for pair in pairs if all(cell.value is not None or cell.extra for _, cell in pair)]

@@ -167,7 +167,7 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def _limit_axes(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
-    """Limits the vertical axes to the curves' range after the first tenth of the rounds, which is steep.
+    """Limits the vertical axes to the curves' range after the steep first tenth of the rounds.
 
     The lowest and highest 1 % of these values are cut as well: single rounds would flatten the rest.
     """
@@ -187,7 +187,7 @@ def _limit_axes(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel 
 
 
 def _traffic_panel(title: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
-    """Plots the papers' score against the traffic, as a multiple of FedAvg's, one point per method."""
+    """Plots the papers' score against the traffic relative to FedAvg's, with one point per method."""
     sent = {method: fmean(row["traffic"] for row in runs) for method, runs in found.items()}
     unit = sent.get("FedAvg", 1.0)
     points = [

@@ -137,7 +137,7 @@ def _net(measurement: GapMeasurement) -> Net:
 
 
 def count_parameters(measurement: GapMeasurement) -> dict[str, int]:
-    """Returns the numbers of parameters of each layer of a measurement's net, and of the whole net (`whole`)."""
+    """Returns the number of parameters of each layer of a measurement's net, and of the whole net (`whole`)."""
     layers = {name: sum(p.numel() for p in layer.parameters()) for name, layer in _net(measurement).named_children()}
     return layers | {WHOLE: sum(layers.values())}
 
@@ -191,7 +191,7 @@ def _similarities(updates: Tensor, start: Tensor, work: LocalWork) -> Similariti
 
 
 def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
-    """Yields a row of `PAIRS` for each pair of clients, with the distance 1 - cosine or l2."""
+    """Yields a row of `PAIRS` for each pair of clients if the distance is one of `DRAWN`."""
     if distance not in DRAWN:
         return
     values = (1 - similarity if distance.endswith("cos") else -similarity).tolist()
@@ -685,7 +685,7 @@ def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]
 
 
 def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
-    """Makes a grid of heat maps, with a row per distance and a column per layer; shows some of many convolutions."""
+    """Makes a grid of heat maps, with a row per distance and a column per selected layer."""
     layers = _select_layers(list(dict.fromkeys(row["layer"] for row in rows)))
     values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
     for row in rows:
@@ -703,7 +703,10 @@ def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
 
 
 def _select_layers(layers: Sequence[str]) -> list[str]:
-    """Selects every third of many convolutions, except the last, whose name would touch the next layer's."""
+    """Returns the layers to draw: all of them, but only every third convolution if there are many.
+
+    The last of many convolutions is left out, since its name would touch the next layer's.
+    """
     convolutions = [layer for layer in layers if layer.startswith("conv")]
     kept = convolutions[:-1:3] if len(convolutions) > _FEW else convolutions
     return [layer for layer in layers if layer not in convolutions or layer in kept]

@@ -40,9 +40,10 @@ class Ledger:
         return cls(folder, {row["run"]: row for row in rows})
 
     def with_run(self, row: Row, table: str = "", curve: Sequence[Row] | None = None) -> "Ledger":
-        """Records a finished run, curve first, replacing a row with the same key.
+        """Records a finished run, and returns the ledger with it.
 
-        Rows that other processes have written into the file in the meantime are kept.
+        The curve is written first. The row replaces one with the same key; rows that other processes have written in
+        the meantime are kept.
 
         Args:
             row: Row of `runs.csv`.

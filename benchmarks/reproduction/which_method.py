@@ -221,5 +221,5 @@ def find_run(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
 
 
 def format_options(options: Mapping[str, Any]) -> str:
-    """Formats chosen options by their last names: `lr 0.03, mu 1.0`."""
+    """Formats chosen options, each by the last component of its name: `lr 0.03, mu 1.0`."""
     return ", ".join(f"{name.rpartition('.')[2]} {shlex.quote(str(value))}" for name, value in options.items())

@@ -50,7 +50,10 @@ class Partition(ABC):
 
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
-        """Divides a pool among clients, and finds the true clusters; indices are those of examples without views."""
+        """Divides a pool among clients, and finds their true clusters.
+
+        The indices of the division are numbers of examples in the pool, without views.
+        """
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,15 @@ class SharedOut(Partition):
 def _from_test_part(
     rule: str, counts: Tensor, clusters: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> ClientIndex:
-    """Finds each client's test examples by a rule: positions in the source's test part, whose labels are `[n]`."""
+    """Selects each client's test examples from the source's test part by a rule; returns positions in that part.
+
+    Args:
+        rule: `alike`, `shared` or `everything`, as in `SharedOut`.
+        counts: Training examples of each label per client, int64 `[clients, labels]`.
+        clusters: True cluster of each client, int64 `[clients]`, -1 = none.
+        labels: Labels of the test part, int64 `[n]`.
+        rng: Generator of the division under `alike`.
+    """
     if rule == "alike":
         return divide_in_proportion(counts, labels, rng)
     if rule == "shared":

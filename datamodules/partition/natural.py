@@ -64,7 +64,12 @@ class Natural(Partition):
         return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
 
     def _note_small(self, sizes: Tensor, names: Sequence[str]) -> None:
-        """Warns of owners that `min_examples` leaves out; `sizes`: examples of each owner, int64 `[owners]`."""
+        """Warns of owners that are left out because they have fewer than `min_examples` examples.
+
+        Args:
+            sizes: Examples of each owner, int64 `[owners]`.
+            names: Names of the owners; empty = none.
+        """
         small = ((sizes > 0) & (sizes < self.min_examples)).nonzero().flatten().tolist()
         if small:
             named = f" ({join_ids([repr(names[one]) for one in small])})" if names else ""

@@ -120,7 +120,11 @@ def equal_sizes(num_examples: int, num_clients: int) -> Tensor:
 
 
 def deal_at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Deals the indices 0 to sum(sizes) - 1 at random to clients of the given sizes, int64 `[clients]`."""
+    """Deals the indices 0 to sum(sizes) - 1 at random to clients of the given sizes.
+
+    Args:
+        sizes: Number of examples of each client, int64 `[clients]`.
+    """
     return ClientIndex.from_sizes(torch.from_numpy(rng.permutation(int(sizes.sum()))), sizes)
 
 
