@@ -53,7 +53,7 @@ class Computed(TorchDispatchMode):
 
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list that records the size of each matrix by which clusters are matched."""
+    """Returns a list that records the size of each matrix from which SciPy matches clusters."""
     from scipy import optimize
 
     found: list[int] = []
@@ -221,7 +221,7 @@ def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: py
 
 @dataclass(frozen=True)
 class Counted(FedAvg):
-    """FedAvg that records its look-ups and the clients that it places; at first, clients below `known` have a model."""
+    """FedAvg that records its look-ups and the clients that it places; at first, only those below `known` have one."""
 
     known: int = 0
     served: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Tests rows stored in a temporary file."""
+"""Tests model rows that are stored in a temporary file on disk."""
 
 import errno
 import os

@@ -34,7 +34,7 @@ PERPLEXITY = Score("perplexity", higher_is_better=False, transform="exp")
 
 
 def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
-    """Makes the scores of clients with one example each."""
+    """Makes the scores of clients with at most one example each."""
     count = torch.tensor([int(weight > 0) for weight in weights])
     parts = (torch.tensor([part], dtype=torch.float64) for part in (sums, weights))
     return SplitScores((score,), count, torch.zeros(len(sums)).double(), *parts)
@@ -263,7 +263,7 @@ def test_what_has_no_loss_has_no_prediction_whatever_outcomes_says(claim, score:
 
 
 class Plain(LightningModule):
-    """Task whose outputs for example 1 are NaN, which its losses hide."""
+    """Task whose outputs contain NaN for examples 1 and 2, while all its losses are finite."""
 
     def __init__(self):
         super().__init__()

@@ -46,7 +46,7 @@ def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
 
 
 def pairs(shares: Tensor, positive: Tensor) -> float:
-    """Computes the share of pairs of a positive and a negative example that are in the right order."""
+    """Computes the share of correctly ordered pairs of a positive and a negative example; ties count half."""
     order = [(a > b) + (a == b) / 2 for a, b in product(shares[positive].tolist(), shares[~positive].tolist())]
     return sum(order) / len(order)
 

@@ -47,7 +47,10 @@ def test_number_of_clusters_is_where_merges_jump_most():
 
 
 def test_merges_are_by_complete_linkage():
-    """Complete linkage merges 0, 6, 7, 15 at distances 1, 7 and 15, which gives two clusters; average gives three."""
+    """Complete linkage merges the points 0, 6, 7 and 15 at distances 1, 7 and 15, which gives two clusters.
+
+    Average linkage would give three.
+    """
     line = torch.tensor([0.0, 6, 7, 15]).double()[:, None] * torch.tensor([1.0, 0]).double()
     assert split(ALWAYS, work_in_fc(line))[0].index.tolist() == [0, 0, 0, 1]
 

@@ -1,4 +1,4 @@
-"""Tests `num_clusters: auto`: the numbers that it finds, its reasons, and its costs."""
+"""Tests `num_clusters: auto`: the chosen numbers, the reported reasons, and the costs."""
 
 import warnings
 from dataclasses import replace
@@ -17,7 +17,7 @@ ALL = [FedGroup(), FedGrouProx(), FlexCFL(), IFCA(), FeSEM(), FLHC(0)]
 
 
 def corners(number: int, clients: int = 36) -> QuadraticWork:
-    """Makes clients near the corners of a simplex, in turn, so far from the origin that w_0 does not matter."""
+    """Makes clients near each corner of a simplex in turn, so far from the origin that w_0 does not matter."""
     which = torch.arange(clients) % number
     noise = torch.randn(clients, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     labels = 5 * torch.eye(6, dtype=torch.int64)[which]
@@ -77,7 +77,7 @@ def test_fedem_counts_components_of_clients_that_form_no_clusters():
 
 
 class _NoisyHalves(QuadraticWork):
-    """Quadratic clients that train towards centres to which noise is added."""
+    """Quadratic clients whose training is pulled towards noisy copies of their centres."""
 
     def fit(self, models, clients, start=0, **options):
         other = self.at(self.round)

@@ -22,7 +22,7 @@ class WithBuffers(QuadraticWork):
     """Quadratic clients whose model rows end with two buffers, to which each client writes its own values.
 
     Args:
-        noted: by each client, float64 `[clients, 2]`.
+        noted: Values that each client writes, float64 `[clients, 2]`.
     """
 
     def __init__(self, noted: Tensor) -> None:

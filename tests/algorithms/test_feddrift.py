@@ -55,7 +55,7 @@ def begun(algorithm: FedDrift, work: QuadraticWork, **changes: object) -> FedDri
 
 
 def clusters(*models: float, of: Tensor, work: QuadraticWork, sizes: tuple[int, ...] | None = None) -> FedDriftState:
-    """Makes a state with these models, in which the clients' present losses are their references."""
+    """Makes a state with these models, in which each client's reference loss is its current lowest loss."""
     rows, number = torch.tensor(models, dtype=torch.float64)[:, None], len(models)
     return FedDriftState(
         models=rows,

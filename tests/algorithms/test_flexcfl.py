@@ -40,7 +40,7 @@ class FromZero(QuadraticWork):
 
 
 def line(centers: tuple[int, ...] = CENTERS, sizes: tuple[int, ...] = SIZES, counts: Tensor | None = None) -> FromZero:
-    """Makes clients on a line: those right of 0 have labels 0 and 1, those left of it labels 2 and 3."""
+    """Makes clients on a line; by default, those right of 0 have labels 0 and 1, and those left of it 2 and 3."""
     n, side = torch.tensor(sizes), torch.tensor(centers) < 0
     if counts is None:
         pairs = torch.stack([n - (n > 1).long(), (n > 1).long()], 1)

@@ -47,7 +47,7 @@ def clustered(algorithm: PACFL, work: QuadraticWork) -> PACFLState:
 
 
 def of_clients(name: str, subspace: str) -> Tensor:
-    """Computes the vectors `[7, m, 6]` that clients with the data of the authors' run send."""
+    """Computes the subspace bases `[7, m, 6]` of clients that have the data of the authors' run."""
     found = []
     for inputs, labels in zip(PUBLISHED[name]["inputs"], PUBLISHED[name]["labels"], strict=True):
         examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)

@@ -160,7 +160,10 @@ def test_newcomer_is_placed_with_the_mean_of_each_cluster_and_keeps_none():
 
 
 def clients_at_hand(work: QuadraticWork) -> tuple[_PersonalWork, Tensor, dict[int, Tensor]]:
-    """Makes clients, two of them with personal layers; returns also the clusters' mean layers and these layers."""
+    """Makes clients, two of which have personal layers.
+
+    Returns the clients, the mean layers of each cluster, and the two clients' personal layers.
+    """
     own = {2: torch.tensor([7.0, 8.0]).double(), 5: torch.tensor([-1.0, 4.0]).double()}
     clusters, means = torch.eye(2).double(), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).double()
     return _PersonalWork(work, torch.arange(2), work.initial(0)[:2], own, lambda: (clusters, means)), means, own

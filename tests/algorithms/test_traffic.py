@@ -35,7 +35,7 @@ T = 300
 
 
 def corners(clients: int = N) -> QuadraticWork:
-    """Makes clients at the corners of a simplex, in turn, with the label of their corner."""
+    """Makes clients at each corner of a simplex in turn, with the label of their corner."""
     which = torch.arange(clients) % M
     labels = 5 * torch.eye(M, dtype=torch.int64)[which]
     return QuadraticWork(9 * torch.eye(M).double()[which], labels.sum(1), 0.5, label_counts=labels)

@@ -1,4 +1,4 @@
-"""Tests that every planted bug can be planted, and that the script distinguishes caught bugs from missed ones."""
+"""Tests that every listed bug can be planted, and that the script distinguishes caught bugs from missed ones."""
 
 import shutil
 import subprocess
@@ -75,7 +75,7 @@ def test_table_of_the_documentation_lists_exactly_these_bugs_each_caught_by_a_te
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Makes a project with four planted bugs: caught, missed, without its line, and with a test that always fails."""
+    """Makes a project with four planted bugs: caught, missed, with its line gone, and with a test that always fails."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -m 'not full'\nmarkers = full\n")
     (tmp_path / "thing.py").write_text("def double(x):\n    return 2 * x\n")

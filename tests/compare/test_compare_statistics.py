@@ -72,7 +72,7 @@ def test_tables_name_the_score_and_its_column(tmp_path: Path):
 
 
 def results(*names: str, **more: Any) -> Results:
-    """Makes results of algorithms with invented values."""
+    """Makes results with invented values for these algorithms."""
     plain: dict[str, Any] = dict.fromkeys(COLUMNS)
     plain |= {"runs": 2, "failed": 0, "target": 0.8, "reached": 0, "rounds_with_all_clients": 0, "test_mean": 0.75}
     whole = {"test_sd": 0.0125, "difference": 0.25, "difference_low": -0.125, "difference_high": 0.5, "reached": 1}

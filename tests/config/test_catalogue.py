@@ -41,7 +41,7 @@ def is_one(found: object, base: type) -> bool:
 
 
 def classes(package: str, base: type) -> list[str]:
-    """Lists the subclasses found by importing every file of the package, sorted by name."""
+    """Lists the concrete subclasses of `base` in all files of the package, sorted by name."""
     folder = importlib.import_module(package).__path__
     modules = [importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folder)]
     return sorted(

@@ -192,7 +192,7 @@ def test_unseen_label_is_named_in_words():
 
 
 class Moving(Shift):
-    """Shift that gives client 4 other examples, or changes the number of clients."""
+    """Shift that replaces client 4's training examples, and keeps only the first `kept` clients."""
 
     def __init__(self, entries: list[int], kept: int = 6) -> None:
         object.__setattr__(self, "entries", entries)

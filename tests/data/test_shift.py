@@ -1,4 +1,4 @@
-"""Tests that all shifts, alone and combined, depend on seed and round alone, and log exactly what changed."""
+"""Tests that all shifts, single and combined, depend only on seed and round, and log exactly what changed."""
 
 from collections import Counter
 from dataclasses import fields, replace

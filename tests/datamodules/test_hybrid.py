@@ -231,7 +231,7 @@ def test_parts_other_than_data_modules_are_refused():
 
 
 class Given(FederatedDataModule):
-    """Data module with given examples, which is never divided by itself."""
+    """Data module with given examples, used only as a part of a Hybrid."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__()

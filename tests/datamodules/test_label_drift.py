@@ -19,7 +19,7 @@ from lit_cfl.errors import InputError, Notice
 
 
 def drifting(data: FederatedData, shift: LabelDrift, round: int, seed: int = 0) -> Tensor:
-    """Returns the share of each client's examples that have drifted."""
+    """Returns the share of drifted examples in each client's training data."""
     now = data_at(data, [shift], round, seed)
     views = len(data.examples.views) // 2
     old = [float((one // len(data.examples) >= views).double().mean()) for one in now.train]

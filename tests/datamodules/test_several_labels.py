@@ -214,7 +214,7 @@ def test_parts_of_a_hybrid_have_as_many_labels():
 
 
 class Pictures(ArrayData):
-    """Data module of six images with three labels each."""
+    """Data module of six images, each of which has none, some or all of three labels."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(np.arange(6 * 16, dtype=np.uint8).reshape(6, 4, 4), Y, CLIENT, [0, 1], test=0.4, **options)

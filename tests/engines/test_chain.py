@@ -150,7 +150,7 @@ def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
 
 
 def test_a_single_output_has_the_same_bits_alone():
-    """For a product with a single row, PyTorch uses another kernel, from about 400 multiply-adds on."""
+    """PyTorch uses a different kernel for products with a single row, from about 400 multiply-adds on."""
     module, layout = made(lambda: Regression(MCLR([1, 28, 28], 1), SGD))
     work = cohort(layout, (60, 20, 33), labels=LABELS["regression"], shape=(1, 28, 28))
     loop = ChainWay(module, layout, Plan(precision="64-true"), LOCAL)
@@ -188,7 +188,7 @@ def test_single_precision_stays_close():
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 @pytest.mark.usefixtures("form")
 def test_models_and_centres_that_clients_share_stay_unchanged(name: str, prox: float, sizes: tuple[int, ...]):
-    """A single client that starts from the only model would overwrite that model without a copy."""
+    """Without a copy, a single client that starts from the only model would overwrite it."""
     work = work_of(name, sizes, prox=prox)
     centers = None if work.centers is None else work.centers[:1]
     zeros = torch.zeros_like(work.start)

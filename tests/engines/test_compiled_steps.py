@@ -127,7 +127,7 @@ def test_compiled_steps_train_as_autograd_does(name: str, prox: float):
 @has_compiler
 @pytest.mark.usefixtures("built", "form")
 def test_a_client_of_many_examples_trains_next_to_one_of_few():
-    """Uses a net without ReLU: in 300 steps, a unit may come so close to 0 that rounding switches it."""
+    """Uses a net without ReLU, whose units may come so close to 0 in 300 steps that rounding switches them."""
     require_same_as_plain("linear, groups", work_of("linear, groups", (3, 1000, 1), prox=0.1))
 
 

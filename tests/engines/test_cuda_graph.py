@@ -42,7 +42,7 @@ def mlp() -> nn.Module:
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes stacks on the CPU capture their steps, as on the GPU `cuda:1`."""
+    """Lets stacks on the CPU capture their steps, as if they were on the GPU `cuda:1`."""
     make = StackWay.__init__
 
     def made(loop: StackWay, *given: object) -> None:
@@ -160,7 +160,7 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
-    """Makes stacks of this many lanes or more run out of memory; returns a list that records the lanes tried."""
+    """Makes stacks of `lanes` lanes or more run out of memory; returns a list that records the numbers tried."""
     whole, tried = StackWay._fit, []
 
     def fit(loop: StackWay, *given: object) -> object:

@@ -446,7 +446,7 @@ MAKE = task(lambda: MCLR(SHAPE, 10))
 
 
 def pulled(plan: str, centers: Tensor, center: Tensor) -> Tensor:
-    """Trains clients from one model, pulled to the centres in `center`; returns their rows `[clients, d]`."""
+    """Trains clients from one model, each pulled to row `center` of `centers`; returns their rows `[clients, d]`."""
     data = ragged_data()
     engine = build_engine(MAKE, Plan(**vars(PLANS[plan]) | {"precision": "64-true"}), 5, LOCAL)
     work, clients = engine.at(1, data), torch.arange(data.num_clients)
@@ -520,7 +520,7 @@ def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
 
 
 def require_alike(found: Any, expected: Any, name: str = "state") -> None:
-    """Checks that nested states agree up to 1e-11, the rounding error of three rounds."""
+    """Checks that nested states agree: tensors and floats up to 1e-11 (rounding of three rounds), others exactly."""
     assert type(found) is type(expected), name
     if isinstance(expected, dict):
         assert list(found) == list(expected), name

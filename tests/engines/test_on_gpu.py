@@ -59,7 +59,7 @@ gpu = pytest.fixture(pretended)
 
 @pytest.fixture(autouse=True)
 def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives the GPU's stack a single width as on the CPU, since bits may depend on the number of lanes."""
+    """Gives the GPU's stack a single width, as on the CPU, because the last bits may depend on the number of lanes."""
     monkeypatch.setattr(stack_way, "widths_of", lambda lanes, narrow: [lanes])
 
 

@@ -51,7 +51,7 @@ class OwnNet(nn.Sequential):  # 1.2 MiB
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Starts Ray as a user might, and sets the number of threads of the plan `DOUBLE`."""
+    """Starts Ray as a user might, and gives PyTorch as many threads as the plan `DOUBLE` has."""
     import ray
 
     threads = torch.get_num_threads()

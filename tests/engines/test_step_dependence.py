@@ -252,7 +252,7 @@ class OwnGenerator(Plain):
 
 
 class Iterates(Plain):
-    """Module whose loss uses an iterator, whose position shows only in the values that it yields."""
+    """Module whose loss uses an iterator; only the values that it yields reveal its position."""
 
     def __init__(self):
         super().__init__()
@@ -391,7 +391,7 @@ def test_our_nets_are_asked_as_others_are():
 
 @pytest.mark.long
 def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
-    """The watching subclass has the name of the class that it watches, by which configurations find classes."""
+    """The watching subclass keeps the name of the watched class, since configurations find classes by name."""
     from lit_cfl.tasks import Classification
 
     kept, watched = [], step_dependence._make_watched_class

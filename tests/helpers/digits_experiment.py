@@ -1,4 +1,4 @@
-"""The digits experiment from which most tests of runs start, with some options changed."""
+"""Experiment on digits that most tests of runs use, with a few options changed."""
 
 from functools import partial
 from pathlib import Path

@@ -99,7 +99,7 @@ def on_server(address: str) -> list[dict[str, list[tuple[int, float]]]]:
 
 
 def check() -> None:
-    """Raises AssertionError if the metrics on the server and in the files differ."""
+    """Runs an experiment; raises AssertionError if its metrics on the server and in its files differ."""
     with TemporaryDirectory(prefix="lit-cfl-") as name, server(Path(name)) as address:
         folder = Path(name)
         (folder / "config.yaml").write_text(yaml.safe_dump(configuration(address)))

@@ -10,7 +10,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "docs" / "notebooks"
 
 
 def require_same_output(page: Path, folder: Path) -> None:
-    """Runs a notebook and compares its output with the page; decimal numbers may differ in the last digit."""
+    """Runs a notebook and compares its output with the page; decimal numbers may differ by 0.1."""
     outputs = loaded("gallery").run_blocks(page, folder)
     assert outputs
     for said, printed in outputs:

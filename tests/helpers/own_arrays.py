@@ -16,7 +16,7 @@ OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 1, 0 and 2 with 4, 3 an
 
 
 def given(**changes: Any) -> dict[str, Any]:
-    """Returns arguments of ArrayData for twelve inputs 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
+    """Returns arguments of ArrayData: the inputs [0, 1], [2, 3], ..., [22, 23], and the labels 0, 1, 2 in turn."""
     return {"x": np.arange(24.0).reshape(12, 2), "y": np.arange(12) % 3} | changes
 
 
@@ -25,7 +25,7 @@ def owned(**changes: Any) -> ArrayData:
 
 
 def examples_of_clients(data: FederatedData) -> list[list[int]]:
-    """Returns the numbers of each client's examples, regardless of view and split."""
+    """Returns the sorted indices of each client's training and test examples, regardless of their view."""
     size = len(data.examples)
     pairs = zip(data.train, data.test, strict=True)
     return [sorted((torch.cat([train, test]) % size).tolist()) for train, test in pairs]

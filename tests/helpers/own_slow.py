@@ -1,4 +1,4 @@
-"""A user's algorithm for the tests of `tune/` that is slow, or fails or hangs, depending on its options."""
+"""A user's slow algorithm for the tests of `tune/`, which fails or hangs under some options."""
 
 import os
 import time

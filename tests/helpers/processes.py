@@ -89,7 +89,7 @@ def descendants(process: int) -> list[int]:
 
 
 def left(mark: str, *, agents: bool = True) -> list[int]:
-    """Waits up to 100 seconds for processes with a mark in their environment; returns those still running.
+    """Waits up to 100 seconds until all processes with this mark in their environment end; returns those still running.
 
     Args:
         agents: True to include Ray's agents. Those of a killed Ray live for a minute, in which they try to report to
@@ -143,7 +143,10 @@ def wait_for(path: Path, text: str = "") -> None:
 
 
 def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
-    """Returns whether two contents are equal except for the option `checkpoint`."""
+    """Asserts that two runs have the same content, except for the option `checkpoint`.
+
+    Returns whether they also have the same files.
+    """
     for found in (mine, other):
         for name in ("run config", "baseline config"):
             found[name] = {**found[name], "checkpoint": None}

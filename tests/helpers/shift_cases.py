@@ -22,7 +22,10 @@ few = settings(deadline=None, derandomize=True, max_examples=25)
 def made(
     clients: int = 12, labels: int = 4, seed: int = 0, shifts: tuple[Shift, ...] = (), **more: object
 ) -> FederatedData:
-    """Makes clients with 3 to 20 training, 0 to 3 validation and 1 to 6 test examples, seen under two views in turn."""
+    """Makes clients of random sizes whose inputs are all different; odd clients have reversed labels.
+
+    They have 3 to 20 training, 0 to 3 validation and 1 to 6 test examples.
+    """
     rng = np.random.default_rng(seed)
     sizes = [torch.from_numpy(rng.integers(low, high, clients)) for low, high in ((3, 21), (0, 4), (1, 7))]
     number = int(sum(sizes).sum())
@@ -87,7 +90,7 @@ def two_clients(**more: object) -> FederatedData:
 
 
 def with_sizes(*sizes: int) -> FederatedData:
-    """Makes one client per size, with one label and two shared test examples."""
+    """Makes one client per training size; all have the same label and share two test examples."""
     total = sum(sizes)
     examples = Examples(torch.arange(total)[:, None].float(), torch.zeros(total, dtype=torch.int64), 1)
     train = ClientIndex.from_sizes(torch.arange(total), torch.tensor(sizes))

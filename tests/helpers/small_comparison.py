@@ -1,4 +1,4 @@
-"""The command line of a comparison that takes seconds, without its algorithms."""
+"""Command line of a comparison that takes seconds, to which a test adds the algorithms."""
 
 SMALL = (
     "compare",

@@ -23,7 +23,7 @@ def experiment(*words: str) -> Experiment:
 
 @pytest.fixture(scope="module")
 def prepared() -> PreparedRun:
-    """Prepares a run with cohorts of 3 clients with 50 steps each."""
+    """Prepares a run in which each round trains 3 clients for 50 steps each."""
     words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "50", "--local.batch_size", "full")
     return experiment(*words).prepare(0)
 

@@ -22,7 +22,7 @@ METRIC = "val/weighted_accuracy"
 
 
 def made_study(path: Path) -> Path:
-    """Writes a study with ten finished trials, and one each that was stopped, failed, or repeats the first."""
+    """Writes a study with ten finished trials, a stopped one, a failed one, and one that repeats the first."""
     path.mkdir(parents=True)
     Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
     usual = {"rounds": 4, "seconds": 1.0, "finished": True}

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("output")
 
 @pytest.fixture(scope="module")
 def half(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs the same experiment as `whole`, interrupted half way; tests must not change its directory."""
+    """Runs the same experiment as `whole`, interrupted halfway; tests must not change its directory."""
     path, add_row = tmp_path_factory.mktemp("half") / "run", RunDirectory.add_row
 
     def interrupted(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:

@@ -251,7 +251,7 @@ def test_newcomers_with_hidden_labels_are_scored_by_them(averaged: Path):
 
 
 class NotesLabels(FedAvg):
-    """Algorithm that records the labels shown by the clients that it places."""
+    """Algorithm that records which labels it sees when it places clients without labels."""
 
     seen: ClassVar[list[tuple[int, set[int]]]] = []
 
@@ -293,7 +293,7 @@ class NotesLabelSpace(FedAvg):
 
 
 def newcomers(labels: list[int]) -> FederatedData:
-    """Makes two clients with these labels in turn."""
+    """Makes two clients, to which examples with these labels go in turn."""
     x = np.random.default_rng(0).random((len(labels), 1, 8, 8), dtype=np.float32)
     return ArrayData(x=x, y=labels, client=np.arange(len(labels)) % 2).federated(0)
 

@@ -91,7 +91,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def as_of_the_old_format(path: Path) -> None:
-    """Rewrites files as version 0.1.0 wrote them: no format in config.yaml, format 2, rounds from 0."""
+    """Rewrites files as version 0.1.0 wrote them: no format in config.yaml, checkpoint format 2, rounds from 0."""
     for file in path.rglob("config.yaml"):
         file.write_text(yaml.safe_dump({k: v for k, v in yaml.safe_load(file.read_text()).items() if k != "format"}))
     for file in path.rglob("checkpoint.pt"):

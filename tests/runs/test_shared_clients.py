@@ -17,7 +17,7 @@ RUN = ("run", *SMALL[1:-4], "--algorithm.pretrain_scale", "2", "--rounds", "1") 
 
 
 def clients(**values: float) -> ScoredClients:
-    """Makes scored clients named k1, k2, ..., with as many examples as their number."""
+    """Makes scored clients from keywords `k1`, `k2`, ...; client k has k examples and the given score."""
     numbers = [int(name[1:]) for name in values]
     return ScoredClients(dict(zip(numbers, numbers, strict=True)), dict(zip(numbers, values.values(), strict=True)))
 

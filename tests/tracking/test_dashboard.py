@@ -36,7 +36,7 @@ def on_panels() -> list[str]:
 
 
 def documented() -> set[str]:
-    """Returns the columns that docs/results.md explains."""
+    """Returns the columns of `metrics.csv` that docs/results.md explains."""
     table = (DOCS / "results.md").read_text().partition("## `metrics.csv`")[2].partition("\nSearches use")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

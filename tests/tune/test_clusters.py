@@ -425,7 +425,7 @@ STAND_INS = {
 
 
 def slurm(folder: Path, printed: str = "10.0.0.5", nodes: str = "n1 n2", **variables: str) -> tuple[int, str, str]:
-    """Runs the script with stand-ins for SLURM and Ray; returns exit code, address and last error."""
+    """Runs `slurm.sh` with stand-ins for SLURM and Ray; returns exit code, Ray's address and the last error line."""
     for name, text in STAND_INS.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}")
         (folder / name).chmod(0o755)

@@ -269,7 +269,7 @@ def archived(*members: tarfile.TarInfo) -> str:
 
 
 def without_filters(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
-    """Removes tarfile's filters unless `filters` is true, as in Debian 12's Python."""
+    """Removes tarfile's filters, which Debian 12's Python lacks, unless `filters` is true."""
     if not filters:
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
     elif not hasattr(tarfile, "data_filter"):

@@ -37,7 +37,7 @@ ERRORS = [
 
 
 def ended_by(step: Callable[[], object], path: Path) -> str:
-    """Returns the error message of a study that ends in `step`, where Ray would catch any Exception."""
+    """Runs `step` as Ray would, which catches any Exception; returns the message of the error that ends the study."""
 
     def as_ray() -> None:
         try:

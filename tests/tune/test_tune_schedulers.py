@@ -1,4 +1,4 @@
-"""Tests every searcher and scheduler in real Ray, on a trainable that takes no time, and errors."""
+"""Tests every searcher and scheduler in real Ray, on a trainable that takes no time; also errors."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -153,7 +153,7 @@ def kill_a_worker(folder: Path, done: int, killed: list[list[str]]) -> None:
     """Kills a trial's process in its third round; `killed` receives the log line of this round.
 
     Args:
-        done: number of lines in the log that earlier processes wrote.
+        done: Number of lines in the log that earlier processes wrote.
     """
     deadline = time.monotonic() + 300
     while not (rounds_in(folder)[done:] and rounds_in(folder)[-1][1] == "2"):

@@ -278,7 +278,7 @@ def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monk
 def test_a_stopped_trial_is_logged_once_its_process_cannot_log_it_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """If the study did not wait, its process and the trial's might both log the trial, or neither would."""
+    """If the study did not wait, its process and the trial's process might both log the trial, or neither might."""
     process, seen = FileLock(tmp_path / ".lock", thread_local=False), []
     process.acquire()
     (tmp_path / "metrics.csv").touch()

@@ -41,7 +41,7 @@ def rounds(**gaps: list[float]) -> list[Row]:
     """Makes the rows of a Gap measurement of `conv1`, `fc1` and the whole model; Gaps not given are -1.
 
     Args:
-        gaps: of each round, by names such as `conv1_delta_cos`.
+        gaps: Gaps of each round, by names such as `conv1_delta_cos`.
     """
     count = len(next(iter(gaps.values())))
     names = [f"{layer} {distance}" for layer in ("conv1", "fc1", "whole") for distance in DISTANCES]
@@ -58,7 +58,7 @@ def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
 
 
 def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
-    """Makes Gaps of updates for growing numbers of images, stored in reverse order."""
+    """Makes Gap measurements for increasing numbers of images, stored in reverse order."""
     curves = {
         GapMeasurement("rotation", "lenet", "cifar10", 100 * number, 0): rounds(
             conv1_delta_cos=mine, whole_delta_cos=its

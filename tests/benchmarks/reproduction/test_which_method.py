@@ -51,7 +51,7 @@ SMALL = replace(
 
 
 def add(ledger: Ledger, setting: Setting, seed: int, **scores: object) -> Ledger:
-    """Adds a run with these scores to the ledger."""
+    """Returns a copy of the ledger with an additional run that has these scores."""
     command = setting.command(seed)
     row = {"run": command, "command": command, "algorithm": setting.method, "results_version": 99, "seconds": 1.0}
     row |= {"traffic": 100, "ari": None, "worst10_accuracy": 50.0, "newcomers_accuracy": 60.0, "num_clusters": 2}
