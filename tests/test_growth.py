@@ -221,7 +221,7 @@ def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: py
 
 @dataclass(frozen=True)
 class Counted(FedAvg):
-    """FedAvg that records its look-ups and the clients that it places; at first, only those below `known` have one."""
+    """FedAvg that records look-ups and placed clients; at first, only clients below `known` have a model."""
 
     known: int = 0
     served: list[int] = field(default_factory=list)

@@ -20,7 +20,7 @@ SHAPE = [1, 4, 4]
 
 
 class OfFunctions(LightningModule):
-    """User module with function calls instead of layers, a reshape, and another form of cross-entropy."""
+    """User module with a linear layer as a function call, a reshape, and another form of cross-entropy."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **op
 
 
 def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Tensor, float, Tensor, Tensor, Tensor]:
-    """Trains all clients, averages them in two clusters, and computes losses, gradients and scores."""
+    """Trains all clients, averages their models in two clusters, and computes losses, gradients and scores."""
     work, clients = engine.at(2, data), torch.arange(data.num_clients)
     models, labels = torch.stack([engine.initial(number) for number in range(3)]), clients % 2
     fitted = work.fit(models, clients, labels, prox=prox, centers=models, center=2)

@@ -27,7 +27,7 @@ CLIENTS, INDEX = ids(1, 2, 4), ids(0, 0, 2)
 
 
 def scored(clients: torch.Tensor = CLIENTS, index: torch.Tensor = INDEX) -> Evaluation:
-    """Makes scores of clients with 1, 3 and 2 test examples, of which 1, 1 and 2 are right, and summed losses 4, 2 and 5."""
+    """Makes scores of clients with 1, 3 and 2 test examples: 1, 1 and 2 of them right, summed losses 4, 2 and 5."""
     count, right = ids(1, 3, 2)[: len(clients)], torch.tensor([[1.0, 1.0, 2.0]], dtype=torch.float64)[:, : len(clients)]
     loss = torch.tensor([4.0, 2.0, 5.0], dtype=torch.float64)[: len(clients)]
     test = SplitScores(CLASSIFIER, count, loss, right, count[None].double())
