@@ -209,7 +209,7 @@ def test_digests_of_all_finished_trials_are_recorded_before_the_repeats_start(tm
 
 
 def unfinished(folder: Path) -> Trials:
-    """Makes two trials with files of their runs: one stopped by a scheduler, one ended by a limit."""
+    """Makes two trials with files of their runs: one stopped early, one still running when the study ended."""
     trials = new_trials(folder, xs(1), 2)
     for number in range(2):
         trials.next()

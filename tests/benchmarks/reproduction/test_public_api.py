@@ -15,7 +15,7 @@ MODULES = set(re.findall(r"^\| `([\w.]+)` \|", TABLE, flags=re.MULTILINE))
 
 
 def faults(source: str) -> Iterator[str]:
-    """Yields the names that a source should not use: private attributes of other objects, and internal names of Lit-CFL."""
+    """Yields the non-public names that a source uses: internal names of Lit-CFL and private attributes of objects."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "lit_cfl")
