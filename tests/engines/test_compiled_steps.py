@@ -127,7 +127,7 @@ def test_compiled_steps_train_as_autograd_does(name: str, prox: float):
 @has_compiler
 @pytest.mark.usefixtures("built", "form")
 def test_a_client_of_many_examples_trains_next_to_one_of_few():
-    """Uses a net without ReLU, whose units may come so close to 0 in 300 steps that rounding switches them."""
+    """Uses a net without ReLU, because in 300 steps rounding could switch a ReLU unit whose input is close to 0."""
     require_same_as_plain("linear, groups", work_of("linear, groups", (3, 1000, 1), prox=0.1))
 
 

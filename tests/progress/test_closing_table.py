@@ -23,7 +23,7 @@ MAE = Score("mae", higher_is_better=False)
 
 
 def ended(path: Path, algorithm: str, values: tuple[float, ...], score: Score = ACCURACY, seed: int = 0) -> FinishedRun:
-    """Writes a finished run of five clients and a newcomer, with unknown true clusters."""
+    """Makes a finished run of five clients and a newcomer, whose true clusters are unknown."""
     path.mkdir(parents=True)
     rows = [
         {"client": client, "cluster": cluster, "n_test": size, score.name: value, "newcomer": 0}

@@ -160,7 +160,7 @@ def edit_config_in_checkpoint(path: Path, part: str = "local", **options: object
 
 
 def on_another_machine(path: Path) -> None:
-    """Rewrites a run as if recorded on a machine with many GPUs."""
+    """Rewrites a run as if a machine with many GPUs had recorded it."""
     replace_in_config(path, "device: cpu", "device: cuda:31")
     edit_config_in_checkpoint(path, "plan", device="cuda:31")
 
