@@ -66,7 +66,7 @@ class ClusterNumberOptions:
         return self.with_number_from(updates, rng), info
 
     def with_number_from(self, updates: Tensor, rng: torch.Generator) -> Self:
-        """Returns the algorithm with `auto` replaced by the number of clusters in these updates `[n, parameters]`."""
+        """Returns the algorithm with `auto` replaced by the number of clusters found in updates `[n, parameters]`."""
         if not self.is_automatic:
             return self
         found = number_of_clusters(updates, self.max_clusters, rng)

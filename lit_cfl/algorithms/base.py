@@ -169,22 +169,33 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Makes the state before the first round. May train, which counts as traffic."""
+        """Makes the state before the first round. May train clients; the models sent for this count as traffic."""
 
     @abstractmethod
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Runs one round with this cohort, int64 `[n]`, which may be empty."""
+        """Runs one round with this cohort of clients, which may be empty.
+
+        Args:
+            cohort: Ids of the clients, int64 `[n]`.
+        """
 
     @abstractmethod
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Chooses a model for each client, int64 `[n]`, from its current data. May train."""
+        """Chooses a model for each client from its current data, which may involve training.
+
+        Args:
+            clients: Ids of the clients, int64 `[n]`.
+        """
 
     def place_unlabelled(
         self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[State, Info]:
-        """Chooses a model for each newcomer without labels, int64 `[n]`, from its inputs alone; optional.
+        """Chooses a model for each newcomer without labels, from its inputs alone; optional.
 
         `work` has no labels: `map` passes on zeros for them, and `label_counts` has no columns.
+
+        Args:
+            clients: Ids of the newcomers, int64 `[n]`.
 
         Raises:
             InputError: the algorithm's rule for newcomers needs more than inputs.
@@ -196,7 +207,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def serve(self, state: State, clients: Tensor) -> Assignment:
-        """Looks up the model of each client, int64 `[n]`, without training."""
+        """Looks up the model of each client without training.
+
+        Args:
+            clients: Ids of the clients, int64 `[n]`.
+        """
 
     @property
     def reason_without_means(self) -> str | None:

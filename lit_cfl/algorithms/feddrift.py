@@ -270,7 +270,7 @@ def cluster_distances(losses: Tensor) -> Tensor:
 
 
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
-    """Merges clusters `[n]`, ascending, that have the same group number `[n]`.
+    """Merges the clusters that belong to the same group; `clusters` (ascending) and `groups` are int64 `[n]`.
 
     The lowest cluster number of a group remains, the others become free. Its model becomes the group's mean, weighted
     by the examples that have chosen each cluster.
@@ -312,5 +312,5 @@ def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
 
 
 def _extend(rows: Tensor, missing: int, value: float = 0) -> Tensor:
-    """Appends `missing` rows filled with `value`."""
+    """Appends `missing` rows filled with `value`; none if `missing` is negative."""
     return torch.cat([rows, rows.new_full((max(missing, 0), *rows.shape[1:]), value)])

@@ -202,7 +202,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def place(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        """Runs the E-step, for which a client without a local model trains once from the mean of the used clusters."""
+        """Runs the E-step; clients without a local model first train once, from the mean model of the used clusters."""
         new = clients[torch.tensor([client not in state.last for client in clients.tolist()], dtype=torch.bool)]
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)

@@ -83,7 +83,7 @@ class FlexCFL(FedGroup, MigrationOptions):
         return after, info.plus(replace(migrated, up=0))  # a client that migrates compares its update itself
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Runs the client cold start. Clients without a cluster receive all directions and compare their updates."""
+        """Runs the client cold start, in which clients without a cluster compare their updates with all directions."""
         cold = clusters_of(state.index, clients) < 0
         placed: State
         placed, info = super().place(state, clients, work, rng)

@@ -166,7 +166,7 @@ class FLUX(Algorithm):
     def _descriptors(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[Tensor, Tensor]:
-        """Asks clients for descriptors; returns those received `[m, blocks, r]`, and a mask of their clients `[n]`."""
+        """Asks clients for descriptors; returns those received `[m, blocks, r]`, and who sent one, bool `[n]`."""
         function = partial(describe_client, center=state.center, axes=state.axes, num_labels=num_labels)
         found = work.map(function, clients, state.joint)
         rows = [row.double() for row in found if isinstance(row, Tensor)]
@@ -221,12 +221,15 @@ def feature_range(inputs: Tensor, labels: Tensor, module: nn.Module) -> Tensor:
 def describe_client(
     inputs: Tensor, labels: Tensor, module: nn.Module, *, center: Tensor, axes: Tensor, num_labels: int
 ) -> Tensor:
-    """Computes mean and deviation of a client's latent features, overall and per label: `[2 + 2 num_labels, r]`.
+    """Computes mean and standard deviation of a client's projected latent features, overall and per label.
 
     Args:
         center: Origin of the axes `[features]`.
         axes: Axes `[features, r]`.
         num_labels: Number of labels to describe; 0 = describe only all examples together.
+
+    Returns:
+        `[2 + 2 num_labels, r]`, in the order of `describe`.
     """
     features = latent_features(module, inputs)
     points = (features.double() - center.to(features.device)) @ axes.to(features.device)

@@ -128,7 +128,7 @@ class LayerCFL(CFL):
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
-        """Computes the largest norm of an update in these columns."""
+        """Computes the largest norm of the clients' updates in these columns."""
         origin = 0 if self.distance.startswith("delta") else start[columns]
         return float((select_columns(features, columns) - origin).norm(dim=1).max())
 

@@ -12,13 +12,13 @@ from lit_cfl.local_work import Fitted, LocalWork, MeanHook
 
 
 def plain(algorithm: Algorithm) -> Algorithm:
-    """Returns the original of a derived algorithm, and any other algorithm unchanged."""
+    """Returns the algorithm from which a derived algorithm was made, and any other algorithm unchanged."""
     kind = plain_kind(algorithm)
     return algorithm if kind is type(algorithm) else kind(**field_values(algorithm))
 
 
 def plain_kind(algorithm: Algorithm) -> type[Algorithm]:
-    """Returns the class of the original of a derived algorithm; see `plain`."""
+    """Returns the class of the algorithm that `plain` returns."""
     kind = type(algorithm)
     while "plain_kind" in vars(kind):
         kind = vars(kind)["plain_kind"]
@@ -49,7 +49,7 @@ def require_means(algorithm: Algorithm, option: str) -> None:
 
 
 def require_hook_used(algorithm: Algorithm, option: str, work: "HookedWork", taken: bool) -> None:
-    """Raises InputError if clients trained in a round but the algorithm never averaged their fit."""
+    """Raises InputError if clients were asked to train, but the algorithm never averaged their fit."""
     if work.asked and not (taken or algorithm.needs_all(work.round)):
         raise InputError(
             f"{option} is given, but {type(algorithm).__name__} does not average the fits of a round by "

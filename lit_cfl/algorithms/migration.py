@@ -96,7 +96,7 @@ def migrate(
     threshold: float,
     metric: DriftMetric,
 ) -> tuple[State, Info]:
-    """Repeats the placing of clients whose data have drifted, and stores their current data as the new reference.
+    """Finds new clusters for clients whose data have drifted, and stores their current data as the new reference.
 
     Except for `loss`, a slow drift adds up until it fires, because the reference changes only then. A client that
     cannot be placed keeps its cluster and its reference, so it is tried again.

@@ -111,7 +111,7 @@ class PACFL(Algorithm):
         return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
-        """Converts angles to cosines for figures; a sum of angles is first divided by the number of vectors."""
+        """Converts angles to cosines, for figures; sums of angles are first divided by the number of vectors."""
         most = bases.shape[1] if self.angles == "sum" else 1
         return (angles / most).deg2rad().cos()
 

@@ -318,7 +318,7 @@ class _PersonalWork:
         return insert_layers(models, self._columns, self._initial)
 
     def _group_clients(self, clients: Tensor) -> list[Tensor]:
-        """Groups positions of clients `[n]`: those without personal layers together, each other client alone."""
+        """Groups positions of clients: one group of all without personal layers, and one for each other client."""
         new = torch.tensor([client not in self._own for client in clients.tolist()], dtype=torch.bool)
         together = [new.nonzero().flatten()] if new.any() else []
         return [*together, *(~new).nonzero()]
@@ -335,7 +335,7 @@ class _PersonalWork:
         return [self._own[client] if client in self._own else mean(number) for client, number in pairs]
 
     def _mean(self, model: Tensor, number: int) -> Tensor:
-        """Computes the mean personal layers of this model's cluster, or of all clients if it has no cluster."""
+        """Computes the mean personal layers of the cluster with this model, or of all clients if no cluster has it."""
         clusters, means = self._clusters
         if number < len(clusters) and torch.equal(clusters[number], model):
             return means[number]
@@ -343,7 +343,7 @@ class _PersonalWork:
         return means[same[0] if same else -1]
 
     def _complete_each(self, models: Tensor, which: Tensor, layers: Sequence[Tensor]) -> Tensor:
-        """Adds each client's personal layers to its model: `[n, d]`, stored in a file if it is large."""
+        """Adds each client's personal layers to its model; the result `[n, d]` is kept in a file if it is large."""
         pairs = zip(which.tolist(), layers, strict=True)
         rows = (insert_layers(models[None, number], self._columns, row[None]) for number, row in pairs)
         return collect_rows(rows, len(layers))

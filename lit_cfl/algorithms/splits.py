@@ -274,7 +274,7 @@ def sort_by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
 
 
 def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
-    """Yields each cluster, with the slice of its rows, from ascending labels `[n]`."""
+    """Yields each cluster and the slice of its rows, given ascending labels `[n]`."""
     clusters, sizes = labels.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
     for cluster, start, end in zip(clusters.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):

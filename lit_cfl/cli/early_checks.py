@@ -108,7 +108,7 @@ def check_report(words: Sequence[str]) -> None:
 
 
 def check_saved_run(words: Sequence[str]) -> None:
-    """Checks the arguments of `lit-cfl evaluate` and `lit-cfl assign`, and that the run exists. Raises InputError."""
+    """Raises InputError if the first argument of `lit-cfl evaluate` or `lit-cfl assign` is not a run."""
     if words and not words[0].startswith("-"):
         require_config(Path(words[0]))
 
@@ -126,7 +126,7 @@ def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: st
 
 
 def _check_help(words: Sequence[str]) -> None:
-    """Raises InputError if help is asked about an unknown class, or about an option of a class that is not selected."""
+    """Raises InputError if help is requested for an unknown class, or for an option of a class that is not selected."""
     asked = [
         (option.removesuffix(".help"), value) for option, value in given_options(words) if option.endswith(".help")
     ]

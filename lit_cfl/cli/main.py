@@ -91,7 +91,7 @@ class Command(NamedTuple):
     check: str | None = None
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs the command. Returns its exit code. Misspelt words are refused before PyTorch is loaded."""
+        """Runs the command and returns its exit code. Refuses misspelt words before PyTorch is loaded."""
         words = copy_piped_configs(words)
         for name in config_files(words):
             config_path(name)
@@ -263,7 +263,7 @@ def _command(name: str) -> Command:
 
 
 def list_catalogue(arguments: Sequence[str]) -> int:
-    """Prints the available choices, of one kind or of all."""
+    """Prints the available classes and configurations, of one kind or of all kinds."""
     parser = LineParser(prog="lit-cfl list", description="Lists the available classes and configurations.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
     _require_kinds(arguments)

@@ -17,7 +17,7 @@ from lit_cfl.storage.config_file import require_config
 
 
 def evaluate_run(arguments: Sequence[str]) -> int:
-    """Scores the run's own clients, or placed newcomers, with their models: `lit-cfl evaluate`."""
+    """Scores a run's models on its own clients, or on newcomers after placing them: `lit-cfl evaluate`."""
     given, rest = _run_and_data("evaluate", "Scores the models of a run.", arguments)
     saved, console = load_run(given.run_dir), new_console()
     if rest:
@@ -39,7 +39,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
 
 
 def assign_newcomers(arguments: Sequence[str]) -> int:
-    """Shows the cluster assigned to each client of other data, with the confidence: `lit-cfl assign`."""
+    """Shows the cluster that a run assigns to each client of other data: `lit-cfl assign`."""
     given, rest = _run_and_data("assign", "Finds a cluster for new clients.", arguments)
     if not rest:
         raise InputError(

@@ -13,7 +13,7 @@ _ROUNDING = 1e-6
 
 
 def number_of_components(halves: Tensor, labels: Tensor, most: int) -> int:
-    """Estimates the number of mixture components: one more than the directions in which clients differ beyond noise.
+    """Estimates the number of mixture components: 1 + the number of directions in which clients differ beyond noise.
 
     A direction is one in which both halves of a client's data move a model alike. What the clients' shares of labels
     explain linearly is left out: if all clients have the same inputs for a label, more models help nobody. Updates are

@@ -17,7 +17,7 @@ TILE = 1024  # rows of the Gram matrix computed at once: only the upper half is 
 
 
 def chunks_of(rows: Rows) -> list[Tensor]:
-    """Returns the rows as a list of tensors `[c, d]`; one tensor is one chunk."""
+    """Returns the rows as a list of tensors `[c, d]`; a single tensor becomes a list of one."""
     return [rows] if isinstance(rows, Tensor) else list(rows)
 
 
@@ -55,7 +55,7 @@ def gram(rows: Rows) -> Tensor:
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """Computes the squared norm of each row: float64 `[n]`, in blocks of rows."""
+    """Computes the squared norm of each row, in blocks of rows: float64 `[n]`."""
     return torch.cat([tile.double().square().sum(1) for tile in row_tiles(rows)])
 
 

@@ -42,7 +42,7 @@ def cosine_similarity(updates: Rows) -> Tensor:
 
 
 def cosines(products: Tensor) -> Tensor:
-    """Computes cosines from a Gram matrix `[n, n]`; 0 for a zero row, else exactly 1 on the diagonal."""
+    """Computes cosines from a Gram matrix `[n, n]`: exactly 1 on the diagonal, but 0 for zero rows."""
     norms = products.diagonal().sqrt()
     require_finite(norms)
     similarity = divide_by_lengths(products, norms[:, None] * norms)

@@ -143,7 +143,7 @@ def _entries(word: str) -> list[str]:
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
-    """Parses integers, also in brackets and with commas: `--seeds [0, 1]`."""
+    """Parses whole numbers from 0 on; brackets and commas are allowed: `--seeds [0, 1]`."""
     texts = split_list(words)
     for text in texts:
         if not text.isdecimal():
@@ -280,7 +280,7 @@ def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[s
 
 
 def section(written: Any, where: str) -> Section:
-    """Reads the algorithm of a configuration, written as a class name or with its arguments."""
+    """Returns the algorithm of a configuration as a mapping with `class_path`, even if only its name is written."""
     if isinstance(written, str):
         return {"class_path": written}
     if not isinstance(written, dict) or not isinstance(written.get("class_path"), str):

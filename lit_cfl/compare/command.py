@@ -31,7 +31,7 @@ PICTURE = "pictures/curve"
 
 
 def compare(arguments: Sequence[str]) -> int:
-    """Runs a comparison. Returns 1 if a run failed, 128 + the signal if a signal ended it."""
+    """Runs a comparison. Returns the exit code: 0, 1 if a run failed, 128 + n if signal n ended it."""
     given = read_arguments(arguments)
     screen = Screen(given.quiet)
     comparison, path = requested_comparison(given, screen)

@@ -37,7 +37,7 @@ _CLUSTERS = "num_clusters"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The experiments and seeds to compare.
+    """The experiments to compare, and the seeds of their runs.
 
     Args:
         name: Name of the experiment.
@@ -121,7 +121,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
 
 
 def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
-    """Builds the experiment with FedAvg, so that its errors are not attributed to a compared algorithm."""
+    """Builds the experiment with FedAvg, so that errors in its other options are not blamed on a compared algorithm."""
     try:
         return build(dict(base) | {"algorithm": "FedAvg"}, rest)
     except InputError as error:
@@ -173,7 +173,7 @@ def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Ma
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:
-    """Raises InputError if runs request a GPU by number although Ray gives each process one GPU."""
+    """Raises InputError if runs request a GPU with an index above 0, as each process of Ray sees only one GPU."""
     plan = experiment.plan or PlanOptions()
     if "ray" not in (experiment.engine, plan.engine):
         require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; not with --num_cpus 1)")
@@ -198,6 +198,6 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
 
 
 def require_target(target: float | None, score: Score) -> None:
-    """Raises InputError if the target is an impossible accuracy, AUROC or other share."""
+    """Raises InputError if the score is a share, such as accuracy, and the target is not above 0 and at most 1."""
     if target is not None and score.is_share and not 0 < target <= 1:
         raise InputError(f"--target is {target:g}; it is a test {score.title}, so give a number above 0, 1 at most")

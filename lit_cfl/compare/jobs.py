@@ -64,7 +64,7 @@ def write_experiment(folder: Path, experiment: Experiment) -> None:
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """Reads what `write_experiment` wrote. Raises InputError if it is missing, damaged or of another format."""
+    """Reads what `write_experiment` wrote. Raises InputError if the file is missing, damaged or of another format."""
     file = folder / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")

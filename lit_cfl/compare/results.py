@@ -70,7 +70,7 @@ def run_columns(score: Score) -> tuple[str, ...]:
 
 
 def _figures(score: Score) -> dict[str, str]:
-    """Maps the columns of `runs.csv` to the entries of a run's summary."""
+    """Maps columns of `runs.csv` to the entries of a run's summary that they show."""
     found = {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")}
     return found | {f"tuned_{score.name}": f"test/tuned_{score.name}"} | _RUNS
 
@@ -183,7 +183,10 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 
 def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
-    """Computes an algorithm's mean difference from the first one over paired seeds, on the clients that both score."""
+    """Computes an algorithm's mean difference from the first one, over the seeds with which both have finished.
+
+    If a run does not score every client, the two runs of its seed are compared on the clients that both score.
+    """
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
         other = replace(job, name=first)

@@ -104,7 +104,7 @@ def show_table(console: Console, results: Results) -> None:
 
 
 def as_markdown(results: Results, title: str, picture: str | None) -> str:
-    """Formats the table with its notes, and with a picture if it exists."""
+    """Formats the table with its notes, and with the picture if there is one."""
     headings, *lines = [[_markdown(text) for text in line] for line in cells(results)]
     rule = ["---", *["---:"] * (len(headings) - 1)]
     table = [f"| {' | '.join(line)} |" for line in (headings, rule, *lines)]

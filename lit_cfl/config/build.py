@@ -107,7 +107,7 @@ def option_parser(without: frozenset[str]) -> ArgumentParser:
 
 
 def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
-    """Returns a function that builds the configured LightningModule, with the shape of the data for our nets."""
+    """Returns a function that builds the configured LightningModule; unset sizes of its net come from the data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "task", required=True)
 
@@ -141,7 +141,7 @@ def _shape(examples: Examples) -> dict[str, object]:
 
 
 def instantiate(parser: ArgumentParser, read: Namespace) -> Namespace:
-    """Instantiates a configuration. Raises InputError with the message of our or the user's class.
+    """Instantiates a configuration. Raises InputError with the message of the class that failed.
 
     For an option of several types, the parser's own error says only why the first of them was refused.
     """

@@ -123,7 +123,7 @@ def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
-    """Makes the paths in a data module's configuration absolute, so that it is valid in any folder.
+    """Makes the paths in a part of a configuration absolute, so that it is valid in any folder.
 
     A `source` that does not exist (an id of the Hugging Face Hub), `embeddings` that do not exist (a file in
     LITCFL_DATA), and addresses such as `s3://...` stay unchanged.
@@ -242,7 +242,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Returns whether a package is linked from the `lit_cfl` next to it, as in a checkout."""
+    """Returns whether the folder `lit_cfl` next to a package contains a link to it, as in a checkout."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 

@@ -82,7 +82,7 @@ def describe_unknown_class(path: str, name: str) -> str:
 
 
 def describe_other_class(path: str, name: str, base: type) -> str:
-    """Describes a class of a kind that an option does not accept."""
+    """Describes the mistake of naming a class that is not derived from the base class of the option."""
     if name.startswith("torch.optim."):
         return describe_unknown_class(path, name)
     place = next((one for one in _PUBLIC if base.__name__ in vars(import_module(one))), base.__module__)

@@ -14,7 +14,7 @@ _PIPED = "lit-cfl-piped-"  # prefix of a folder's name
 
 
 def with_paths(arguments: Sequence[str]) -> list[str]:
-    """Moves configurations before all options, and replaces their names by paths.
+    """Moves `--config` before all other options, and replaces names of configurations by their paths.
 
     The parser would otherwise replace options by the values of a later file.
     """
@@ -75,7 +75,7 @@ def config_path(name: str) -> str:
 
 
 def copy_piped_configs(words: Sequence[str]) -> list[str]:
-    """Copies configurations that are pipes, as in `--config <(...)`, or devices into temporary files.
+    """Copies each configuration that is a pipe, as in `--config <(...)`, or a device into a temporary file.
 
     The files are in a temporary folder that exists as long as this process.
     """

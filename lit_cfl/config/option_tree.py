@@ -135,7 +135,7 @@ class OptionTree:
         return self._kind(path, option) if isinstance(option, IndexedOption) else None
 
     def names(self) -> Iterator[str]:
-        """Yields the dotted names of all known options, starting with the most important parts."""
+        """Yields the dotted names of all known options, those of the most important parts first."""
         first = [name for name in _FIRST if name in self._root]
         for name in [*first, *(name for name in self._root if name not in first)]:
             yield from self._names(name, self._root[name])
@@ -294,7 +294,7 @@ def unknown_class(key: str, name: str, kind: str) -> str:
 
 
 def _defines(file: Path, name: str) -> bool:
-    """Returns whether a Python file has a class of this name, without running it."""
+    """Returns whether a Python file defines a class of this name, without running the file."""
     try:
         return re.search(rf"^class {re.escape(name)}\b", file.read_text("utf-8"), re.MULTILINE) is not None
     except (OSError, UnicodeDecodeError):

@@ -19,7 +19,7 @@ _BUDGET = Budget(_STEPS, "steps", _SAMPLES // _STEPS)
 
 
 def shrink(experiment: E) -> E:
-    """Shrinks an experiment to 4 clients (or one per requested cluster), 20 samples each, 2 steps and 1 round."""
+    """Shrinks an experiment to 4 clients (more for more clusters), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     numbers = [number for number in asked if isinstance(number, int)]  # `auto` adapts to the number of clients
     data = experiment.data  # an experiment may have been shrunk already, before a change

@@ -62,7 +62,7 @@ class Augment:
         return places.clamp(0, size - 1), (places >= 0) & (places < size)
 
     def require_images(self, shape: Sequence[int], are_tokens: bool) -> None:
-        """Raises InputError unless inputs are images with more pixels than the crop.
+        """Raises InputError unless inputs are images whose sides are longer than `crop`.
 
         Args:
             shape: Shape of one input.

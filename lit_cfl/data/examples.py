@@ -231,7 +231,7 @@ class Examples:
             raise InputError(f"{who} needs classes, but the labels of these data {held}; leave it out")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
-        """Raises InputError if a label name has another number in the other examples, which `where` describes."""
+        """Raises InputError if a label name has another number in the other examples, called `where` in the message."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         for number, name in enumerate(other.label_names):
             if numbers.get(name, number) != number:

@@ -38,7 +38,10 @@ class ClientIndex:
 
     @classmethod
     def from_owners(cls, owners: Tensor, num_clients: int) -> "ClientIndex":
-        """Assigns position k to client `owners[k]`, int64 `[M]`; -1 = no client. Lists are ascending."""
+        """Builds the index in which client `owners[k]` has entry k; `owners` is int64 `[M]`, -1 = no client.
+
+        The lists are ascending.
+        """
         order = owners.argsort(stable=True)[int((owners < 0).sum()) :]
         return cls.from_sizes(order, torch.bincount(owners[order], minlength=num_clients))
 
@@ -76,20 +79,20 @@ class ClientIndex:
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
     def offset_clients(self, clients: int) -> "ClientIndex":
-        """Inserts this many clients with empty lists before the existing clients."""
+        """Inserts `clients` new clients with empty lists before the existing ones."""
         none = torch.zeros(clients, dtype=torch.int64)
         return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
 
     def select(self, clients: Tensor) -> "ClientIndex":
-        """Selects the index lists of these clients only, int64 `[n]`, in their order. Copies no list."""
+        """Selects the lists of `clients` (int64 `[n]`), in their order, without copying a list."""
         return ClientIndex(self.values, self.starts[clients], self.sizes[clients])
 
     def first(self, sizes: Tensor | int) -> "ClientIndex":
-        """Truncates each client's list to at most this many entries, int64 `[clients]`."""
+        """Truncates each client's list to at most `sizes` entries: one number for all, or int64 `[clients]`."""
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Drops this many entries from the start of each client's list, int64 `[clients]`; complements `first`."""
+        """Drops the entries of each client's list that `first` keeps; `sizes` is int64 `[clients]`."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 

@@ -138,6 +138,6 @@ def _views(examples: Examples) -> list[list[Any]]:
 
 
 def _newer_fields(view: View) -> list[Any]:
-    """Lists the values of a view's fields added since version 0.2; empty if all of them have their defaults."""
+    """Lists a view's values of the fields added since version 0.2; empty if all have their defaults."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further

@@ -65,7 +65,7 @@ class Task(LightningModule, ABC):
 
 
 def mixed_logits(outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes the logits of several models on the same examples, by each client's weights of the models.
+    """Mixes the probabilities that several models predict for the same examples, and returns their logarithms.
 
     Args:
         outputs: Logits of classes in the last axis `[K, n, ..., classes]`.
@@ -102,7 +102,7 @@ def _describe(outputs: Any) -> str:
 
 
 def _suggest_tensor(outputs: Any) -> str:
-    """Suggests a tensor in a net's return value to return instead; empty if there is none."""
+    """Names a tensor in a net's return value that the net should return instead; empty if there is none."""
     if isinstance(outputs, Sequence) and outputs and isinstance(outputs[0], Tensor):
         return ", such as output[0]"
     held = outputs if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})

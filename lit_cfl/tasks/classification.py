@@ -79,7 +79,7 @@ class Classification(Task):
         return cross_entropy(outputs, batch[1], reduction="none"), *right, *([outputs] if of_sets else [])
 
     def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """Mixes the probabilities; see `mixed_logits`."""
+        """Mixes the probabilities that the models predict; see `mixed_logits`."""
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
@@ -88,7 +88,7 @@ class Classification(Task):
 
 
 def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:
-    """Names the fully connected and convolutional layers whose trained kernels match the patterns."""
+    """Lists the fully connected and convolutional layers whose trained kernels match the patterns."""
     layout = ParameterLayout.of(net)
     columns = layout.columns(patterns)
     chosen = torch.zeros(layout.num_columns, dtype=torch.bool).index_fill_(0, columns, True)

@@ -111,7 +111,7 @@ class MultiLabel(Task):
         return _losses(self(batch[0]), batch[1])
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Computes the losses `[n]` and the scores in one pass, followed by the outputs if a score needs sets."""
+        """Computes losses `[n]` and per-example scores in one pass, then the outputs if other scores need them."""
         outputs = self(batch[0])
         right = (outputs > 0) == (batch[1] > 0.5)
         values = {_LABEL_ACCURACY: right.to(outputs.dtype).mean(1), _EXACT_MATCH: right.all(1)}
@@ -120,7 +120,7 @@ class MultiLabel(Task):
         return _losses(outputs, batch[1]), *(values[score] for score in means), *of_sets
 
     def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """Mixes the probabilities of each label; see `mixed_binary_logits`."""
+        """Mixes the probabilities that the models predict for each label; see `mixed_binary_logits`."""
         return mixed_binary_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:

@@ -55,11 +55,11 @@ class NextToken(Task):
         return loss, (loss, tokens), (_mean(right, counted), tokens)
 
     def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        """Mixes the probabilities of each token; see `mixed_logits`."""
+        """Mixes the probabilities that the models predict for each token; see `mixed_logits`."""
         return mixed_logits(outputs, weights)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts the most likely next token after each token, int64 `[n, length - 1]`; -1 if logits are nan."""
+        """Predicts the token that follows each token except the last, int64 `[n, length - 1]`; -1 if logits are nan."""
         tokens = batch if isinstance(batch, Tensor) else batch[0]
         return most_likely(self(tokens[:, :-1]))
 

@@ -63,7 +63,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
 def _work(
     algorithm: Algorithm, clients: int = _CLIENTS, kind: type[QuadraticWork] = QuadraticWork, **options: Any
 ) -> QuadraticWork:
-    """Makes clients around two opposite points, of unequal sizes, with true clusters if the algorithm sees them."""
+    """Makes clients of unequal sizes around two opposite points, with true clusters if the algorithm reads them."""
     rng = torch.Generator().manual_seed(7)
     side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
     centers = torch.randn(clients, _COLUMNS, generator=rng, dtype=torch.float64)
