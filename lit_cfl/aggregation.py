@@ -1,4 +1,4 @@
-"""Means over clients and mixes over clusters, as pure functions. Sums are computed in float64."""
+"""Pure functions that average models over clients and mix models of clusters. Sums are computed in float64."""
 
 from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
@@ -53,7 +53,7 @@ def client_weights(
 
 
 def draw_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
-    """Draws a random sort key for each client, float64 `[n]`, that does not depend on the cohort.
+    """Draws a random sort key for each client, independent of the cohort: float64 `[n]`.
 
     Args:
         clients: Ids of the clients, int64 `[n]`.

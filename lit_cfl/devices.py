@@ -48,7 +48,7 @@ def move_rows(device: torch.device | str, dtype: torch.dtype, table: Tensor, whi
 
 
 def release_gpu_memory() -> None:
-    """Returns this process's unused GPU memory to the other processes on the GPU.
+    """Frees the GPU memory that this process holds but does not use, for other processes on the GPU.
 
     A CUDA context of several hundred MiB remains; `Experiment.try_out` avoids making one if it can.
     """

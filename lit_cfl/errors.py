@@ -113,12 +113,12 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def write_point(number: str) -> str:
-    """Suggests a decimal point: `; write 0.5` for 0,5; empty for anything but a decimal comma."""
+    """Returns the hint `; write 0.5` for a decimal comma such as 0,5; empty for other texts."""
     return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
 
 
 def write_space(glued: str) -> str:
-    """Suggests a space after the colon: `; write a space after the colon: rounds: 5` for rounds:5; else empty."""
+    """Returns the hint `; write a space after the colon: rounds: 5` for `rounds:5`; empty for other texts."""
     parts = re.fullmatch(r"\s*(\w+):([^\s:/]+)\s*", glued)
     return "" if parts is None else f"; write a space after the colon: {parts[1]}: {parts[2]}"
 
@@ -143,7 +143,7 @@ class SaveError(InputError):
 
 
 class WorkersLostError(InputError):
-    """Raised when Ray workers that train the same clients died repeatedly, probably short of memory."""
+    """Raised when Ray workers that train the same clients died repeatedly, probably for lack of memory."""
 
 
 class LineParser(argparse.ArgumentParser):

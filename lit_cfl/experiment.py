@@ -379,7 +379,7 @@ class PreparedRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of partition, data and their scale, w_0, tensors outside of models' rows, and the optimizer."""
+        """Digests of data, initial model and optimizer; see `fingerprint_of_data` and `fingerprint_of_module`."""
         return fingerprint_of_data(self.data) | fingerprint_of_module(self.engine)
 
     def config(self) -> dict[str, Any]:
@@ -399,12 +399,12 @@ def _require_training_data(data: FederatedData) -> None:
 
 
 def fingerprint_of_data(data: FederatedData) -> dict[str, str]:
-    """Computes the SHA-256 of partition, data and their scale."""
+    """Computes two SHA-256 digests: of the partition with its data, and of the scale of the inputs."""
     return {"partition": partition_hash(data), "scale of the inputs": _digest_of_scale(data.examples)}
 
 
 def fingerprint_of_module(engine: Engine) -> dict[str, str]:
-    """Computes the SHA-256 of w_0, of tensors outside of models' rows, and of the optimizer's classes and numbers."""
+    """Computes SHA-256 digests of w_0, tensors outside of models' rows, and the optimizer's classes and numbers."""
     initial = sha256(engine.initial(0).contiguous().numpy().data)
     constants = digest_of_constants(engine.template, engine.layout)
     with engine.own_stream("optimizer"):

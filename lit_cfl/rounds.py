@@ -48,7 +48,10 @@ class Cohorts:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Counts models sent since the start of the run, and further bytes (w_0 is not counted, as in the papers)."""
+    """Numbers of models sent since the start of the run, and of further bytes that clients sent.
+
+    w_0 is not counted, as in the papers.
+    """
 
     down: int = 0
     up: int = 0
@@ -190,7 +193,7 @@ def rounds(
 
 
 def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:
-    """Returns the clients in training that have a model, or all in training if no shift needs to know."""
+    """Returns the clients in training that have a model; all in training if every shift has `participants: all`."""
     if all(shift.participants == "all" for shift in shifts):
         return data.population
     return data.population[algorithm.serve(state, data.population).index >= 0]

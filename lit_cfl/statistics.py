@@ -81,7 +81,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Computes the mean and its 95 % interval, as `scipy.stats.ttest_1samp` does."""
+    """Computes the mean with its 95 % confidence interval, as `scipy.stats.ttest_1samp` does."""
     if len(values) < 2:
         return Interval(fmean(values) if values else None, None, len(values))
     quantile = float(student.ppf((1 + LEVEL) / 2, len(values) - 1))

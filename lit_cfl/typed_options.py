@@ -12,7 +12,7 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", list:
 
 
 def require_annotated(options: Any, prefix: str = "") -> None:
-    """Checks the fields of a dataclass that take words from a list, or an object with options of its own.
+    """Checks those fields of a dataclass that take one of several words, or another dataclass.
 
     Fields of other types are left to the checks of their owners.
 

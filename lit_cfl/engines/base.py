@@ -162,7 +162,7 @@ class Engine:
         return self._resident[1]
 
     def release_examples(self) -> bool:
-        """Moves a pool of examples larger than an eighth of a GPU's memory back to the CPU for good.
+        """Moves the pool of examples back to the CPU for good, if it takes more than an eighth of the GPU's memory.
 
         Returns:
             whether any memory was freed.
@@ -392,7 +392,7 @@ class Engine:
             yield self._fit_chunk(request, chunk, own, islice(works, len(own)), round, data)
 
     def _split_training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
-        """Splits the clients of a chunk that train into parts that fit into memory; yields each part's positions."""
+        """Splits a chunk's training clients into parts that fit into memory; yields each part's positions."""
         sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
         training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
         held = sizes if data.examples.augment is None else self.describer.count_seen(request.budget, lengths, sizes)
@@ -407,7 +407,7 @@ class Engine:
     def _describe(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
     ) -> Prepared:
-        """Prepares the training of the clients at these positions, in a thread; see `prepare_ahead`.
+        """Prepares the training of the clients at these positions; runs in a thread if a GPU trains.
 
         Args:
             gathers: True to also gather the examples, which are on the CPU while a GPU trains.

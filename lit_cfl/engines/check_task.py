@@ -41,7 +41,7 @@ _SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
 
 
 def require_trainable(engine: Engine, data: FederatedData) -> None:
-    """Scores an example of every label, and trains one client for one step, both on a temporary module.
+    """Checks that examples can be scored, and that a client can be trained for one step.
 
     Raises:
         InputError: the net does not fit the data, the module returns losses or scores of the wrong kind, or the
@@ -186,7 +186,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Raises InputError if training changes a buffer that starts non-finite, which no row contains."""
+    """Raises InputError if training changes a buffer whose initial values are not finite; no row contains it."""
     in_row = {slot.name for slot in engine.layout.slots}
     outside = {name: b.clone() for name, b in module.named_buffers() if b.is_floating_point() and name not in in_row}
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]

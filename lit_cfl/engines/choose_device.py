@@ -11,7 +11,7 @@ _GPU_PAYS = 100_000_000_000  # multiply-adds: an estimate
 
 
 def resolve_device(asked: str, multiply_adds: float = 0) -> str:
-    """Returns the device of one process: `cuda` means the first GPU, and so does `auto` unless the work is small.
+    """Returns the device of one process; `auto` is the first GPU if there is one and the work is not small.
 
     Args:
         asked: `auto`, `cpu`, `cuda` or `cuda:<i>`.
@@ -53,7 +53,7 @@ def number_of_gpu(device: str) -> int | None:
 
 
 def require_first_gpu(asked: str, what: str) -> None:
-    """Refuses a GPU index above 0 if Ray gives each process one GPU, which has index 0 there.
+    """Refuses a GPU index above 0: Ray gives each process one GPU, which has index 0 there.
 
     Args:
         asked: Requested device.

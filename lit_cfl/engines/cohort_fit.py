@@ -78,7 +78,7 @@ class CohortFit:
         return len(self.clients)
 
     def select(self, clients: Tensor) -> "CohortFit":
-        """Selects the clients at these positions, as far as `TrainingWay.gradients` needs them."""
+        """Selects the clients at these positions. Only what `TrainingWay.gradients` reads is selected."""
         starts = self.sizes.cumsum(0) - self.sizes
         sizes = self.sizes[clients]
         first = (starts[clients] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
@@ -95,12 +95,12 @@ class CohortFit:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Position of each client's first example in `inputs`, int64 `[n]`."""
+        """Position of each client's first example in `inputs`."""
         return (self.sizes.cumsum(0) - self.sizes).tolist()
 
     @cached_property
     def first_steps(self) -> list[int]:
-        """Position of each client's first row in `batches`, int64 `[n]`."""
+        """Position of each client's first mini-batch in `batches`."""
         return (self.steps.cumsum(0) - self.steps).tolist()
 
     @property

@@ -152,7 +152,7 @@ def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lengths_in(state: Mapping[str, Any], before: int = 0) -> Iterator[int]:
-    """Finds the lengths in a scheduler's state; for schedulers in sequence, the length of the last one.
+    """Finds the numbers of rounds after which a scheduler ends; schedulers in sequence end with the last one.
 
     Args:
         before: Number of rounds before the scheduler starts.

@@ -75,7 +75,7 @@ class MiniBatches:
         return len(self.begins)
 
     def on(self, device: torch.device | str) -> "MiniBatches":
-        """Returns the same mini-batches on a device."""
+        """Returns the same mini-batches with `drawn` on a device."""
         return replace(self, drawn=send(self.drawn, device))
 
     def lists(self, which: slice = slice(None)) -> list[Tensor]:

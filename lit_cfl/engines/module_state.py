@@ -40,7 +40,7 @@ def copy_state(module: nn.Module) -> dict[str, Leaf]:
 
 
 def same_value(one: Leaf, other: Leaf) -> bool:
-    """Returns whether two values of a state are equal up to rounding."""
+    """Returns whether two values of a state are equal: tensors and floats up to rounding, other values exactly."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         near = partial(torch.allclose, rtol=1e-9, atol=1e-12, equal_nan=True)
         return one.shape == other.shape and near(one.double(), other.double())
@@ -95,7 +95,7 @@ def _optimizers_in(configured: Any) -> Iterator[Optimizer | LRScheduler]:
 
 
 def _is_number(value: Any) -> bool:
-    """Returns whether a value is a number, except a Boolean, or a list of such numbers.
+    """Returns whether a value is a number or a list of numbers; a Boolean is not a number here.
 
     Most Booleans in options of optimizers depend on the device.
     """

@@ -129,6 +129,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Returns memory that the C library keeps for later tensors to the kernel."""
+    """Gives freed memory that the C library has kept for reuse back to the kernel."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -172,7 +172,7 @@ class RoundWork:
         return found
 
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Splits examples into parts whose losses under all models fit into memory. Returns owners and entries of each.
+        """Splits examples into parts whose losses under all models fit into memory. Returns owners and entries by part.
 
         The parts are whole batches of evaluation, so that no loss depends on the parts.
         """

@@ -68,7 +68,7 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 @contextmanager
 def explain_missing_gradients(round: int) -> Iterator[None]:
-    """Converts an error of the user's module within the block into an InputError: no gradient can be computed.
+    """Converts errors of the user's module within the block into an InputError that says why there are no gradients.
 
     Args:
         round: Number of rounds completed before.

@@ -115,7 +115,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class RayRoom:
-    """Resources of Ray's workers, on any machine; see `factory.room_of_ray`.
+    """Resources of Ray's workers on all machines together; see `factory.room_of_ray`.
 
     Args:
         places: Number of workers that fit on the cores with their threads; None = one per core of this machine.

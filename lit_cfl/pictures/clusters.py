@@ -23,7 +23,7 @@ def memberships(
     match: Mapping[int, int],
     most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
-    """Draws each client's cluster over the rounds, next to its true cluster; None unless there are several clusters.
+    """Draws each client's cluster over the rounds, next to its true cluster; None for too few or too many clusters.
 
     Args:
         rounds: Evaluated rounds, int `[R]`, ascending.
@@ -88,7 +88,7 @@ def client_scores(
     score: Score,
     most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
-    """Draws each client's score over the rounds as a heat map; None with fewer than two rounds or distinct values.
+    """Draws each client's score over the rounds as a heat map; None if there is one round, or all scores are equal.
 
     Args:
         rounds: Evaluated rounds, int `[R]`, ascending.

@@ -161,7 +161,7 @@ COSTS = (
 
 
 def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
-    """Draws the main test score against a cost; None if the cost is unknown or always zero.
+    """Draws the main test score against a cost; None if the cost is always zero, or known for fewer than two rounds.
 
     Args:
         cost: Cost on the x-axis.

@@ -211,7 +211,7 @@ class Cells:
 
     @property
     def ends(self) -> list[tuple[float, str]]:
-        """Returns the middle and the label of each long run of equal cells in the last column."""
+        """Middle and label of each long stretch of equal cells in the last column."""
         edges, places = stretches(self.places[:, -1].tolist())
         thin = len(self.places) * _THIN
         found = zip(pairwise(edges), places, strict=True)
@@ -254,7 +254,7 @@ class Panel:
 
     @property
     def names(self) -> list[str]:
-        """Lists the names shown, each once."""
+        """The names of all curves, points, bars and cells, each once."""
         parts: list[Curve | Points | Bars] = [*self.curves, *self.points, *self.bars]
         return list(dict.fromkeys([*(part.name for part in parts), *(self.cells.names if self.cells else ())]))
 
@@ -306,7 +306,7 @@ def draw_panels(
 
 
 def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:
-    """Finds the boundaries of runs of equal neighbours, and the value of each run."""
+    """Finds stretches of equal neighbours: their boundaries, and the value of each."""
     starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
     return [*starts, len(groups)], [groups[k] for k in starts]
 

@@ -146,7 +146,7 @@ def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
 
 
 def slices(search: Search) -> Figure | None:
-    """Draws the metric against each searched parameter; None if no parameter varies."""
+    """Draws the metric against each parameter that varies, at most twelve; None if none varies."""
     panels: list[Panel | None] = []
     shown = []
     for key in search.parameters:

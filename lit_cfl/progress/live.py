@@ -78,7 +78,7 @@ class RunProgress:
 
 
 class Display:
-    """Base class of displays, which tracks runs by title and shows nothing. A context manager.
+    """Base class of the displays of runs, which itself shows nothing. A context manager.
 
     A run may report activities before it starts; it has the title "" until then.
 
@@ -139,7 +139,7 @@ class _Call(ProgressColumn):
 
 
 class _Time(TimeRemainingColumn):
-    """A column with the remaining time of a run's rounds, else the elapsed time."""
+    """A column with the remaining time of a run; on other lines, the elapsed time."""
 
     max_refresh = 0
 
@@ -260,7 +260,7 @@ class LogDisplay(Display):
             self.beat()
 
     def beat(self, at_once: bool = False) -> None:
-        """Prints the current activity of each run, at once or after ten seconds of silence."""
+        """Prints the current activity of each run, but only if `at_once` or after ten seconds of silence."""
         now = self.clock()
         if not at_once and now - self.printed < PATIENCE:
             return

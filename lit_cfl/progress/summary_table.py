@@ -125,7 +125,7 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
 
 
 def _cluster_sizes(path: Path) -> str:
-    """Lists how many clients in training each cluster of a run has; of many clusters only the first."""
+    """Lists the number of clients in training in each cluster of a run, for at most fifty clusters."""
     rows = read_columns(path / "clients.csv", ["cluster", "newcomer"])
     found = Counter(cluster for cluster, newcomer in rows if cluster is not None and not newcomer)
     sizes = [str(found[cluster]) for cluster in sorted(found)]

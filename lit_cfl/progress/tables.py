@@ -68,7 +68,7 @@ def new_table(*headings: str) -> Table:
 
 
 def mebibytes(value: float) -> str:
-    """Formats MiB with one decimal, and less than 0.1 MiB with one significant digit."""
+    """Formats a number of MiB with one decimal, or with one significant digit if it is below 0.1."""
     return f"{value:.{significant_decimals(value)}f}"
 
 

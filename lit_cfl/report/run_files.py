@@ -128,7 +128,7 @@ class RunFiles:
         return {} if last is None else match_colours(last["cluster"], last["true_cluster"])
 
     def table(self, name: str) -> Sequence[Row]:
-        """Returns the rows of a table; empty if the file does not exist."""
+        """Returns the readable rows of a table; empty if there are none."""
         return self.tables.get(name, ())
 
 

@@ -145,7 +145,7 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
 
 
 def _shares(study: SavedStudy) -> Mapping[str, float]:
-    """Computes the importance of parameters, without finished trials that lack the metric."""
+    """Computes the importance of parameters, leaving out finished trials that lack the metric."""
     known_rows = [row for row in study.trained if row["status"] != FINISHED_STATUS or _value(row, study) is not None]
     return {} if study.space is None else importance(known_rows, study.space, study.objective)
 

@@ -63,7 +63,7 @@ def drop_parts(path: Path, kept: Collection[str] = ()) -> None:
 
 
 def read_parts(path: Path, last: int) -> "DataFrame":
-    """Reads the rows of a run directory up to a round, in order.
+    """Reads the clients' scores in all evaluated rounds up to a round, in order.
 
     Raises:
         InputError: The run has no such rows.

@@ -157,7 +157,7 @@ class SavedRun:
         return with_lists(data, self.lists) if self.lists else data
 
     def served(self) -> Assignment:
-        """Returns the models of the run, and the model that each client uses, `[clients]`."""
+        """Returns the run's models, and which of them each client uses."""
         clients = torch.arange(self.prepared.data.num_clients)
         return self.experiment.algorithm.serve(self.state, clients)
 
@@ -295,7 +295,7 @@ def _frame(table: Path | BytesIO) -> "DataFrame":
 
 
 def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:
-    """Returns the given experiment with the run's seed. Raises InputError if the run is of another experiment."""
+    """Returns the experiment with the run's seed. Raises InputError if the run belongs to another experiment."""
     seed = config["seeds"][0]
     experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
     now = experiment.to_dict()

@@ -157,7 +157,7 @@ class Recorder:
             )
 
     def _write_tables(self, r: Round) -> None:
-        """Writes the rows that every round adds to the tables, evaluated or not."""
+        """Writes the table rows that every round has, whether it is evaluated or not."""
         self._totals.count(r)
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))
@@ -165,7 +165,7 @@ class Recorder:
             self.directory.own[name].append({"round": r.number} | line for line in found)
 
     def _compare(self, r: Round) -> None:
-        """Saves a snapshot of the similarities at the first comparison and then every `snapshots_every` rounds."""
+        """Saves a snapshot of the similarities and computes their silhouette, if a snapshot is due."""
         found, totals = r.info.similarity, self._totals
         if found is None or not is_due(r.number, totals.compared, self.experiment.tracking.snapshots_every):
             return

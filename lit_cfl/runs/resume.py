@@ -108,7 +108,7 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
 
 
 def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the folders of the user's own classes by the recorded folders."""
+    """Replaces the folders of the user's own code by the recorded ones."""
     return experiment.with_options(code=stored["code"]) if "code" in stored else experiment
 
 
@@ -270,7 +270,7 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _without_added(value: Any) -> Any:
-    """Removes options that earlier versions lack from the parts of data modules, if they have their defaults."""
+    """Removes newer options with default values from the parts of data modules, as earlier versions lack them."""
     if isinstance(value, list):
         return [_without_added(part) for part in value]
     if not isinstance(value, dict):

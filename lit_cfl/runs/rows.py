@@ -83,7 +83,7 @@ def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def traffic_row(r: Round, mib: float) -> Row:
-    """Counts the models and the MiB sent, other values included, since the start and in this round.
+    """Counts the models sent, and the MiB of everything sent, since the start and in this round.
 
     Args:
         mib: Size of a model as it is sent, in MiB.

@@ -209,7 +209,7 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
 
 
 def _require_same_experiment(experiment: Experiment, path: Path) -> None:
-    """Checks that a finished run is of this experiment. Loads the data only if their options do not determine them."""
+    """Checks that a finished run belongs to this experiment. Avoids loading the data if their options suffice."""
     recorded, seed = read_identity(path), experiment.seeds[0]
     engine = build_engine(experiment.task, Plan(), seed, experiment.local)
     try:
@@ -242,7 +242,7 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
 
 
 def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
-    """Checks that finished runs and runs that are still to be trained have the same data.
+    """Checks that the data are still those of the finished runs, before further runs are trained.
 
     A run that has begun is checked when it is resumed, in `Recorder.restore`.
 

@@ -197,7 +197,7 @@ class RunDirectory:
             self.digests[name] = digest
 
     def _require_no_other_files(self) -> None:
-        """Raises InputError if files of a run exist, unless that run ended while it started."""
+        """Raises InputError if the directory has files of a run, unless that run was stopped while it started."""
         found = [name for name in self._names() if (self.path / name).exists()]
         if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
             return
@@ -217,7 +217,7 @@ class RunDirectory:
         return [*_FILES, *(table.path.name for table in self._tables if table.path.name not in _FILES), _ENVIRONMENT]
 
     def discard(self) -> None:
-        """Removes all files made so far, `config.yaml` first and `environment.json` last."""
+        """Removes all files made so far, `environment.json` last."""
         snapshots = (file for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
         config, *others = (self.path / name for name in self._names())
         drop_parts(self.path)
@@ -280,7 +280,7 @@ class RunDirectory:
         self._note(name)
 
     def write_client_round(self, round: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes the scores of all clients in a round into a file that later checkpoints list with its digest."""
+        """Writes the clients' scores in a round into a file that later checkpoints list with its digest."""
         write_part(self.path / part_name(round), columns)
         self._note(part_name(round))
 

@@ -42,7 +42,7 @@ class RunTotals:
         return cls(**{part.name: saved[part.name] for part in fields(cls) if part.name in saved})
 
     def content(self) -> dict[str, Any]:
-        """Returns a copy for a checkpoint that later rounds do not change."""
+        """Returns a copy of the totals for a checkpoint; later rounds do not change the copy."""
         return {name: copy(value) for name, value in vars(self).items()}
 
     def count(self, r: Round) -> None:
@@ -87,7 +87,7 @@ class RunTotals:
 
 
 def is_due(number: int, last: int | None, every: int) -> bool:
-    """Returns whether a new period of `every` rounds has started between the two rounds.
+    """Returns whether a new period of `every` rounds has started since the round `last`.
 
     Args:
         number, last: Numbers of two rounds, from 1: with 10, periods are 1 to 10, 11 to 20, and so on.

@@ -60,7 +60,7 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
 
 
 def columns_over(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
-    """Computes the test columns of `metrics.csv` over some of the clients; None if unknown."""
+    """Computes the test columns of `metrics.csv` over some of the clients; unknown values are None."""
     values = [scored.values[client] for client in clients]
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
     if not values:

@@ -66,7 +66,7 @@ def read_identity(directory: Path) -> dict[str, Any]:
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
-    """Returns whether several runs, of different seeds, started from the same initial model."""
+    """Returns whether runs of different seeds all started from the same initial model."""
     found = [read_fingerprint(directory).get("initial model") for directory in directories]
     return len(found) > 1 and None not in found and len(set(found)) == 1
 

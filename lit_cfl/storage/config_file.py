@@ -65,7 +65,7 @@ def require_unused(path: Path) -> None:
 
 
 def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = None) -> None:
-    """Writes `config.yaml`: the format of the run directory first, and last a digest of the content.
+    """Writes `config.yaml`, with the format of the run directory first and a digest of the content last.
 
     Args:
         path: Path of the directory.

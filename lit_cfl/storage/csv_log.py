@@ -80,7 +80,7 @@ def read_up_to_mark(path: Path, mark: Mark) -> bytes:
 
 
 def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Formats rows of values as CSV text."""
+    """Formats rows of values as CSV, encoded in UTF-8."""
     text = StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

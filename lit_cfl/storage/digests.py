@@ -28,7 +28,7 @@ def digest_of(path: Path) -> str | None:
 
 
 def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
-    """Writes text, and as a last comment line its digest, which `read_sealed` checks.
+    """Writes text and a final comment line with its digest, which `read_sealed` checks.
 
     Args:
         path: Path of the file.

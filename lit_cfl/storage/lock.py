@@ -51,7 +51,7 @@ def lock_directory(path: Path, option: str = "--run_dir") -> Iterator[None]:
 
 
 def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
-    """Waits until no other process holds a directory's lock, such as a killed process that is still ending.
+    """Waits until no other process, such as a killed one that is still ending, holds a directory's lock.
 
     Args:
         path: Path of the directory.

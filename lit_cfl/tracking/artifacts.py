@@ -41,7 +41,7 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
 
 
 def _state_dicts(engine: Engine, rows: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yields the state dict of each row by its name; tensors outside of rows, such as frozen layers, are shared."""
+    """Yields the name and state dict of each row; tensors outside of rows, such as frozen layers, are shared."""
     module = engine.module(next(iter(rows.values()))).cpu()
     named = dict(module.named_parameters()) | dict(module.named_buffers())
     trained = [named[slot.name] for slot in engine.layout.slots]

@@ -23,7 +23,7 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
 
 
 def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
-    """Marks an offline W&B folder as complete up to the last round."""
+    """Marks a W&B folder as complete, and records the last round that it has."""
     write_text(folder.with_name(f"{_LAST_ROUND}{run_id}"), f"{last_round}\n")
     (folder / _COMPLETE).touch()
 

@@ -22,7 +22,7 @@ _FIRST_SECONDS = 0.6  # estimated time of the first pictures: runs of half a min
 
 
 class PictureTime:
-    """Limits the time that pictures and tables take before the last round to a share of the run's time."""
+    """Limits the time of pictures and tables to a share of the run's time, except after the last round."""
 
     def __init__(self) -> None:
         self._start, self._seconds = monotonic(), _FIRST_SECONDS
@@ -149,7 +149,7 @@ def _drop_blanks(row: Row) -> dict[str, Any]:
 
 
 def _without_folders(value: Any) -> Any:
-    """Shortens absolute paths to their last name, as folders may contain the user's name."""
+    """Shortens absolute paths to their last component, as folders may contain the user's name."""
     if isinstance(value, Mapping):
         return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

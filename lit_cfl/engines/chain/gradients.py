@@ -27,7 +27,7 @@ def compute_gradients(
     rows: Tensor,
     ended: Callable[[int], None],
 ) -> None:
-    """Writes the gradient of each client's mean loss into the client's row `[n, d]`.
+    """Writes the gradient of each client's mean loss into `rows` `[n, d]`.
 
     Args:
         training: Chain and optimizer that all clients share; the chain has no dropout.

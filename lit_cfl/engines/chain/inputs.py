@@ -178,7 +178,7 @@ class DualLayer:
         found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
 
     def bias_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Writes the final biases `[., 1, h]` of the clients that finish at this step into `found`, if in dual form."""
+        """Writes the final biases `[., 1, h]` of clients that finish at this step into `found`, if they are dual."""
         if self._bias is not None:
             found.copy_(self._bias.start[clients]).mul_(self._left[steps])
             if self._bias.center is not None:

@@ -58,7 +58,7 @@ def compute_slopes(loss: Loss, outputs: Tensor, targets: Tensor, shares: Tensor)
 
 
 def _log_totals(outputs: Tensor) -> Tensor:
-    """Computes the log-sum-exp of each example's outputs `[..., B, 1]`."""
+    """Computes the log-sum-exp over each example's outputs: `[..., B, 1]`."""
     if outputs.shape[-1] >= _MANY:
         return outputs.logsumexp(-1, keepdim=True)
     largest = outputs.amax(-1, keepdim=True)

@@ -41,7 +41,7 @@ class Arithmetic:
         return (self.multiply(inputs, weight.mT) + bias).bfloat16().float()
 
     def add_product_(self, target: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> None:
-        """Changes a target in place: `beta * target + alpha * a @ b`."""
+        """Sets a target, in place, to `beta * target + alpha * a @ b`."""
         if self.mixed:
             target.mul_(beta).add_(self.multiply(a, b), alpha=alpha)
         else:

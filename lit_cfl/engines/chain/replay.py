@@ -9,7 +9,7 @@ _LAUNCHED = 2  # steps before the capture, in which libraries allocate what they
 
 
 class StepCapture:
-    """Captures the graphs of a run in order: each reuses the memory of the previous one.
+    """Captures CUDA graphs one after another; each reuses the memory of the previous one.
 
     Args:
         device: `cuda:<i>`.
@@ -40,7 +40,7 @@ class StepCapture:
 
 
 class ReplayedStep:
-    """A captured step that is replayed many times.
+    """A step that is launched twice, then captured as a CUDA graph and replayed.
 
     Args:
         step: Reads and changes the same tensors each time.
@@ -52,7 +52,7 @@ class ReplayedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, times: int) -> None:
-        """Replays the step this many times."""
+        """Takes the step this many times."""
         for _ in range(times):
             if self._taken >= _LAUNCHED:
                 self._graph = self._graph or self._capture.capture(self._step)

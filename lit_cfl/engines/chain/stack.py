@@ -101,7 +101,7 @@ class Stack:
         return DualLayer(rules[0], examples.read(own), self._starts[weight], centers.get(weight), steps, bias)
 
     def _add_dual_values(self, steps: StackSteps) -> StackSteps:
-        """Adds the values that the dual form and the optimizer read in each step to the table of steps."""
+        """Extends the table of steps by the values that the dual form and the optimizer read."""
         if self._dual is not None:
             left, pulled = self._dual.shares()
             steps = replace(steps, left=left, pulled=pulled)
@@ -247,5 +247,5 @@ def min_lanes(layers: list[ChainLayer]) -> int:
 
 
 def as_matrix(rows: Tensor, slot: Slot) -> Tensor:
-    """Reshapes a tensor's columns in rows of models, `[n, .]`, to weights `[n, h, d]` or biases `[n, 1, h]`."""
+    """Reshapes the columns of one parameter, `[n, .]`, to weights `[n, h, d]` or biases `[n, 1, h]`."""
     return rows.unsqueeze(1) if len(slot.shape) == 1 else rows.unflatten(1, slot.shape)

@@ -88,7 +88,7 @@ class RayEngine(Engine):
         return Chunk(part.start, models, losses, trained)
 
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:
-        """Divides the clients that train among workers: longest first, each to the least loaded worker."""
+        """Assigns training clients to workers: the longest first, each to the least loaded worker."""
         sizes = data.num_examples[request.clients[part]]
         steps = self.describer.steps(request.budget, request.lengths[part], sizes)
         training = steps.nonzero().flatten()
@@ -167,7 +167,7 @@ class RayEngine(Engine):
     def _join(
         self, shares: Sequence[Share], tables: Sequence[Tensor], parts: Sequence[slice], data: FederatedData
     ) -> Outcomes:
-        """Scores these parts of the examples `[n]` on the actors, and joins the outcomes."""
+        """Scores parts of the examples on actors, one share per part, and joins the outcomes."""
         found: list[Tensor] = []
         for number, outcomes in self._run_shares(shares, tables, data):
             arrays = [torch.from_numpy(np.array(values)) for values in outcomes]
@@ -236,7 +236,7 @@ class RayEngine(Engine):
         return self.plan.workers > 1 and examples * max(_SMALL_MODEL, self.layout.num_parameters) >= _HAND_OVER_PAYS
 
     def _parts(self, units: Sequence[slice]) -> list[slice]:
-        """Joins consecutive slices into at most one per actor."""
+        """Merges consecutive slices until there is at most one per actor."""
         runs = split_evenly([unit.stop - unit.start for unit in units], self.plan.workers)
         return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
 
@@ -268,7 +268,7 @@ class _StoredRows:
         self._refs: dict[tuple[int, int], Ref] = {}
 
     def of(self, numbers: Tensor) -> tuple[Tensor, Tensor, list[Ref]]:
-        """Returns each position's index of start row and of proximal row, and references to the distinct rows."""
+        """Returns the indices of each position's start row and proximal row, and the references that they index."""
         request = self._request
         used, start = request.start[numbers].unique(return_inverse=True)
         refs = [self._store_table(request.models, k) for k in used.tolist()]

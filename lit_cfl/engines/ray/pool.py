@@ -139,7 +139,7 @@ class WorkerPool:
             self._asked = monotonic()
 
     def _take_up(self, ended: Collection[Ref], working: bool) -> None:
-        """Adds workers that have started to the idle workers. Raises InputError if none has started for minutes."""
+        """Marks started workers as idle. Raises InputError if none has started for minutes."""
         self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
         if not working and not self._idle and monotonic() - self._asked > _START_SECONDS:
             raise InputError(

@@ -47,7 +47,7 @@ class HeldClients:
 
     @classmethod
     def of(cls, clients: Tensor, data: FederatedData) -> "HeldClients":
-        """Selects these clients of the data, with copies of their lists."""
+        """Selects these clients, with copies of their lists of training examples."""
         holders = clients.unique()
         return cls(data.num_clients, holders, data.train.select(holders).pack())
 
@@ -68,7 +68,7 @@ class HeldClients:
 def compute_fit(
     request: FitRequest, round: int, held: HeldClients, engine: Engine, examples: Examples, rows: Tensor
 ) -> Sequence[np.ndarray]:
-    """Trains the clients of a request from the rows sent with it. Returns the fields of a `Chunk`."""
+    """Trains the clients of a request from the rows sent with it. Returns models, losses and `trained` of a `Chunk`."""
     request = replace(request, models=rows, centers=rows if request.prox else None)
     whole = [slice(0, len(request.clients))]  # the driver has divided the clients already
     (chunk,) = engine.fit_chunks(request, whole, round, held.data(examples))

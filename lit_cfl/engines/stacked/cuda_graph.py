@@ -38,7 +38,7 @@ class CapturedSteps:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> None:
-        """Computes a step as `Steps` does."""
+        """Takes a step as `Steps` does."""
         with torch.cuda.device(self._device):  # streams and captures belong to the current device
             self._graph_for(lanes, work).replay()
 

@@ -93,7 +93,7 @@ class LaneWork:
 
 
 class Steps:
-    """Steps of a module under an update rule.
+    """Training steps of a module under an optimizer's update rule.
 
     Args:
         module: The LightningModule, in training mode.

@@ -217,7 +217,7 @@ class StackedBatchNorm(nn.Module):
 
 
 def _as_channels(numbers: Tensor, inputs: Tensor) -> Tensor:
-    """Views a number for each channel `[C]` so that it broadcasts over the inputs `[B, C, ...]`."""
+    """Reshapes one number per channel, `[C]`, to broadcast over inputs `[B, C, ...]`."""
     return numbers.view(1, -1, *[1] * (inputs.dim() - 2))
 
 
