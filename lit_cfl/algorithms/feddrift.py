@@ -196,7 +196,7 @@ class FedDrift(Algorithm):
         return state, best.index_copy(0, who[: len(numbers)], numbers)
 
     def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: free numbers, then further ones, then those unused for the longest time."""
+        """Finds numbers for new models: free ones, then new ones, then those of the models unused for longest."""
         free = (state.sizes == 0).nonzero().flatten()
         further = len(state.sizes) + torch.arange(wanted)
         alive = len(state.sizes) - len(free)

@@ -75,7 +75,7 @@ class DataRequest:
 
 
 class CommandParser(ArgumentParser):
-    """Parses the options of a command.
+    """Parser of a command's options.
 
     For the help of a class (`--data.help ArrayData`) jsonargparse makes another parser of this class, whose usage then
     names the command and the class.

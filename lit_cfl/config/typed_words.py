@@ -96,7 +96,7 @@ def _write_option(
 
 
 def _is_typed_list(values: Sequence[str], known: IndexedOption | UnknownOption | None) -> bool:
-    """Returns whether values are a list that is not written in YAML."""
+    """Returns whether an option's values are a list that is not written in YAML."""
     if not values or values[0].lstrip().startswith("{") or (len(values) == 1 and values[0].lstrip().startswith("[")):
         return False
     entries = split_list(values)

@@ -90,7 +90,7 @@ class Decoding:
         return not (isinstance(self.scale, Tensor) or isinstance(self.offset, Tensor))
 
     def __call__(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        """Converts inputs `[n, ...]` to floats, into the tensor `out` if given."""
+        """Converts inputs `[n, ...]` to floats, into `out` if given; may overwrite inputs that are floats already."""
         inputs = inputs.to(self.dtype) if out is None else out.copy_(inputs)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs

@@ -48,7 +48,7 @@ class NextToken(Task):
         return _mean(losses, counted)
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Computes each sequence's loss `[n]`, and its loss and accuracy per token, weighted by its token count."""
+        """Computes each sequence's loss `[n]`; then loss and accuracy per token, each with the number of tokens."""
         logits, losses, counted = self._by_token(batch[0])
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
         right = (most_likely(logits) == batch[0][:, 1:]).double()
