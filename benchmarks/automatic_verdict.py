@@ -1,4 +1,4 @@
-"""Compares `num_clusters: auto` with the true number and with FedAvg, for the end of docs/automatic_clusters.md.
+"""Compares `num_clusters: auto` with the true number and with FedAvg, for docs/automatic_clusters.md.
 
     LITCFL_DATA=DIR python -m benchmarks.automatic_verdict --out benchmarks/results/automatic_verdict.csv
         [--seeds 11 12] [--systems FedGroup IFCA] [--data 'Rotated MNIST'] [--tables | --numbers]

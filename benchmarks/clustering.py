@@ -37,7 +37,7 @@ def measure_anonymous_mib() -> float:
 
 @contextmanager
 def measure_peak_memory() -> Iterator[dict[str, float]]:
-    """Measures the block's peak memory, sampled every 5 ms; the yielded dict receives it as `mib`."""
+    """Measures how far memory rises during the block, sampled every 5 ms; the yielded dict has the peak as `mib`."""
     before, done, found = measure_anonymous_mib(), Event(), {"mib": 0.0}
 
     def watch() -> None:

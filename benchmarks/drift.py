@@ -178,7 +178,7 @@ def list_moved_clients(r: Round) -> set[int]:
 
 
 def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted: set[int], since: int) -> Row:
-    """Counts detected clients, delays and false alarms; an alarm is a pair (completed rounds, client)."""
+    """Counts detected clients and false alarms, and sums the delays; an alarm is a pair (completed rounds, client)."""
     delays: dict[int, int] = {}
     for index, client in sorted(alarms):
         if index >= START and client in drifted:

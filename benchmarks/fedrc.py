@@ -1,4 +1,6 @@
-"""Compares FedRC, a FedEM that divides responsibilities by each model's share of the label, with other methods.
+"""Compares FedRC with other methods.
+
+FedRC is FedEM, except that it divides responsibilities by each model's share of the label.
 
     LITCFL_DATA=DIR python benchmarks/fedrc.py [--seeds 0 1 2] [--alphas 100 0.3] [--concepts 'four labels swapped']
 

@@ -1,4 +1,4 @@
-"""Measures the cost of a fit apart from its training steps: the host's work, and writing and averaging rows.
+"""Measures the cost of a fit apart from its training steps: the host's work, and writing and averaging model rows.
 
     python benchmarks/fit_parts.py [--turns 7] [--profile]
 
@@ -96,7 +96,7 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
 
 
 def measure_rows(net: str, count: int, epochs: int, turns: int) -> str:
-    """Measures a round's CPU time, and how much of it is spent writing rows, and checking and averaging them."""
+    """Measures a round's CPU time, and how much of it is spent writing, checking and averaging model rows."""
     engine, held, clients = build(net, epochs), make_data(str(SIZE), count), torch.arange(count)
     start, labels = engine.initial(0)[None], torch.zeros(count, dtype=torch.int64)
     save, finite, spent = Stack._save, base._finite, [0.0, 0.0]

@@ -152,7 +152,7 @@ class HurtStudies:
         ]
 
     def _read_content(self, path: Path, name: str) -> Any:
-        """Reads the part of a study file's content that must be equal."""
+        """Reads the part of a study file's content that must be equal in the resumed and the undisturbed study."""
         found = read_content(path / name)
         if name.endswith("trial.json"):
             found = {key: value for key, value in found.items() if key not in _OF_RECORDS}

@@ -1,4 +1,4 @@
-"""Decodes images to one uint8 array, and scales pixels."""
+"""Decodes images into one uint8 array, and finds the scaling of their pixel values."""
 
 import warnings
 from collections.abc import Iterable, Sequence

@@ -127,7 +127,7 @@ class NoiseLevels(Skew):
 
 @dataclass(frozen=True)
 class LabelSwaps(Skew):
-    """Each cluster sees its list of labels swapped, and all other labels unchanged.
+    """Each cluster sees the labels of its list swapped in a cycle, and all other labels unchanged.
 
     Args:
         labels: Labels to swap, for each cluster: each label is replaced by the next one in the list, and the last by

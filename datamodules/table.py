@@ -173,7 +173,7 @@ def _decimal_points(path: Path, words: Sequence[str]) -> str:
 
 
 def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
-    """Finds input columns that seem to be ids of the rows, such as pandas' index, or of the clients; warns of them."""
+    """Finds input columns that seem to be ids of rows or clients, such as pandas' index; warns of them."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(

@@ -163,7 +163,7 @@ class PreparedStudy:
 
 
 def prepare(study: Study, path: Path, recorded: Scores | None = None) -> PreparedStudy:
-    """Checks a whole study, and collects what its run needs. Raises InputError.
+    """Checks a whole study, and collects what its run needs. Raises InputError for a study that cannot run.
 
     Args:
         study: The study.

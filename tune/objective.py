@@ -74,7 +74,7 @@ class Objective:
 
     @property
     def usual(self) -> str:
-        """The validation metric that every trial of the task reports."""
+        """The task's main validation metric, which every trial reports."""
         return main_column(self.scores)
 
     @property

@@ -128,7 +128,7 @@ def _require_same_data(prepared: PreparedStudy, trials: Trials) -> None:
 
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
-    """Runs what remains of a study once Ray is available."""
+    """Runs the remaining part of a study; requires a connection to Ray."""
     say.describe_progress = partial(describe_progress, trials, prepared.default.rounds)
     require_shared_folder(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))

@@ -131,7 +131,7 @@ class Space:
         return kept
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Returns the distribution of each parameter by its key, and of the algorithm if there are several."""
+        """Returns the distribution of each parameter by its key, and of the algorithm if several are searched."""
         several = {"algorithm": CategoricalDistribution(list(self.algorithms))} if self.algorithms else {}
         return several | {p.key: p.distribution for p in self.parameters}
 

@@ -313,7 +313,7 @@ def _above(mine: float, its: float) -> bool | None:
 
 
 def layer_is_first(gaps: Gaps) -> Finding:
-    """Judges whether the chosen layer's Gap is above 0 no later than whole updates' Gaps, in most measurements."""
+    """Judges whether the chosen layer's Gap rises above 0 no later than whole updates' Gaps, in most measurements."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),

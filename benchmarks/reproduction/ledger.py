@@ -82,7 +82,7 @@ class Ledger:
 
 
 def read_results_version(algorithm: str) -> int:
-    """Returns the version of an algorithm's results, from 1; an entry under "Results changed" raises it."""
+    """Returns the version of an algorithm's results: 1 if they have never changed."""
     return int(_read_versions().get(algorithm, 1))
 
 

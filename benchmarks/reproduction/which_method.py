@@ -68,7 +68,7 @@ class Protocol:
         return cls(**(content | {"seeds": tuple(content["seeds"])}))
 
     def cells(self) -> list[tuple[str, str]]:
-        """Returns the data sets and systems to run, in order.
+        """Returns the pairs (data set, system) to run, in order.
 
         New data sets come first, then new systems, then systems whose first search had options that are no longer
         allowed or whose runs are renewed, then the others.
@@ -97,7 +97,7 @@ class Protocol:
         return "since" not in self.data[data] and "since" not in self.systems[system]
 
     def draw_trials(self, system: str) -> list[Options]:
-        """Draws the first edition's trials, the same for all data: the default, and random points of the grid."""
+        """Draws the first edition's trials, the same for all data sets: the default, and random points of the grid."""
         grid = {**self.common, **self.systems[system]["options"]}
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         rng = np.random.default_rng([self.draw, list(self.systems).index(system)])

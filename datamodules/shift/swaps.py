@@ -116,7 +116,7 @@ def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) 
 def swap_part(
     data: FederatedData, pairs: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> tuple[FederatedData, ShiftLog]:
-    """Moves all examples of a label from each client of a pair to the other one.
+    """Moves all examples of one label from each client of a pair to the other client.
 
     Args:
         pairs: Pairs of clients, int64 `[pairs, 2]`, each client at most once.
