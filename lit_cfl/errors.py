@@ -42,7 +42,7 @@ def prefix_errors(subject: str) -> Iterator[None]:
 
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
-    """Adds a note on where it was raised to any exception except an InputError.
+    """Adds to each error raised within the block, except InputErrors, a note that says where it was raised.
 
     Args:
         what: Returns the words after "It was raised".
@@ -74,7 +74,7 @@ def name_clients(names: Sequence[str]) -> Iterator[None]:
 
 
 def with_client_names(text: str, names: Sequence[str]) -> str:
-    """Adds the names of clients to a message, see `name_clients`."""
+    """Adds the names of clients to a message; see `name_clients`."""
 
     def named(number: re.Match[str]) -> str:
         client = int(number[0])

@@ -220,7 +220,7 @@ class LocalWork(Protocol):
 
     @property
     def true_clusters(self) -> Tensor:
-        """The true cluster of each client, int64 `[clients]`, -1 = unknown: only for algorithms with `sees_truth`."""
+        """The true cluster of each client, int64 `[clients]`, -1 = unknown. Only for algorithms with `sees_truth`."""
 
     @property
     def budget(self) -> Budget:

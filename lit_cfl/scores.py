@@ -153,7 +153,7 @@ class SetScore(Score):
 
 
 def title_of(name: str) -> str:
-    """Writes a score's name as text, such as `balanced accuracy`; abbreviations such as `MAE` are in capitals."""
+    """Formats a score's name as text, such as `balanced accuracy`; abbreviations such as `MAE` are in capitals."""
     return " ".join(word.upper() if _ABBREVIATIONS.fullmatch(word) else word for word in name.split("_"))
 
 

@@ -27,7 +27,7 @@ class SetPredictions:
     list_of: Tensor
 
     def of_clients(self, score: SetScore) -> tuple[Tensor, Tensor]:
-        """Computes a score per client, float64 `[n]` (0 if undefined), and whether it is defined, `[n]`.
+        """Computes each client's score, 0 if undefined, and whether it is defined (1 or 0): float64 `[n]` each.
 
         If an output is not finite, the score is defined, and nan: a diverged model has a bad score, not none.
         """

@@ -241,7 +241,7 @@ class Engine:
         return self.way.scorer(partial(seed_global_generators, self.seed, "evaluation"))
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRows]:
-        """Yields gradients of mean training losses, a group of clients at a time; see `LocalWork`.
+        """Yields the gradients of clients' mean training losses, for one group of clients after another.
 
         If memory runs out, it continues with fewer clients at once.
         """
@@ -498,7 +498,7 @@ class Engine:
         return starts.index_select(0, send(which, starts.device))
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
-        """Trains the clients; the run may be interrupted between two clients. Errors name the clients."""
+        """Trains the clients of one part. Errors name the clients; the run may be interrupted between two of them."""
         through = 0
 
         def ended(count: int) -> None:

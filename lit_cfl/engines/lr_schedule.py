@@ -24,7 +24,7 @@ _LENGTHS = ("T_max", "total_iters", "total_steps")  # PyTorch's names for the nu
 
 
 class SequentialSchedule(SequentialLR):
-    """Schedulers in sequence, such as a warm-up and a cosine: PyTorch's `SequentialLR` for a configuration.
+    """Schedulers in sequence, such as a warm-up and a cosine: a `SequentialLR` that a configuration can build.
 
     Args:
         optimizer: The run's optimizer.
@@ -39,7 +39,7 @@ class SequentialSchedule(SequentialLR):
 
 
 class ChainedSchedule(ChainedScheduler):
-    """Simultaneous schedulers, whose factors multiply: PyTorch's `ChainedScheduler` for a configuration.
+    """Simultaneous schedulers, whose factors multiply: a `ChainedScheduler` that a configuration can build.
 
     Args:
         optimizer: The run's optimizer.

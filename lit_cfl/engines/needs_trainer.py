@@ -171,7 +171,7 @@ def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
 
 
 def to_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:
-    """Copies a module and its examples to the CPU, in double precision."""
+    """Copies a module to the CPU in double precision, and converts floating-point inputs likewise."""
     inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
     return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
 

@@ -21,7 +21,7 @@ _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 
 
 def hex_of(cluster: int) -> str:
-    """Returns the colour of a cluster number as #rrggbb; grey for -1; colours repeat every 20 clusters."""
+    """Returns the colour of a cluster number as #rrggbb: grey for -1, else one of twenty, which repeat."""
     return _NONE if cluster < 0 else CLUSTER_COLOURS[cluster % MAX_COLOURS]
 
 

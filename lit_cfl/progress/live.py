@@ -72,7 +72,7 @@ class RunProgress:
         return f"{of}{self.activity}" + (f"  {seconds:.0f} s so far" if seconds >= 1 else "")
 
     def seconds_left(self, now: float) -> float:
-        """Estimates the remaining seconds, after the first row."""
+        """Estimates the remaining seconds of the run, which must have a row already."""
         done = self.row["round"] if self.row is not None else self.completed
         return (now - self.since) / (done - self.completed) * (self.rounds - done)
 

@@ -36,7 +36,7 @@ def as_html(page: Page) -> bytes:
 
 
 def _draw_states(figure: Figure) -> dict[str, str]:
-    """Draws each state of a figure as SVG, by name; empty if the figure has no values."""
+    """Draws each state of a figure as SVG, by the name of the state."""
     names = [(name, replace(figure, name=f"{figure.name}-{k}", rows=[[panel]]))
              for k, (name, panel) in enumerate(figure.frames.items())]  # fmt: skip
     return {name: as_svg(state) for name, state in names or [("", figure)] if figure.values}

@@ -35,7 +35,7 @@ def environment() -> dict[str, Any]:
 
 
 def resumed_environment(before: Mapping[str, Any], plan: Plan, rounds: int) -> tuple[dict[str, Any], str]:
-    """Updates the recorded environment of a run when the run is resumed.
+    """Returns the environment to record when a run is resumed, and what has changed in it.
 
     Args:
         before: Recorded environment.

@@ -85,7 +85,7 @@ def read_agreeing_summary(
 
 
 def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":
-    """Replaces a partition file, which may be gone, by the run's copy of the partition.
+    """Returns the experiment with the run's copy of the partition instead of a partition file, which may be gone.
 
     Args:
         experiment: Configured experiment.
@@ -108,12 +108,12 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
 
 
 def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the folders of the user's own code by the recorded ones."""
+    """Returns the experiment with the recorded folders of the user's own code."""
     return experiment.with_options(code=stored["code"]) if "code" in stored else experiment
 
 
 def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
-    """Replaces the plan by the recorded plan.
+    """Returns the experiment with the recorded plan.
 
     Args:
         path: Folder of the run.

@@ -232,7 +232,7 @@ def _one_row_a_file(files: Mapping[int, list[str]]) -> dict[str, Any]:
 
 
 def _parts(rows: Mapping[int, Tensor]) -> Iterator[list[int]]:
-    """Divides clients among files: rows of one shape and dtype, at most `_FILE_BYTES` unless a single row is larger."""
+    """Divides clients among files, each for rows of one shape and dtype: at most `_FILE_BYTES`, or a single row."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for client, row in rows.items():
         alike.setdefault((row.shape, row.dtype), []).append(client)

@@ -16,7 +16,7 @@ def expand_home(path: str | Path) -> Path:
 
 
 def describe_missing(path: Path, what: str) -> str:
-    """Describes a path that does not exist, with a similar name, or the folder where relative paths start.
+    """Returns a message that a path does not exist, with a similar name or the folder where relative paths start.
 
     Args:
         path: Path that was not found.

@@ -102,7 +102,7 @@ class ChainScorer(Scorer):
 
 
 def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain | None:
-    """Returns the chain of a module if the module's outcomes equal those of the chain."""
+    """Returns the chain of a module if the module's outcomes equal those of the chain, else None."""
     try:
         chain = recognise_chain(module, layout, batch)
     except NotAChainError:

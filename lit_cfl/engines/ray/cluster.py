@@ -29,7 +29,7 @@ _users = 0  # number of users of a connection made here
 
 
 def connect(plan: Plan) -> Resources:
-    """Connects to Ray unless a connection exists: to the cluster at RAY_ADDRESS, else to a new local one.
+    """Connects to the Ray cluster at RAY_ADDRESS, else to a new local one; keeps an existing connection.
 
     Returns:
         the resources of each worker of the plan: one core per thread, and a share of a GPU.
