@@ -182,7 +182,7 @@ class Trials:
             )
 
     def report(self, number: int, last_result: Mapping[str, Any]) -> None:
-        """Receives the report of a running trial."""
+        """Stores the latest report of a running trial."""
         self.live[number] = dict(last_result)
 
     def end(self, number: int, last_result: Mapping[str, Any], died: bool = False) -> None:

@@ -38,7 +38,7 @@ class Numbered(Dataset):
 
 
 class Silent:
-    """Stand-in for a SummaryWriter that writes nothing."""
+    """Stand-in for a SummaryWriter; it writes nothing."""
 
     def add_scalar(self, *figures: Any) -> None:
         pass

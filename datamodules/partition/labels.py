@@ -19,7 +19,7 @@ _HOPELESS = 50  # clients with too few examples in one draw, above which a good 
 
 @dataclass(frozen=True)
 class Dirichlet(SharedOut):
-    """Divides each label in proportions drawn from a symmetric Dirichlet; every example goes to one client.
+    """Divides each label's examples in proportions drawn from a symmetric Dirichlet; every example goes to one client.
 
     Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification.
     arXiv:1909.06335; drawn label by label, as in Yurochkin et al., ICML 2019, arXiv:1905.12022. No true clusters.
