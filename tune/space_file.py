@@ -79,7 +79,8 @@ def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Coll
     """Parses one parameter; its conditions may name the parameters `own` of its algorithm's space."""
     kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
-        raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")
+        example = f"{{choice: {what}}}" if isinstance(what, list) else "{uniform: [0, 1]}"
+        raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {example}")
     kind, when = kinds[0], what.get("when") or {}
     if kind not in _KINDS:
         raise InputError(

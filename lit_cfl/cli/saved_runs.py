@@ -92,4 +92,6 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     """Builds the data of other clients from these options and the run's configuration."""
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
-    return request.experiment.data.federated(saved.experiment.seeds[0])
+    data = request.experiment.data
+    data.newcomers = 0.0  # all of these clients are newcomers, whatever share of its own the run held out
+    return data.federated(saved.experiment.seeds[0])

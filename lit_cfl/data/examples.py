@@ -196,10 +196,9 @@ class Examples:
 
     @property
     def labels_in_words(self) -> str:
-        """Describes the labels, for a message, with their names if these are few."""
-        few = 0 < len(self.label_names) <= 10
+        """Describes the labels, for a message."""
         return {
-            "classes": f"{self.num_labels} labels" + (f" ({', '.join(self.label_names)})" if few else ""),
+            "classes": f"{self.num_labels} labels",
             "multi-label": f"{self.num_outputs} labels for each example",
             "numbers": "labels that are numbers",
             "none": "no labels",

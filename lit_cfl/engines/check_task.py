@@ -37,6 +37,7 @@ _REMEDIES = {
 }
 _MOVED = 0.01  # standard deviation of the changes to each weight
 _SOME, _BLOCK = 8, 2**16  # examples
+_NAMED = 10  # maximum number of labels whose names a message lists
 _SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
 
 
@@ -52,7 +53,9 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     _require_same_build(engine.template, again)
     model = engine.initial(0)
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
-    shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.labels_in_words}"
+    names = data.examples.label_names
+    named = f" ({', '.join(names)})" if 0 < len(names) <= _NAMED else ""
+    shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.labels_in_words}{named}"
     try:
         _require_same_scores_again(engine, engine.module(model).eval(), batch)
     except InputError:

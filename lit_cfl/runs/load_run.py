@@ -178,6 +178,11 @@ class SavedRun:
             InputError: there is no such client, or it has no model yet.
         """
         served, number = self.served(), self.prepared.data.num_clients
+        given: Any = client
+        if isinstance(given, str):
+            names = self.prepared.data.names
+            known = f", {names.index(given)} for this name" if given in names else ""
+            raise InputError(f"client is {given!r}; give its number, 0 to {number - 1}{known}")
         if not 0 <= client < number:
             raise InputError(f"there is no client {client} in {self.path}; clients are 0 to {number - 1}")
         index = served.index[client : client + 1]
@@ -204,7 +209,9 @@ class SavedRun:
                 labels have another shape or other values, or the algorithm cannot place clients without labels.
         """
         if not isinstance(data, FederatedData):
-            raise InputError(f"data is a {type(data).__name__}; give clients, such as ArrayData(...).federated(seed=0)")
+            raise InputError(
+                f"data has the type {type(data).__name__}; give clients, such as ArrayData(...).federated(seed=0)"
+            )
         data = mark_tokens(data, lambda: self.prepared.engine.template)
         mine = self.prepared.data.examples
         theirs = data.examples.renumber_labels(mine)

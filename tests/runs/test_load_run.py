@@ -222,6 +222,8 @@ def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(tmp_path: Path, c
     (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("test")]
     last = read_table(tmp_path / "run" / "metrics.csv")[-1]
     assert line[1:3] == ["28", f"{last['test/weighted_accuracy']:.3f}"]
+    one = ["--data.num_clients", "1", "--data.rotations", "null"]  # of one client no 0.3 can be held out, nor need be
+    assert main(["assign", str(tmp_path / "run"), *one]) == 0
 
 
 @pytest.mark.long
@@ -423,8 +425,10 @@ def test_run_of_several_seeds_names_them(tmp_path: Path):
         load_run(tmp_path / "run")
     saved = load_run(tmp_path / "run" / "seed-5")
     assert saved.round == 1
+    with pytest.raises(InputError, match="client is 'anna'; give its number, 0 to 39"):
+        saved.client_module("anna")  # type: ignore[arg-type]  # a name in place of a number: the mistake
     with pytest.raises(
-        InputError, match=r"data is a Digits; give clients, such as ArrayData\(...\).federated\(seed=0\)"
+        InputError, match=r"data has the type Digits; give clients, such as ArrayData\(...\).federated\(seed=0\)"
     ):
         saved.assign(Digits(4))  # type: ignore[arg-type]  # a data module in place of its clients: the mistake
 
