@@ -1,6 +1,6 @@
 """Compiles `lit_cfl/engines/steps.cpp` when the package is built; in a checkout, run `python hatch_build.py`.
 
-Without a C++ compiler the package is installed as well, and PyTorch alone trains. The compiler is $CXX, c++, g++ or
+Without a C++ compiler the package is installed as well, and trains with PyTorch only. The compiler is $CXX, c++, g++ or
 clang++.
 """
 

@@ -198,7 +198,10 @@ _TRIED = (
     "All options of the cells that do not match, and of those with more options than the published code's "
     "([list of the C-numbers](../disputed_points.md))."
 )
-_BESIDES = "Settings for [figures](figures.md) and [claims](claims.md), and further data sets: not cells of the paper."
+_BESIDES = (
+    "Experiments that are not cells of the paper's table: for its [figures](figures.md) and [claims](claims.md), and "
+    "on further data."
+)
 
 
 def _has_options(judged: Judged) -> bool:

@@ -51,7 +51,9 @@ class AdaCFL(SplittingAlgorithm):
         "(describes AdaCFL)"
     )
     layers: list[str] | None = None
-    caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
+    caveat: ClassVar[str] = (
+        "AdaCFL: the authors' rule for the number of clusters is not known; the rule used here is our own"
+    )
 
     def check(self, work: LocalWork) -> None:
         # its error names the existing layers, even for a net without fully connected layers

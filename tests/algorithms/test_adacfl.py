@@ -138,8 +138,8 @@ def test_missing_layers_are_refused_with_the_existing_ones():
 def test_every_table_says_that_its_rule_is_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     words = ["--config", "adacfl/digits", "--tiny", "--engine", "loop"]
     assert main(["run", *words, "--run_dir", str(tmp_path / "run")]) == 0
-    assert "its rule for the number of clusters is not known; this one is ours" in capsys.readouterr().out
+    assert "rule for the number of clusters is not known; the rule used here is our own" in capsys.readouterr().out
     words = ["--config", "adacfl/digits", "--rounds", "1", "--algorithms", "FedAvg", "AdaCFL", "--seeds", "0"]
     assert main(["compare", *words, "--num_cpus", "1", "--compare_dir", str(tmp_path / "both")]) == 0
-    assert "its rule for the number of clusters is not known; this one is ours" in capsys.readouterr().out
-    assert "this one is ours" in (tmp_path / "both" / "results.md").read_text()
+    assert "rule for the number of clusters is not known; the rule used here is our own" in capsys.readouterr().out
+    assert "the rule used here is our own" in (tmp_path / "both" / "results.md").read_text()
