@@ -155,7 +155,7 @@ class _WithGivenClusters(Partition):
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         if not self.chosen and pool.owner is None:
             warnings.warn(
-                "no client is given: the examples are divided evenly among ten clients; give client, or a partition",
+                "client is not given: the examples are divided evenly among ten clients; give client, or a partition",
                 Notice,
                 stacklevel=2,
             )
@@ -199,7 +199,7 @@ def examples_of(
     if not (good := inputs.isfinite().flatten(1).all(1)).all():
         row = int(good.int().argmin())
         column = f", column {input_names[int(inputs[row].isfinite().int().argmin())]!r}" if input_names else ""
-        raise InputError(f"x holds NaN or infinity in row {row}{column}; fill such rows, or drop them")
+        raise InputError(f"x holds NaN or infinity in row {row}{column}; replace the value, or drop the row")
     if vocabulary is not None:
         if inputs.is_floating_point() or scale is not None:
             raise InputError(

@@ -299,5 +299,5 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
     array = array[:, None] if array.ndim == 1 else array
     missing = np.flatnonzero(np.isnan(array.reshape(len(array), -1)).any(axis=1))
     if len(missing):
-        raise InputError(f"{what} holds NaN, or nothing, in row {missing[0]}; fix the data or drop the row")
+        raise InputError(f"{what} holds NaN or an empty value in row {missing[0]}; fix the data or drop the row")
     return array

@@ -16,7 +16,7 @@ from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
 from lit_cfl.storage.given_paths import expand_home
 
-_HEADER = re.compile(r"\d+ \d+\s*")  # the first line of word2vec's and fastText's files
+_HEADER = re.compile(r"\d+ \d+\s*")  # first line of word2vec and fastText files: numbers of words and of columns
 _REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"
 
 

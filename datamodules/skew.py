@@ -148,7 +148,7 @@ class LabelSwaps(Skew):
         found = []
         for swapped in self.labels:
             if any(not 0 <= label < num_labels for label in swapped):
-                raise InputError(f"labels to swap are {list(swapped)}, but labels are 0 to {num_labels - 1}")
+                raise InputError(f"labels to swap are {list(swapped)}; give labels of the data, 0 to {num_labels - 1}")
             names = list(range(num_labels))
             for label, name in zip(swapped, [*swapped[1:], *swapped[:1]], strict=True):
                 names[label] = name

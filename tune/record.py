@@ -57,7 +57,7 @@ def read_study_id(path: Path) -> str:
     """Reads the id of a study from its file. Raises InputError if the file is damaged or has no id."""
     study_id = read_sealed(path / STUDY)[1]
     if study_id is None:
-        raise InputError(f"{path / STUDY} belongs to no study: its last line names none; put the original back")
+        raise InputError(f"the last line of {path / STUDY} has no study id; put the original file back")
     return study_id
 
 
@@ -168,7 +168,7 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         raise _damage_error(path / RECORD, path)
     if theirs != study_id:
         raise InputError(
-            f"{path / RECORD} and {path.parents[1] / STUDY} belong to two studies; put back the one that was replaced"
+            f"{path / RECORD} and {path.parents[1] / STUDY} belong to different studies; put the original back"
         )
     return record
 

@@ -136,7 +136,8 @@ class SchedulerPerAlgorithm(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         repeated, decision = self._repeated.get(trial.config[NUMBER], (0, self.CONTINUE))
-        if decision == self.STOP or result[ROUNDS] <= repeated:  # rounds after the last checkpoint are trained again
+        # after a resume, a trial repeats the rounds since its last checkpoint
+        if decision == self.STOP or result[ROUNDS] <= repeated:
             return decision
         return str(self.of(trial).on_trial_result(_NO_TRIALS, trial, result))
 

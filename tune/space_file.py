@@ -20,7 +20,7 @@ _NOT_OF_A_TRIAL = {
     "checkpoint": "it changes no result",
 }  # options of an experiment that cannot be searched
 _KINDS = ("uniform", "loguniform", "randint", "lograndint", "choice", "grid")
-_BESIDE = ("step", "when")  # keys allowed next to a kind of values
+_BESIDE = ("step", "when")  # keys that a parameter may have in addition to one of `_KINDS`
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:
@@ -35,8 +35,12 @@ def parse_space(content: Mapping[str, Any]) -> Space:
     several = rest.pop("algorithm", None)
     algorithms, parameters = ({}, []) if several is None else _parse_algorithms(several)
     parameters = [_parameter(name, name, what) for name, what in rest.items()] + parameters
-    if algorithms and any(p.option.startswith("algorithm.") and not p.algorithm for p in parameters):
-        raise InputError("if the study chooses among algorithms, write their options into the space of each")
+    misplaced = [p.option for p in parameters if p.option.startswith("algorithm.") and not p.algorithm]
+    if algorithms and misplaced:
+        raise InputError(
+            f"space: {misplaced[0]} is given for all algorithms, but the study chooses among them; write it into the "
+            "space of each algorithm that has it"
+        )
     for p in parameters:
         _require_of_a_trial(p.option)
     space = Space(tuple(_in_order(parameters)), algorithms)

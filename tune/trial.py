@@ -301,7 +301,7 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
             # the study prints notices once
             callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)
             report.end(run(experiment, path, callbacks, mode="resume"))
-    except Exception as error:  # a user's net or data may raise anything: the other trials continue
+    except Exception as error:  # a user's net or data may raise any error, and the other trials have to continue
         if is_full_disk(error):
             report.full_disk(error)
         else:

@@ -88,7 +88,9 @@ class Trials:
                 self._store(replace(record, status=RUNNING, last_result=last_result, digests={}))
         self._known = len(self.records)
         if self.trained > self.limit:
-            raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were started; give more")
+            raise InputError(
+                f"limits.trials is {self.limit}, but {self.trained} trials were started; give {self.trained} or more"
+            )
         for record in self.records.values():
             self._report_to_searcher(record)
 

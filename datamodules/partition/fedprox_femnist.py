@@ -53,7 +53,7 @@ class FedProxFEMNIST(Partition):
     def __post_init__(self) -> None:
         if self.num_clients < 1 or self.images_per_label < 1:
             given = f"num_clients is {self.num_clients} and images_per_label {self.images_per_label}"
-            raise InputError(f"{given}; give 1 or more of both")
+            raise InputError(f"{given}; give 1 or more for both")
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         pool.examples.require_classes("FedProxFEMNIST")

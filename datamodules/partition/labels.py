@@ -14,7 +14,7 @@ from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
 
-_HOPELESS = 50  # clients with too few examples in one draw, above which a good draw comes about once in e^50
+_HOPELESS = 50  # if more clients than this have too few examples in one draw, a good draw comes about once in e^50
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 NO_MOMENT = -1.0  # stands for the moments of a label with fewer than two examples
-_ROUNDING = 1e-12  # relative to the largest value: a block with a smaller range is constant
+_ROUNDING = 1e-12  # a block whose range is at most this share of the largest value is constant
 
 
 def principal_axes(points: Tensor, number: int) -> tuple[Tensor, Tensor]:

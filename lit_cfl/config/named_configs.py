@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from lit_cfl.config import catalogue
 from lit_cfl.errors import InputError, suggest
 
-_PIPED = "lit-cfl-piped-"  # prefix of a folder's name
+_PIPED = "lit-cfl-piped-"  # prefix of the temporary folder for configurations that come from a pipe
 
 
 def with_paths(arguments: Sequence[str]) -> list[str]:

@@ -222,7 +222,7 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         )
     clients = len(division.train)
     if not clients:
-        raise InputError(f"{who}: divide gives no client; give at least one")
+        raise InputError(f"{who}: divide returns no clients; return at least one")
     if len(division.test) != clients:
         raise InputError(
             f"{who}: train has lists of {clients} clients, test of {len(division.test)}; give one for each"

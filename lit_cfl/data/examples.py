@@ -96,7 +96,7 @@ class Decoding:
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
 
 
-_LONG_RUN = 32  # minimum mean length of a run of indices
+_LONG_RUN = 32  # minimum mean number of consecutive indices under one view, from which slices pay
 _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
 
 
@@ -171,7 +171,7 @@ class Examples:
         if any(view.brightness != 1 for view in self.views) and self.vocabulary and self.embeddings is None:
             raise InputError("token ids cannot be brighter; give embeddings, or leave out the brightness")
         if any(view.quarter_turns % 2 for view in self.views) and shape[-1] != shape[-2]:
-            raise InputError(f"images of {tuple(shape[1:])} are not square; rotate them by 0 and 180 only")
+            raise InputError(f"images of {tuple(shape[1:])} are not square; rotate them by 0 and 180 degrees only")
         if any(view.noise for view in self.views) and self.vocabulary and self.embeddings is None:
             raise InputError("token ids cannot be made noisy; give embeddings, or leave out the noise")
 

@@ -18,7 +18,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
 
 FORMAT = 2
-_READ = (1, FORMAT)  # formats; format 1 has the true clusters under their name in `LIST_ARRAYS`
+_READ = (1, FORMAT)  # formats that can be read; format 1 names the true clusters as in `LIST_ARRAYS`
 TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # name in all files of a run, and in `LIST_ARRAYS`
 
 

@@ -10,7 +10,7 @@ from lit_cfl.devices import send
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.mini_batches import MiniBatches
 
-_BLOCK = 2**22  # maximum number of values changed at once
+_BLOCK = 2**22  # maximum number of input values that are augmented at once
 
 
 def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:

@@ -7,7 +7,7 @@ on one core, a run finishes before a GPU has started. Each Ray worker uses a GPU
 from lit_cfl.devices import count_gpus
 from lit_cfl.errors import InputError
 
-_GPU_PAYS = 100_000_000_000  # multiply-adds: an estimate
+_GPU_PAYS = 100_000_000_000  # multiply-adds of a run from which a GPU pays off: an estimate
 
 
 def resolve_device(asked: str, multiply_adds: float = 0) -> str:

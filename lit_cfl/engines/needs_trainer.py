@@ -110,7 +110,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
         if found := find_dependence_on_history(module, layout, parts, compute, what):
             return found
     for slot, gradient, other in zip(layout.slots, gradients, others, strict=False):  # parameters come first
-        if gradient is None or other is None:  # the optimizer skips the parameter, weight decay included
+        if gradient is None or other is None:  # an optimizer skips such a parameter, even its weight decay
             return [f"the parameter {slot.name} takes no part in the losses"]
         if not torch.equal(gradient.nan_to_num(), other.nan_to_num()):
             return ["it draws random numbers, other than by nn.Dropout"]

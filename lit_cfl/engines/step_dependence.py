@@ -30,7 +30,7 @@ _USED_BY_PYTHON = frozenset(
         *("setattr", "delattr", "doc", "reduce", "reduce_ex", "sizeof"),
     )
 )
-_LATER = 1_000  # number of a batch
+_LATER = 1_000  # a batch number far from the first
 _COMPUTED = "\0"  # prefix for the names of computed values; no attribute starts with it
 
 

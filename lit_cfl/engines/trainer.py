@@ -36,7 +36,7 @@ class TrainerWay(TrainingWay):
     """Trains one client after the other with `lightning.Trainer`, each in a new module."""
 
     name, seeds_global_generators, reports_every_loss = "trainer", True, False
-    _reasons: list[str] | None = None  # reasons against weighted examples, once they are known
+    _reasons: list[str] | None = None  # why examples cannot be weighted; None = not checked yet
 
     @classmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:

@@ -6,7 +6,8 @@ from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.trainer import TrainerWay
 
-WAYS: tuple[type[TrainingWay], ...] = (ChainWay, StackWay, LoopWay, TrainerWay)  # the rule tries them in order
+# in the order in which `choose_plan` tries them
+WAYS: tuple[type[TrainingWay], ...] = (ChainWay, StackWay, LoopWay, TrainerWay)
 
 
 def get_way(name: str) -> type[TrainingWay]:

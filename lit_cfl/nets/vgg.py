@@ -46,7 +46,7 @@ class VGG16(Net):
         if min([width, *hidden]) < 1:
             raise InputError(f"width is {width}, hidden {list(hidden)}; give widths of 1 or more")
         if not 0 <= dropout <= 1:
-            raise InputError(f"dropout {dropout} must be 0 to 1")
+            raise InputError(f"dropout is {dropout}; give 0 to 1")
         channels, pixels, labels = image_sizes(input_shape, num_labels, border=0, halvings=len(_BLOCKS))
         widths = [width * times for times, length in zip(_TIMES, _BLOCKS, strict=True) for _ in range(length)]
         for number, (before, after) in enumerate(pairwise([channels, *widths]), 1):

@@ -12,8 +12,8 @@ from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
-_MIN_ROWS = 6  # height of a picture of fewer labels, so that the name of its colours fits
-_MAX_NAME = 24  # letters of a label's name on the axis
+_MIN_ROWS = 6  # with fewer labels the picture is as high as with this many, so that the colour bar's label fits
+_MAX_NAME = 24  # maximum number of letters of a label's name on the axis
 
 
 def label_distribution(data: FederatedData) -> Figure | None:

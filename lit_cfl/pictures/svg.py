@@ -13,7 +13,7 @@ from lit_cfl.pictures.panels import Bars, Curve, Panel, Points
 Part = Curve | Points | Bars
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
 _DPI = 150  # resolution of cells
-_MOST_NOTED = 1000  # points of a figure; more have no notes, to keep the page small
+_MOST_NOTED = 1000  # a figure with more points than this has no notes, to keep the page small
 _LOOK: Any = {  # each point of a curve has a mark that cannot be seen, for its note
     "svg.fonttype": "none",
     "lines.marker": "o",

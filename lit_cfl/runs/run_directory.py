@@ -39,7 +39,7 @@ _FILES = (
     "checkpoint.pt",
     *_AT_THE_END,
 )
-_PUT_BACK = "the algorithm or the task was changed since; restore it, or start a new run"
+_PUT_BACK = "the code of the algorithm or the task has changed since then; restore it, or start a new run"
 
 
 def default_run_directory(name: str) -> Path:

@@ -47,7 +47,7 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
     if names != values.keys():
         raise InputError(
             f"{state_type.__name__} has the fields {sorted(names)}, the saved state {sorted(values)}: "
-            "the algorithm was changed since; restore it, or start a new run"
+            "the algorithm's code has changed since then; restore it, or start a new run"
         )
     return state_type(**values)
 

@@ -90,8 +90,8 @@ def as_yaml(content: Mapping[str, Any]) -> str:
 
 
 def read_run_id(path: Path) -> str:
-    """Reads the id of the run in a directory from `config.yaml`. Raises InputError if it belongs to no run."""
+    """Reads the id of the run in a directory from `config.yaml`. Raises InputError if the file has none."""
     run_id = read_sealed(path / "config.yaml")[1]
     if run_id is None:
-        raise InputError(f"{path / 'config.yaml'} belongs to no run: its last line names none; put the original back")
+        raise InputError(f"the last line of {path / 'config.yaml'} has no run id; put the original file back")
     return run_id

@@ -9,7 +9,7 @@ import numpy as np
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
 
-_MAX_ROWS = 1000  # maximum number of logged rows of a table, the last ones
+_MAX_ROWS = 1000  # maximum number of rows of a logged table: only its last rows are logged
 _BINS = np.linspace(0, 1, 21)
 
 

@@ -25,7 +25,7 @@ from lit_cfl.tracking.service import (
     wait_until_loaded,
 )
 
-_MIN_FREE = 2**20  # free bytes on the disk, below which files may be incomplete
+_MIN_FREE = 2**20  # if fewer bytes are free on the disk, W&B's files may be incomplete
 
 
 class WandbRun:

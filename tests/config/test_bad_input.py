@@ -125,7 +125,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             (RUN + "--data own.npz", "data: 'own.npz' is a file, not a data module"),
             (RUN + "--tracking.loggers my.Logger", "there is no module 'my': put my.py next to the YAML"),
             (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
-            (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more of both"),
+            (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more for both"),
             (
                 RUN + "--data.partition_file text.npz",
                 "is not a .npz file, or holds objects (not a zip archive)",

@@ -74,7 +74,7 @@ def test_division_without_a_fault_is_taken_in_silence():
             "true_clusters holds -2; give numbers from 0, and -1",
         ),
         (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train has lists of 6 clients, test of 2"),
-        (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "gives no client"),
+        (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "returns no clients"),
         (lambda d: replace(d, names=("a", "b")), "names has 2 names for 6 clients"),
         (lambda d: replace(d, skew="features"), "skew is 'features'; give feature, label or other"),
         (lambda d: replace(d, train=replace(d.train, values=d.train.values.int())), "ClientIndex of torch.int32"),

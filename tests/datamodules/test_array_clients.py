@@ -320,7 +320,7 @@ def test_a_table_without_labels_says_how_they_are_left_out(tmp_path: Path):
 def test_a_table_without_clients_says_so(tmp_path: Path):
     rows = "".join(f"{number % 9},{number % 2}\n" for number in range(40))
     table = ArrayData(source=written(tmp_path, "height,y\n" + rows))
-    with pytest.warns(Notice, match="no client is given: .* ten clients; give client, or a partition"):
+    with pytest.warns(Notice, match="client is not given: .* ten clients; give client, or a partition"):
         data = table.federated(0)
     assert len(data.train) == 10
 
@@ -384,7 +384,9 @@ def test_labels_too_large_for_squared_errors_are_noted():
 
 def test_columns_of_a_data_frame_keep_their_names():
     frame = pd.DataFrame({"price": [1.0, np.nan], "year": [2020.0, 2021.0]})
-    with pytest.raises(InputError, match="x holds NaN or infinity in row 1, column 'price'; fill such rows"):
+    with pytest.raises(
+        InputError, match="x holds NaN or infinity in row 1, column 'price'; replace the value, or drop the row"
+    ):
         ArrayData(frame, [0, 1]).pool()
     with pytest.warns(Notice, match="input column 'year': large numbers"):
         assert ArrayData(frame.fillna(0), [0, 1]).pool().examples.input_names == ("price", "year")

@@ -232,9 +232,9 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
     for broken in ([ragged], [np.array(["a", "b"])], [np.array([[1.0]]), np.array([1.0])]):
         with pytest.raises(InputError, match="column x cannot be made one array of numbers"):
             matrix([broken], "column x")
-    with pytest.raises(InputError, match="column x holds NaN, or nothing, in row 1"):
+    with pytest.raises(InputError, match="column x holds NaN or an empty value in row 1"):
         matrix([[np.array([[1.0, 2.0], [3.0, np.nan]])]], "column x")
-    with pytest.raises(InputError, match="column x holds NaN, or nothing, in row 2"):
+    with pytest.raises(InputError, match="column x holds NaN or an empty value in row 2"):
         matrix([[np.array([1.0, 2.0, None], dtype=object)]], "column x")
 
 

@@ -101,7 +101,7 @@ def test_labels_may_be_numbers_or_none(folder: str):
 
 def test_missing_label_that_is_a_number_is_named(tmp_path: Path):
     folder = written(tmp_path / "numbers", reading=ROWS["reading"], heat=[0.5, 1, None, 2, 2.5, 3])
-    with pytest.raises(InputError, match=r"label column 'heat' holds NaN, or nothing, in row 2"):
+    with pytest.raises(InputError, match=r"label column 'heat' holds NaN or an empty value in row 2"):
         HFDataset(str(folder), "reading", "heat", num_labels=0).pool()
 
 

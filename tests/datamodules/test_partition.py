@@ -162,7 +162,7 @@ def test_more_clients_than_examples_are_refused(partition: SharedOut):
 
 @pytest.mark.parametrize("number", [0, -3])
 def test_no_clients_are_refused(number: int):
-    with pytest.raises(InputError, match=f"num_clients is {number} and min_size 1; give 1 or more of both"):
+    with pytest.raises(InputError, match=f"num_clients is {number} and min_size 1; give 1 or more for both"):
         divided(IID(number), pool_of(labels_of([10, 10])))
 
 
@@ -261,7 +261,7 @@ def test_dirichlet_sizes_have_the_variance_of_their_law(alpha: float):
             DirichletSizes(4, min_size=26),
             "cannot share 100 examples with 26 or more each; give fewer clients .3 at most. or",
         ),
-        (DirichletSizes(4, min_size=0), "num_clients is 4 and min_size 0; give 1 or more of both"),
+        (DirichletSizes(4, min_size=0), "num_clients is 4 and min_size 0; give 1 or more for both"),
     ],
 )
 def test_impossible_sizes_are_refused(partition: SharedOut, message: str):

@@ -119,7 +119,7 @@ def test_noise_has_a_level_for_each_cluster():
         (lambda: LabelSwaps([[], [1]]), r"labels to swap are \[1\]; give two or more different ones"),
         (lambda: LabelSwaps([[], [1, 1]]), r"labels to swap are \[1, 1\]; give two or more different ones"),
         (lambda: LabelSwaps([0, 1]), r"labels to swap are 0; give a list of labels, such as \[0, 1\]"),
-        (lambda: LabelSwaps([[], [0, 9]]).views(3), r"labels to swap are \[0, 9\], but labels are 0 to 2"),
+        (lambda: LabelSwaps([[], [0, 9]]).views(3), r"labels to swap are \[0, 9\]; give labels of the data, 0 to 2"),
         (lambda: LabelSwaps([[0, 1], [1, 0]]).views(3), "give one list per cluster, each with a different result"),
         (lambda: LabelShifts((1, 11)).views(10), r"label shifts \[1, 1\] holds one twice"),
     ],
@@ -142,7 +142,7 @@ def test_skews_that_do_not_fit_the_inputs_are_refused():
         Examples(tokens, labels, 2, views=Brightnesses().views(2), vocabulary=9)
     with pytest.raises(InputError, match=r"a colour has 3 factors, but images of shape \(1, 3, 4\) have 1 channel"):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Colours().views(2))
-    with pytest.raises(InputError, match="not square; rotate them by 0 and 180 only"):
+    with pytest.raises(InputError, match="not square; rotate them by 0 and 180 degrees only"):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Rotations((0, 90)).views(2))
 
 

@@ -381,7 +381,7 @@ def test_dropout_follows_each_hidden_layer_with_a_separate_mask():
     [
         ({"hidden": [0]}, r"width is 1, hidden \[0\]; give widths of 1 or more"),
         ({"width": 0}, "width is 0"),
-        ({"dropout": 1.5}, "dropout 1.5 must be 0 to 1"),
+        ({"dropout": 1.5}, "dropout is 1.5; give 0 to 1"),
         ({"input_shape": [1, 28, 28]}, r"images of \[1, 28, 28\] are too small .* takes 32 x 32 or more; .* pad: 2\)"),
         ({"input_shape": [60]}, "are not images"),
     ],

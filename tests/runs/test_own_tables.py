@@ -70,7 +70,9 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
         (TellsElsewhere, r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, the experiment .*members\.csv"),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # its file was edited since
-        with pytest.raises(InputError, match=message + ".*: the algorithm or the task was changed since; restore it"):
+        with pytest.raises(
+            InputError, match=message + ".*: the code of the algorithm or the task has changed since then; restore it"
+        ):
             run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
 
 

@@ -95,7 +95,10 @@ def test_each_distribution_is_read():
         ),
         ({"algorithm": {"choice": [{"class_path": "IFCA", "spaces": {}}]}}, "is not an algorithm"),
         ({"algorithm": "IFCA"}, "write algorithm: {choice"),
-        ({"algorithm": {"choice": ["IFCA"]}, "algorithm.num_clusters": {"randint": [2, 4]}}, "into the space of each"),
+        (
+            {"algorithm": {"choice": ["IFCA"]}, "algorithm.num_clusters": {"randint": [2, 4]}},
+            "algorithm.num_clusters is given for all algorithms",
+        ),
         ({"rounds": {"choice": [5, 10]}}, "rounds cannot be searched: all trials run the base's rounds; leave it out"),
         ({"seeds": {"choice": [[0], [1]]}}, "seeds cannot be searched: all trials run under the study's seeds"),
         ({"tracking.snapshots_every": {"choice": [1, 2]}}, "tracking.snapshots_every cannot be searched"),

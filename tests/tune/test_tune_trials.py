@@ -136,7 +136,7 @@ def test_a_study_is_extended(tmp_path: Path):
     longer.load()
     assert run_all(longer, FIGURES) == xs(3, 4)
     shorter = new_trials(tmp_path, xs(1, 2, 3, 4), 4)
-    with pytest.raises(InputError, match=r"limits.trials is 4, but 5 trials were started; give more"):
+    with pytest.raises(InputError, match=r"limits.trials is 4, but 5 trials were started; give 5 or more"):
         shorter.load()
 
 
@@ -292,7 +292,7 @@ def test_a_record_of_another_study_is_refused(tmp_path: Path):
     for study_id in ("0a", "0b"):
         run_all(new_trials(tmp_path / study_id, xs(1, 2), 2, study_id=study_id), FIGURES)
     shutil.copy(tmp_path / "0b" / "0001" / "trial.json", tmp_path / "0a" / "0001")
-    with pytest.raises(InputError, match=r"0001/trial.json and .*study.yaml belong to two studies"):
+    with pytest.raises(InputError, match=r"0001/trial.json and .*study.yaml belong to different studies"):
         new_trials(tmp_path / "0a", xs(1, 2), 2, study_id="0a").load()
 
 

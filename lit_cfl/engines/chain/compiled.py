@@ -21,8 +21,8 @@ from lit_cfl.engines.cohort_fit import CohortFit, Ended
 from lit_cfl.engines.library import load_library
 from lit_cfl.parameters import ParameterLayout
 
-_LARGEST = 2**20  # numbers of a model: PyTorch multiplies larger matrices as fast or faster
-_AT_ONCE = 2**19  # size of the examples that a call reads, in numbers: 2 MiB, which stay in a cache
+_LARGEST = 2**20  # maximum number of a model's parameters: PyTorch multiplies larger matrices as fast or faster
+_AT_ONCE = 2**19  # maximum number of input values that a call reads: 2 MiB, which stay in a cache
 _PADDED = 16  # numbers: `kPadded` of steps.cpp
 
 

@@ -15,7 +15,7 @@ from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot
 
-_STACK = 2**22  # maximum size of a stack's examples, in numbers: 16 MiB in float32
+_STACK = 2**22  # maximum number of input values in a stack: 16 MiB in float32
 
 
 def compute_gradients(

@@ -6,7 +6,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lit_cfl.engines.chain.parts import Loss, sigmoid
 
-_MANY = 32  # labels; with fewer, PyTorch's softmax on a CPU takes up to three times as long as its separate operations
+_MANY = 32  # number of labels below which separate operations are up to three times as fast as softmax on a CPU
 
 
 def targets_of(loss: Loss, labels: Tensor, dtype: torch.dtype) -> Tensor:

@@ -73,7 +73,7 @@ class CapturedSteps:
                 work.at.copy_(before[-1])  # keeps the losses of earlier steps
                 with _refuse_waits() if number else nullcontext():
                     self._steps(lanes, work)
-            # graphs may share memory, since they never run at once
+            # graphs may share memory, since no two run at the same time
             shared = next((graph.pool() for graph, *_ in self._captured.values()), None)
             work.at.copy_(before[-1])
             # Meanwhile another thread may pin memory for the next examples (`prepare_ahead`).

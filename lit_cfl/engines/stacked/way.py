@@ -24,7 +24,7 @@ from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
 _FEWEST_PLACES = 16  # of a full batch: products of fewer rows add in another order on some processors
-_CALL_PARAMETERS = 8e6  # parameters of a model; a GPU updates them in the time of launching a step: an estimate
+_CALL_PARAMETERS = 8e6  # estimated number of parameters that a GPU updates in the time of launching a step
 
 
 class StackWay(TrainingWay):
