@@ -106,7 +106,10 @@ def mean_by_cluster(
 def _sums_by_cluster(
     models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int
 ) -> tuple[Tensor, Tensor, torch.dtype] | None:
-    """Returns the weighted sums of models `[clusters, d]`, the sums of weights `[clusters]`, and the models' dtype."""
+    """Returns the weighted sums of models `[clusters, d]`, the sums of weights `[clusters]`, and the dtype of models.
+
+    None without models.
+    """
     found = None
     for chunk in _chunks(models):
         at = slice(chunk.start, chunk.start + len(chunk.models))

@@ -119,7 +119,7 @@ class Scorer:
         return outcomes_of(self._module, batch)
 
     def _join(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
-        """Joins the outcomes of parts of the examples, `[..., n]`, and checks them.
+        """Joins the outcomes `[..., n]` of parts of the examples, and checks them.
 
         `numbers` are the examples' numbers for error messages.
         """

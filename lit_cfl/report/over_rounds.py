@@ -51,7 +51,7 @@ def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Secti
 
 
 def _scored_clients(groups: Sequence[Group]) -> tuple[str, str]:
-    """Describes which clients are scored, and adds a sentence if they change between rounds."""
+    """Describes the scored clients, and says until which round some clients had no model."""
     scored = {
         group.name: [
             (int(row["round"]), finite_number(row.get("clients/evaluated")))

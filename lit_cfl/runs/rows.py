@@ -150,7 +150,7 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
 
 
 def _known_or_none(values: Tensor, which: Tensor) -> list[Any]:
-    """Lists the values `[n]`; None for unknown values."""
+    """Lists the values `[n]`, with None for unknown ones."""
     listed: list[Any] = values.tolist()
     for position in (~which).nonzero().flatten().tolist():
         listed[position] = None

@@ -188,7 +188,7 @@ def _draw_with_baseline(finished: FinishedRun, baseline: FinishedRun, formats: S
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
-    """Averages the metrics of summaries over the seeds; None if a seed lacks the metric."""
+    """Averages the metrics of summaries over the seeds; a metric that a seed lacks is None."""
     keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
