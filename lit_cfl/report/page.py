@@ -37,9 +37,11 @@ def as_html(page: Page) -> bytes:
 
 def _draw_states(figure: Figure) -> dict[str, str]:
     """Draws each state of a figure as SVG, by the name of the state."""
-    names = [(name, replace(figure, name=f"{figure.name}-{k}", rows=[[panel]]))
-             for k, (name, panel) in enumerate(figure.frames.items())]  # fmt: skip
-    return {name: as_svg(state) for name, state in names or [("", figure)] if figure.values}
+    states = {
+        name: replace(figure, name=f"{figure.name}-{k}", rows=[[panel]])
+        for k, (name, panel) in enumerate(figure.frames.items())
+    }
+    return {name: as_svg(state) for name, state in (states or {"": figure}).items()}
 
 
 def _with_drawn(section: Section, names: set[str]) -> Section:
