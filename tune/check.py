@@ -191,7 +191,7 @@ def _limit(study: Study, first: list[GivenSetting]) -> int:
     if study.num_trials < different:
         raise InputError(
             f"limits.trials is {study.num_trials}, but the base's setting and the points are {different} trials; "
-            "give more, or leave out points"
+            f"give {different} or more, or leave out points"
         )
     return study.num_trials
 

@@ -8,7 +8,7 @@ from typing import Any
 from lit_cfl.errors import InputError
 
 _PARTS = ("narrow", "steps_per_call", "compile", "products", "fused", "dual")
-_ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # what replaced them
+_ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # removed engines, and what replaced them
 
 
 def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:

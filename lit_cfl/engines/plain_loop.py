@@ -19,7 +19,7 @@ from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
-_PART = 1_024  # maximum number of examples
+_PART = 1_024  # maximum number of examples whose gradient one call computes on a CPU
 
 
 class LoopWay(TrainingWay):

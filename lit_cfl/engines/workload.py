@@ -19,7 +19,7 @@ from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.local_work import per_client
 from lit_cfl.parameters import ParameterLayout
 
-_SOME = 8  # examples
+_SOME = 8  # number of examples that the task is measured on
 
 
 @dataclass(frozen=True, eq=False)

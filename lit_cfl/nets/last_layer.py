@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lit_cfl.errors import InputError
 
-_AT_ONCE = 1024  # examples
+_AT_ONCE = 1024  # maximum number of examples in one call of the module
 
 
 def latent_features(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from lit_cfl.storage.atomic_writes import name_write_errors, remove_unfinished
 
 _FOLDERS = ("rows", "snapshots", "pictures")  # folders in which a killed process may have left unfinished files
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
-_LOOK_SECONDS = 0.5  # `wait_until_free` in another process, such as a report, holds the lock for a moment
+_LOOK_SECONDS = 0.5  # a report's `wait_until_free` holds the lock for a moment
 
 
 @contextmanager

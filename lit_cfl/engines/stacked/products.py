@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
-_MOST = 16  # images
+_MOST = 16  # maximum number of images in a batch, above which `torch.conv2d` is used
 
 
 class StackedProducts(TorchFunctionMode):

@@ -23,7 +23,7 @@ from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
-_FEWEST_PLACES = 16  # of a full batch: products of fewer rows add in another order on some processors
+_FEWEST_PLACES = 16  # minimum rows of a full batch: products of fewer rows add in another order on some processors
 _CALL_PARAMETERS = 8e6  # estimated number of parameters that a GPU updates in the time of launching a step
 
 
