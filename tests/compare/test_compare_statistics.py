@@ -178,6 +178,12 @@ def test_share_is_that_of_means_over_seeds_and_the_first_fedavg_counts():
     assert found == {"mine": 0.25 / gap, "average": 0.0, "bound": 1.0, "equal": -0.375 / gap}
 
 
+def test_fedavg_closes_no_gap_where_lower_is_better():
+    losses = {name: tuple(1 - value for value in values) for name, values in ACCURACIES.items()}
+    found = gaps_closed(ROWS, runs(losses, "mae"), Score("mae", higher_is_better=False))
+    assert str(found["average"]) == "0.0"  # not -0.0
+
+
 def test_the_gap_is_that_of_the_fedavg_and_the_oracle_with_the_same_layers():
     rows = [row | {"added": "bn*" if row["algorithm"] == "average" else None} for row in ROWS]
     found = gaps_closed(rows, runs(ACCURACIES), CLASSIFIER[0])
