@@ -398,6 +398,13 @@ def test_numbers_taken_for_classes_are_suspected_when_the_test_data_have_new_one
         data.federated(0)
 
 
+def test_hundreds_of_classes_are_suspected_as_numbers():
+    litres = np.random.default_rng(0).integers(0, 300, 600)
+    data = ArrayData(np.ones((600, 2)), litres, client=np.arange(600) % 2)
+    with pytest.warns(Notice), pytest.raises(InputError, match="if labels are numbers to predict, set num_labels to 0"):
+        data.federated(0)
+
+
 def test_inputs_made_small_by_scale_are_not_noted():
     ArrayData(np.full((20, 2), 50.0), np.zeros(20, int), client=np.arange(20) % 2, scale=0.01).federated(0)
 
