@@ -174,9 +174,8 @@ def _require_seen_labels(data: FederatedData) -> None:
         labels = data.examples.targets(getattr(data, name).compact().values).unique()
         unseen = labels[~torch.isin(labels, known)]
         if len(unseen):
-            rare = (
-                2 * len(known) < data.examples.num_labels or len(known) > 100
-            )  # such as points from 70 to 100 read as classes
+            # such as points from 70 to 100, or litres, read as classes
+            rare = 2 * len(known) < data.examples.num_labels or len(known) > 100
             numbers = "; if labels are numbers to predict, set num_labels to 0" if rare else ""
             raise InputError(
                 f"the {name} data hold label {data.examples.label_name(int(unseen[0]))}, which no training client has "
