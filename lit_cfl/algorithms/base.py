@@ -202,7 +202,7 @@ class Algorithm(ABC):
         """
         raise InputError(
             f"{type(self).__name__} cannot place clients without labels: its rule for newcomers needs more than their "
-            "inputs; leave out --unlabelled, or run an algorithm that needs only inputs, such as FLUX"
+            "inputs; label them and leave out --unlabelled, or run an algorithm that needs only inputs, such as FLUX"
         )
 
     @abstractmethod

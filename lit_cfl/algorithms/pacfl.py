@@ -144,8 +144,8 @@ class PACFL(Algorithm):
     ) -> tuple[PACFLState, Info]:
         if self.subspace == "each_label":
             raise InputError(
-                "subspace each_label compares the examples of each label, and these clients have no labels; leave out "
-                "--unlabelled, or run PACFL with subspace all"
+                "subspace each_label compares the examples of each label, and these clients have no labels; label them "
+                "and leave out --unlabelled, or run PACFL with subspace all"
             )
         return self.place(state, clients, work, rng)
 

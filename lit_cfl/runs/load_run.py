@@ -15,7 +15,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Assignment, OwnLayers, State
+from lit_cfl.algorithms.base import Algorithm, Assignment, OwnLayers, State
 from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
@@ -218,10 +218,12 @@ class SavedRun:
         known_test = self._count_known_test(data)
         without = theirs.label_kind == "none" != mine.label_kind
         if without and not unlabelled:
-            raise InputError(
-                "these clients have no labels; give labels, or place them by their inputs with --unlabelled "
-                "(in Python: unlabelled=True)"
-            )
+            rule = type(self.experiment.algorithm)
+            if rule.place_unlabelled is Algorithm.place_unlabelled:
+                otherwise = f"{rule.__name__} cannot place clients without them"
+            else:
+                otherwise = "or place them by their inputs with --unlabelled (in Python: unlabelled=True)"
+            raise InputError(f"these clients have no labels; give labels, {otherwise}")
         alike = mine.label_kind == theirs.label_kind and mine.labels.shape[1:] == theirs.labels.shape[1:]
         fit = without or mine.label_kind == "none" or (alike and theirs.num_labels <= mine.num_labels)
         if mine.input_shape != theirs.input_shape or not fit:

@@ -69,10 +69,10 @@ def sync_line(runs: Iterable[Path]) -> str | None:
         return None
     if len(waiting) > _MAX_NAMED:
         above = shlex.quote(os.path.commonpath(waiting))
-        return f"W&B keeps this offline; to upload it: find {above} -type d -name wandb -exec wandb sync {{}} +"
-    return (
-        f"W&B keeps this offline; to upload it: wandb sync {' '.join(shlex.quote(str(folder)) for folder in waiting)}"
-    )
+        command = f"find {above} -type d -name wandb -exec wandb sync {{}} +"
+    else:
+        command = f"wandb sync {' '.join(shlex.quote(str(folder)) for folder in waiting)}"
+    return f"W&B keeps this offline; `{command}` uploads it"  # not last: a full stop follows, and would be copied
 
 
 def _waits(file: Path) -> bool:

@@ -140,7 +140,7 @@ class WandbRun:
             self.run.finish(exit_code=0 if status == "success" else 1)
         except TimeoutError as error:
             command = f"wandb sync --include-online {shlex.quote(str(folder))}"
-            raise TimeoutError(f"not all could be uploaded; to upload the rest: {command}") from error
+            raise TimeoutError(f"not all could be uploaded; `{command}` uploads the rest") from error
         except Exception:
             stop_service()  # the service has crashed, and the next run needs one
             raise

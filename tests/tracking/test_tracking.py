@@ -172,9 +172,9 @@ def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):
         folder.mkdir(parents=True)
         (folder / "run-abc.wandb").touch()
     names = [f"'{path}/wandb'" for path in (runs[0], runs[0] / "baseline", runs[1])]
-    assert sync_line(runs) == f"W&B keeps this offline; to upload it: wandb sync {' '.join(names)}"
+    assert sync_line(runs) == f"W&B keeps this offline; `wandb sync {' '.join(names)}` uploads it"
     (runs[0] / "wandb" / "offline-run-1-abc" / "run-abc.wandb.synced").touch()
-    assert sync_line(runs[:1]) == f"W&B keeps this offline; to upload it: wandb sync {names[1]}"
+    assert sync_line(runs[:1]) == f"W&B keeps this offline; `wandb sync {names[1]}` uploads it"
     assert sync_line([tmp_path / "nothing"]) is None
 
 
@@ -183,7 +183,7 @@ def test_caller_is_notified_once_of_what_waits_for_upload(tmp_path: Path):
     (tmp_path / "run" / "wandb" / "offline-run-1-abc").mkdir(parents=True)
     (tmp_path / "run" / "wandb" / "offline-run-1-abc" / "run-abc.wandb").touch()
     run(digits(rounds=1), tmp_path / "run", RunCallbacks(notice=lines.append))
-    assert [line.endswith(f"wandb sync {tmp_path}/run/wandb") for line in lines] == [True]
+    assert [line.endswith(f"`wandb sync {tmp_path}/run/wandb` uploads it") for line in lines] == [True]
 
 
 def test_wandb_gets_the_last_thousand_rows_of_a_table():

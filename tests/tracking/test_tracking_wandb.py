@@ -58,7 +58,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_a_key_runs_are_kept_offline_and_one_line_says_how_to_upload_them(offline: Path):
-    line = f"W&B keeps this offline; to upload it: wandb sync {offline}/run/wandb {offline}/run/baseline/wandb"
+    line = f"W&B keeps this offline; `wandb sync {offline}/run/wandb {offline}/run/baseline/wandb` uploads it"
     assert notes(offline / "output.txt") == [line]
 
 
