@@ -146,7 +146,7 @@ class _ClusteredPool(Pool):
 
 @dataclass(frozen=True)
 class _WithGivenClusters(Partition):
-    """Partition that divides like another one (chosen, `Natural` or `IID`), but with the user's true clusters."""
+    """Partition by the chosen rule, else by `Natural` or `IID`, with the user's true clusters if given."""
 
     chosen: Partition | None
     test: float | None
@@ -216,7 +216,7 @@ def examples_of(
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
-    """Returns labels in their stored form, the number of classes (0 if they are not classes), and their names."""
+    """Returns labels in their stored form, the number of classes (0 if they are not classes), and the labels' names."""
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")

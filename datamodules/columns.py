@@ -279,7 +279,7 @@ def _missing_value(what: str, value: Any, row: int) -> InputError:
 
 
 def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
-    """Converts number columns to one array `[N, ...]`: float32, or int32 if all contain integers.
+    """Converts number columns to one array `[N, ...]`: int32 if all values are integers that fit, else float32.
 
     Args:
         parts: Splits of one column `[n, ...]`, or splits of several scalar columns `[n]`, which become the columns of

@@ -1,4 +1,4 @@
-"""Any data set of the Hugging Face Hub, or a local folder in the same format, by its column names."""
+"""Loads any data set from the Hugging Face Hub, or from a local folder in the same format; options name its columns."""
 
 import warnings
 from collections.abc import Sequence

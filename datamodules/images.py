@@ -104,7 +104,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
 
 
 def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float | Tensor, float | Tensor]:
-    """Finds the offset and the factor by which pixel values, which are 0 to 255, are scaled.
+    """Finds the offset and the factor with which pixel values from 0 to 255 are scaled.
 
     Args:
         images: Images, uint8 `[N, channels, height, width]`, the training part first.
@@ -125,7 +125,7 @@ def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float |
 
 
 def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the mean and the deviation of each pixel over all images, float64 `[channels, height, width]` each."""
+    """Computes mean and standard deviation of each pixel over all images, float64 `[channels, height, width]` each."""
     total = np.zeros(images.shape[1:], dtype=np.int64)
     squares = np.zeros_like(total)
     for start in range(0, len(images), 1000):
@@ -190,7 +190,7 @@ def _grey_of_16_bits(row: int, image: "Image", size: Sequence[int] | None) -> np
 
 
 def _composite(row: int, image: "Image", background: int) -> "Image":
-    """Composites an image with transparency over the background: grey `L` if it was grey, else `RGB`."""
+    """Composites an image with transparency over the background; the mode is `L` for a grey image, else `RGB`."""
     from PIL import Image
 
     mode = "L" if image.mode in ("L", "LA", "La") else "RGB"

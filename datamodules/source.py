@@ -189,7 +189,7 @@ class Source:
             before += self.size(split)
 
     def array(self, split: str, column: str) -> np.ndarray:
-        """Reads a column of numbers, or of lists of them, `[N, ...]`; dtype object if the lists differ in length."""
+        """Reads a column of numbers, or of lists of numbers, `[N, ...]`; dtype object if the lists differ in length."""
         self._features([column])
         return np.asarray(self._split(split).with_format("numpy")[column][:])
 

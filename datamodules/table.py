@@ -97,7 +97,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
 
 
 def _require_csv(path: Path, is_utf8: bool = True) -> None:
-    """Raises InputError if a table is not UTF-8 or not separated by commas; the message names a conversion."""
+    """Raises InputError if a table is not UTF-8 or not separated by commas; the message shows how to convert it."""
     with path.open("rb") as file:
         sample = file.read(_SAMPLE)
     try:
@@ -173,7 +173,7 @@ def _decimal_points(path: Path, words: Sequence[str]) -> str:
 
 
 def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
-    """Finds input columns that seem to be ids of rows or clients, such as pandas' index; warns of them."""
+    """Returns the input columns that look like ids of rows or clients, such as pandas' index; warns of them."""
     ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
     if ids:
         warnings.warn(

@@ -127,7 +127,7 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
 
 
 def first_clustering_round(corners: Sequence[Corner]) -> int:
-    """Returns the latest round in which an algorithm of the space clusters for the first time."""
+    """Returns the largest number of rounds before the first clustering among the algorithms of the space."""
     return max(experiment.algorithm.first_clustering_round() for _, experiment in corners)
 
 
@@ -184,7 +184,7 @@ def prepare(study: Study, path: Path, recorded: Scores | None = None) -> Prepare
 
 
 def _limit(study: Study, first: list[GivenSetting]) -> int:
-    """Returns the number of trials to train: the study's, or for a grid the number of its different settings."""
+    """Returns the number of trials to train: the study's limit, or for a grid the number of different settings."""
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
     if study.search_space.grid:
         return different

@@ -63,7 +63,7 @@ def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
 
 
 def count_places(address: str | None, resources: Resources) -> int | None:
-    """Counts the trials that fit on this machine at the same time; None if a cluster trains them.
+    """Counts the trials that fit on this machine at the same time; None if they run on an existing Ray cluster.
 
     Raises:
         InputError: this machine lacks the resources that a trial needs.

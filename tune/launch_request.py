@@ -123,7 +123,7 @@ def _places(name: str) -> set[str]:
 
 
 def find_files(paths: Sequence[str]) -> SentFiles:
-    """Finds the files that the user names, also in folders, with their places in the job's folder.
+    """Finds the named files, and the files in named folders, with their places in the job's folder.
 
     Raises:
         InputError: there is no such file.
@@ -214,7 +214,7 @@ def _require_small(files: SentFiles) -> None:
 
 
 def _write_version(folder: Path) -> None:
-    """Writes the metadata of an installed package, from which the command line reads its version."""
+    """Writes the package metadata from which the job's command line reads the version of Lit-CFL."""
     number = version("lit-cfl")
     metadata = folder / f"lit_cfl-{number}.dist-info"
     metadata.mkdir()

@@ -88,7 +88,7 @@ def _empty_folder(path: Path) -> Path:
 
 
 def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[str, float]:
-    """Computes the importance of each parameter, as shares with sum 1, highest first; empty for few trials.
+    """Computes each parameter's importance, as shares with sum 1, highest first; empty if there are too few trials.
 
     Args:
         rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.

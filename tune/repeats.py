@@ -101,7 +101,7 @@ def _read(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Mapp
 
 
 def _settings(job: TrialJob, best: Row, path: Path) -> dict[str, Config]:
-    """Returns the configurations to repeat, by setting: the default's, and the best trial's if it is another one."""
+    """Returns the configurations to repeat, by setting: the default's, and the best trial's if it differs."""
     configs: dict[str, Config] = {DEFAULT: job.of_trial(build(job.study.whole_base), DEFAULT).to_dict()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))

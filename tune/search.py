@@ -148,7 +148,7 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
 
 
 def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], None]) -> None:
-    """Prints a note if finished trials were scored on different numbers of clients, unless the data are searched."""
+    """Prints a note if trials were scored on different numbers of clients, unless data options are searched."""
     finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
     found = describe_uneven({one.trial_id: one.last_result.get(CLIENTS) for one in finished})
     if found is not None and not prepared.study.search_space.changes_data:

@@ -70,7 +70,7 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """The parameter's name in tables; distinct even if two algorithms have an option of that name."""
+        """The parameter's name in tables; distinct even if two algorithms have an option of the same name."""
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
 
     def matters(self, values: Mapping[str, Any]) -> bool:
@@ -110,7 +110,7 @@ class Space:
         return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]
 
     def combinations(self) -> list[dict[str, Any]]:
-        """Returns every point of a grid, the values of the last parameter changing first."""
+        """Returns every point of a grid; the last parameter changes fastest."""
         values = product(*(corners(p.distribution) for p in self.parameters))
         return [dict(zip([p.key for p in self.parameters], point, strict=True)) for point in values]
 

@@ -32,7 +32,7 @@ _GRACE_SECONDS = 2.0  # time for a trial's process to end after Ray has ended
 
 @dataclass(frozen=True)
 class GivenSetting:
-    """A setting that is tried regardless of the searcher: the default, a point, or one of a grid.
+    """A setting that is tried regardless of the searcher: the default, one of `points`, or one of a grid.
 
     Args:
         origin: `default`, `point`, or `search` for one of a grid.

@@ -108,6 +108,6 @@ def _summary(outcome: StudyResult) -> dict[str, Any]:
 
 
 def _run_id(path: Path) -> str:
-    """Returns the id of the study's W&B run, found in its folder, else a new one."""
+    """Returns the id of the study's W&B run as found in the study's folder, or a new id."""
     before = sorted((path / "wandb").glob("*run-*-*"))
     return before[0].name.rpartition("-")[2] if before else secrets.token_hex(4)

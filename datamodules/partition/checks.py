@@ -92,7 +92,7 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
 
 @contextmanager
 def labels_by_name(names: Sequence[str]) -> Iterator[None]:
-    """Adds the labels' names to an InputError of the block about labels, unless the names are the numbers."""
+    """Adds the labels' names to an InputError about labels raised in the block, unless they equal the numbers."""
     try:
         yield
     except InputError as error:

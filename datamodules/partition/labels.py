@@ -198,7 +198,7 @@ def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
 
 
 def join_pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
-    """Joins each client's pieces, one of each of its labels, into its list of examples.
+    """Joins each client's pieces, one per label, into its list of examples.
 
     Args:
         of_label: Examples of each label.

@@ -80,7 +80,7 @@ def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor
 
 
 def grant_in_order(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Grants requests in client order, each if it leaves at least one image of its label: bool `[clients, k]`.
+    """Grants requests in client order, as long as an image of the label remains afterwards: bool `[clients, k]`.
 
     Args:
         wanted: Number of images requested, int64 `[clients, k]`.

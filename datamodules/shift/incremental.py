@@ -98,7 +98,7 @@ def _withheld(data: FederatedData) -> ClientIndex:
 
 
 def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> ShiftLog:
-    """Logs each client whose number of training examples changed."""
+    """Makes the log of the clients whose number of training examples changed."""
     more = (after.num_examples - before.num_examples)[clients].abs()
     clients, more = clients[more > 0], more[more > 0]
     clusters = after.true_clusters[clients]

@@ -100,7 +100,7 @@ def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLo
 
 
 def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draws for each client of a pair a label that it has in both training and test data, but the other has not.
+    """Draws, for each client of a pair, a label that only this client has in both training and test data.
 
     Returns:
         labels int64 `[pairs, 2]`, drawn uniformly from the possible ones; -1 if there is none.

@@ -237,7 +237,7 @@ class FedDrift(Algorithm):
     def place(
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedDriftState, Info]:
-        """Gives clients the model with the minimum training loss, excluding new models unless all models are new."""
+        """Gives clients with data the model with the minimum training loss; new models only count if all are new."""
         known = (state.sizes > 0) & ~state.new
         numbers = (known if known.any() else state.sizes > 0).nonzero().flatten()
         able = work.num_examples[clients] > 0

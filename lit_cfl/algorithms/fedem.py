@@ -179,7 +179,7 @@ def _owners(clients: Tensor, work: LocalWork) -> Tensor:
 
 
 def _equal_if_unknown(weights: Tensor) -> Tensor:
-    """Replaces unknown weights by equal weights."""
+    """Gives equal weights to clients whose weights `[n, M]` are all 0, which means unknown."""
     return torch.where(weights.sum(1, keepdim=True) > 0, weights, 1 / weights.shape[1])
 
 

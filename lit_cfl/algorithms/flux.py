@@ -65,7 +65,7 @@ class FLUXState:
 
 @dataclass(frozen=True)
 class FLUX(Algorithm):
-    """One clustering, by means and deviations of latent features; finds the number of clusters.
+    """One clustering, by means and standard deviations of latent features; finds the number of clusters.
 
     Args:
         warmup_rounds: Rounds of FedAvg before the round in which clients are clustered; 0 or more.

@@ -143,7 +143,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         return replace(state, index=assign(state.index, work.population, labels)), info
 
     def place(self, state: IFCAState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        """Gives clients their estimated clusters; those without data keep theirs, and count as skipped."""
+        """Gives clients their estimated clusters; clients without data keep their old ones, and count as skipped."""
         labels, info = self.estimate_clusters(state, clients, work)
         placed = replace(state, index=assign(state.index, clients, labels))
         return placed, replace(info, skipped=int((labels < 0).sum()))

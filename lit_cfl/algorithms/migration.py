@@ -144,7 +144,7 @@ def migrate(
 def _measure_drift(
     state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Collects the tested clients' current data, all clients' references and, except for labels, the distances.
+    """Collects clients' current data and references, and measures their distances unless labels are compared.
 
     Returns:
         The tested clients, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients

@@ -23,7 +23,7 @@ from lit_cfl.local_work import LocalWork
 
 @dataclass(frozen=True, eq=False)
 class OracleState:
-    """One model per true cluster, and the model of each client."""
+    """One model per true cluster, and the row of each client's model."""
 
     models: Tensor  # [K, d], one for each true cluster
     clusters: Tensor  # true cluster of each model, int64 [K]

@@ -106,7 +106,7 @@ class PACFL(Algorithm):
         return state, Info(similarity=Similarity(clients, self._cosines(angles, bases)))
 
     def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
-        """Asks clients for the singular vectors of their data `[n, m, inputs]`."""
+        """Asks clients for the singular vectors `[n, m, inputs]` of their data."""
         function = partial(vectors_of_client, number=self.num_vectors, each_label=self.subspace == "each_label")
         return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
 

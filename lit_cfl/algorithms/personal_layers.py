@@ -113,7 +113,7 @@ class _Personal(Algorithm):
         return _PersonalWork(work, state.own_columns, state.own_initial, state.own_layers, clusters)
 
     def _means(self, state: State, before: State) -> Tensor:
-        """Computes the mean personal layers of each cluster, and in the last row those over all clients `[K + 1, p]`.
+        """Computes mean personal layers `[K + 1, p]`: a row per cluster, then the mean over all clients.
 
         Args:
             before: State without personal layers.
@@ -318,7 +318,7 @@ class _PersonalWork:
         return insert_layers(models, self._columns, self._initial)
 
     def _group_clients(self, clients: Tensor) -> list[Tensor]:
-        """Groups positions of clients: one group of all without personal layers, and one for each other client."""
+        """Groups positions of clients: those without personal layers together, each of the others alone."""
         new = torch.tensor([client not in self._own for client in clients.tolist()], dtype=torch.bool)
         together = [new.nonzero().flatten()] if new.any() else []
         return [*together, *(~new).nonzero()]

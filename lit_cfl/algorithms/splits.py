@@ -162,7 +162,7 @@ class SplittingAlgorithm(Algorithm, ABC):
 def _means(
     updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor, options: SplittingAlgorithm
 ) -> tuple[Tensor, Tensor]:
-    """Computes the mean updates of the clusters `[K, d]`, for the models and for the stationarity test."""
+    """Computes the clusters' mean updates `[K, d]`, once weighted for the models, once for the stationarity test."""
     means = {
         kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
         for kind in {options.weights, options.criterion_weights}
@@ -304,5 +304,5 @@ def select_columns(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def scale_to_similarity(distances: Tensor) -> Tensor:
-    """Scales distances `[n, n]` to similarities in [-1, 1]: 1 - 2 * distance / the largest one."""
+    """Scales distances `[n, n]` to similarities in [-1, 1]: 1 - 2 * distance / largest distance."""
     return 1 - 2 * distances / distances.max().clamp(min=torch.finfo(distances.dtype).tiny)

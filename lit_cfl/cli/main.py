@@ -43,7 +43,7 @@ start here:
 
 @contextmanager
 def loading(arguments: Sequence[str]) -> Iterator[None]:
-    """Shows on standard error that PyTorch is being loaded, unless the output is for a program."""
+    """Shows on standard error that PyTorch is being loaded, unless `--help`, `--quiet` or `--json` is given."""
     if "torch" in sys.modules or is_help(arguments) or {"--quiet", "--json"}.intersection(arguments):
         yield
         return
@@ -159,7 +159,7 @@ _HINTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, 1 if some runs failed, 2 for invalid input.
+    """Runs a command; returns its exit code: 0, 1 if some runs failed, 2 for invalid input, 128 + n after signal n.
 
     Args:
         arguments: The command and its words; None = those of this process, which then ends with the command.

@@ -1,4 +1,4 @@
-"""Similarities of clients, and clusterings computed from them. Pure functions; the dtype is kept.
+"""Similarities of clients, and clusterings computed from them, as pure functions.
 
 Rows are updates (local model minus the model from which it started) restricted to trainable parameters, or models, or
 gradients. They are one tensor `[n, d]`, possibly on a memory map, or a list of its chunks; they are read in blocks of

@@ -1,4 +1,4 @@
-"""Inner products of rows in float64, read in blocks of columns, without a second copy of the rows."""
+"""Inner products of rows in float64, computed in blocks, without a second copy of the rows."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""A seeded random projection that keeps cosines: for StoCFL with very many clients (`sketch_dim`)."""
+"""A seeded random projection that roughly preserves cosines: for StoCFL with very many clients (`sketch_dim`)."""
 
 from dataclasses import dataclass
 

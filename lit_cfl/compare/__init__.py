@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Compare(ModuleType):
-    """The package itself, made callable; see `lit_cfl.compare.from_python.compare`."""
+    """Module type that makes this package callable as `lit_cfl.compare(...)`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         from lit_cfl.compare.from_python import compare  # imports PyTorch

@@ -57,13 +57,13 @@ def run_many(
 
 
 def with_threads(experiment: Experiment) -> Experiment:
-    """Sets one thread in an experiment's plan unless it sets another number."""
+    """Sets one thread in an experiment's plan unless the plan sets another number."""
     plan = experiment.plan or PlanOptions()
     return experiment.with_options(plan={"threads": plan.threads or 1})
 
 
 def plan_of(experiment: Experiment) -> Plan:
-    """Returns the plan options that determine the number of parallel runs."""
+    """Returns a plan with the experiment's device and plan options, which limit the number of parallel runs."""
     options = experiment.plan or PlanOptions()
     given = {name: value for name, value in vars(options).items() if value is not None}
     return Plan(**{"device": resolve_device(experiment.device)} | given)

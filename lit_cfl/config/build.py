@@ -127,7 +127,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
 
 def _default_of(class_path: str, name: str) -> Any:
-    """Returns the default of an argument of a class that the parser has imported; None if it has none."""
+    """Returns the default of an argument of a class that the parser has imported; None if there is no default."""
     module, _, kind = class_path.rpartition(".")
     argument = signature(getattr(import_module(module), kind)).parameters.get(name)
     return None if argument is None or argument.default is Parameter.empty else argument.default

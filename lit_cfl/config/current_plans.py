@@ -1,4 +1,4 @@
-"""Handles plans of earlier versions in configurations: refuses requested plans, and ignores recorded plans."""
+"""Handles plans of earlier versions in configurations: drops a run's recorded plan if possible, refuses others."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ Content = Mapping[str, Any]
 def current_plans(
     contents: Mapping[str, Content], words: Sequence[str], recorded: Path | None = None, own_plan: bool = True
 ) -> tuple[dict[str, Content], dict[str, str]]:
-    """Removes the recorded plans of earlier versions from the contents of configuration files.
+    """Removes a run's plan of an earlier version if it is not needed; refuses any other such plan.
 
     Args:
         contents: Contents by file.

@@ -242,7 +242,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Returns whether the folder `lit_cfl` next to a package contains a link to it, as in a checkout."""
+    """Returns whether the neighbouring folder `lit_cfl` has a link to this package, as in a checkout."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 

@@ -75,7 +75,7 @@ def config_path(name: str) -> str:
 
 
 def copy_piped_configs(words: Sequence[str]) -> list[str]:
-    """Copies each configuration that is a pipe, as in `--config <(...)`, or a device into a temporary file.
+    """Copies each configuration that is a pipe, as in `--config <(...)`, or a device, into a temporary file.
 
     The files are in a temporary folder that exists as long as this process.
     """

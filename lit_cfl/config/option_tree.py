@@ -111,7 +111,7 @@ class OptionTree:
         self._root = root.options
 
     def look_up(self, option: str) -> IndexedOption | UnknownOption | None:
-        """Finds an option by its dotted name; None if the indexed source does not tell whether it exists."""
+        """Finds an option by its dotted name, or says what is unknown; None if the indexed source cannot tell."""
         known, owner, path = dict(self._root), "", ""
         found: IndexedOption | None = None
         parts = [part for part in _PARTS.findall(option.removesuffix("+")) if part != "init_args"]

@@ -30,7 +30,7 @@ def rotate_images(images: Tensor, degrees: float) -> Tensor:
 
 
 def blur_images(images: Tensor, sigma: float) -> Tensor:
-    """Blurs images `[n, channels, h, w]` by a Gaussian with a deviation of `sigma` pixels; repeats border pixels."""
+    """Blurs images `[n, channels, h, w]` by a Gaussian with standard deviation `sigma` (pixels); repeats the border."""
     reach = ceil(3 * sigma)
     weights = torch.arange(-reach, reach + 1, dtype=torch.float64).div(sigma).square().mul(-0.5).exp()
     shares = (weights / weights.sum()).tolist()

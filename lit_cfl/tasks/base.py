@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels [n]
 
 
 class Task(LightningModule, ABC):
-    """A net and its training. A subclass defines `losses` and `outcomes`.
+    """A net and how it is trained. A subclass defines `losses` and `outcomes`.
 
     It may define `mix_outputs(outputs, weights)`, which mixes the outputs of several models (see `mixed_logits`).
 

@@ -20,7 +20,7 @@ _WithKernel = nn.Linear | _Convolution
 
 
 class Classification(Task):
-    """A net that is trained to predict one of several labels.
+    """Task of predicting one of several labels.
 
     Args:
         net: Net from inputs `[n, ...]` to one output per label `[n, labels]`. Nets of Lit-CFL go by their short names.

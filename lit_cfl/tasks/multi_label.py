@@ -81,7 +81,7 @@ _KNOWN = KnownScores(
 
 
 class MultiLabel(Task):
-    """A net that is trained to predict which of several labels each example has.
+    """Task of predicting which of several labels each example has.
 
     The loss of an example is the mean of the binary cross-entropies of its labels. The data's labels are bool or floats
     of 0 to 1 `[N, L]`.

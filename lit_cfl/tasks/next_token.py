@@ -13,7 +13,7 @@ from lit_cfl.tasks.base import Batch, Task, mixed_logits, most_likely
 
 
 class NextToken(Task):
-    """A net that is trained to predict each token of a sequence from the previous tokens.
+    """Task of predicting each token of a sequence from the previous tokens.
 
     A sequence's loss is the mean cross-entropy of all its tokens except the first. The scores are `perplexity` and
     `token_accuracy` over all tokens: a sequence is weighted by the number of its predicted tokens. Labels of the data

@@ -7,7 +7,7 @@ from lit_cfl.tasks.base import Batch, Task, mixed_numbers
 
 
 class Regression(Task):
-    """A net that is trained to predict a number for each example.
+    """Task of predicting a number for each example.
 
     The loss is the squared error, the score `mae` the mean absolute error. The data's labels are floats `[N]`.
 
