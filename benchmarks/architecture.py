@@ -85,7 +85,7 @@ def layers_of_the_page() -> dict[str, list[str]]:
 
 
 def choose_arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """Returns the imports to draw: no imports of the lowest layer, and none that other imports imply."""
+    """Returns the imports to draw: all except imports of parts in the lowest layer and imports implied by others."""
     lowest = list(layers.values())[-1]
     below: Imports = {}
     for part in TopologicalSorter(between).static_order():

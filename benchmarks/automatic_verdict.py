@@ -108,7 +108,7 @@ def list_cells(seeds: list[int], systems: list[str], data: list[str]) -> Iterato
 
 
 def format_tables(path: Path) -> str:
-    """Formats tables by data set and system: models used with `auto`, and its accuracy minus each reference's.
+    """Formats tables by data set and system: models used with `auto`, and accuracy of `auto` minus each reference's.
 
     The references are the same system with the true number of clusters, and FedAvg.
     """

@@ -37,7 +37,7 @@ def measure_anonymous_mib() -> float:
 
 @contextmanager
 def measure_peak_memory() -> Iterator[dict[str, float]]:
-    """Measures how far memory rises during the block, sampled every 5 ms; the yielded dict has the peak as `mib`."""
+    """Measures the largest rise of memory during the block, sampled every 5 ms, as `mib` of the yielded dictionary."""
     before, done, found = measure_anonymous_mib(), Event(), {"mib": 0.0}
 
     def watch() -> None:

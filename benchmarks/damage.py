@@ -174,7 +174,7 @@ def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str
 
 
 class Cache:
-    """A data cache with two entries; each trial damages a copy of one."""
+    """A data cache with two entries; each trial copies the cache and damages a file of the first entry."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it = folder / "cache", folder / "it"

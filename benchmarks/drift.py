@@ -178,7 +178,10 @@ def list_moved_clients(r: Round) -> set[int]:
 
 
 def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], drifted: set[int], since: int) -> Row:
-    """Counts detected clients and false alarms, and sums the delays; an alarm is a pair (completed rounds, client)."""
+    """Counts drifted clients, detected clients, false alarms and tests, and sums the delays.
+
+    An alarm or a test is a pair (completed rounds, client).
+    """
     delays: dict[int, int] = {}
     for index, client in sorted(alarms):
         if index >= START and client in drifted:
@@ -197,7 +200,7 @@ def score_alarms(alarms: list[tuple[int, int]], tests: list[tuple[int, int]], dr
 
 
 def choose_thresholds(rows: list[Row]) -> dict[str, tuple[float, float]]:
-    """Chooses each metric's threshold by the protocol's rule; returns it with its false alarms per 100 tests."""
+    """Returns each metric's threshold by the protocol's rule, with the false alarms per 100 tests at this threshold."""
     found = {}
     for metric in METRICS:
         rates = {t: compute_rate(rows, metric, t) for t in GRID}
@@ -272,7 +275,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def compute_curve_point(rows: list[Row]) -> tuple[float, float, float]:
-    """Returns false alarms per 100 tests, mean delay (20 rounds if not found), and percentage found."""
+    """Returns false alarms per 100 tests, mean delay (20 rounds for a client not found), and percentage found."""
     drifted, found, delay, alarms, tests = (sum(int(row[name]) for row in rows) for name in SCORES)
     late = (delay + (ROUNDS - START) * (drifted - found)) / drifted
     return 100 * alarms / tests, late, 100 * found / drifted

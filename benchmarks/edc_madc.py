@@ -29,7 +29,7 @@ COLUMNS = ("data", "seed", "client", "other", "madc", "edc")
 
 
 def measure_pairs(data: str) -> Iterator[Row]:
-    """Yields EDC and MADC of each pair of the clients that FedGroup's cold start clusters."""
+    """Yields EDC and MADC of each pair of clients in FedGroup's cold start."""
     experiment = build(base_config(CONFIGS[data]))
     algorithm, seed = experiment.algorithm, experiment.seeds[0]
     assert isinstance(algorithm, FedGroup)

@@ -1,4 +1,4 @@
-"""Compares the speed of several ways of local training, measured in turns, also those of another checkout.
+"""Compares the speed of ways of local training by measuring them in turns, including those of an earlier checkout.
 
     [LITCFL_DATA=DIR] python benchmarks/engines.py [--against PATH] [--cases linear-60x10 mlp ...] [--turns 7]
                                                    [--out FILE.json]

@@ -81,7 +81,7 @@ def format_answer(detected: Any, clusters: list[int], models: list[float]) -> An
 
 
 def run_ours(algorithm: FedDrift, at: np.ndarray) -> Iterator[Answer]:
-    """Yields our detected drifts, clusters and models to train, at each time step."""
+    """Yields, for each time step, the clients whose drift we detect, and every client's cluster and model."""
     everyone, state = torch.arange(CLIENTS), None
     for step, row in enumerate(at):
         work, before = Line(row).at(step), 0 if state is None else state.losses
@@ -123,7 +123,10 @@ def run_authors(kind: Any, form: str, data: str, at: np.ndarray) -> Iterator[Ans
 def score_batches(
     model: nn.Linear, batches: list[tuple[int, int]], *_: object, at: np.ndarray, since: int
 ) -> tuple[float, int, float]:
-    """Replaces the authors' `_infer`: returns the sum of 1 - distance from step `since` on, the count, and loss 0."""
+    """Replaces the authors' `_infer`: returns the sum and number of scores since step `since`, and 0 as the loss.
+
+    A score is 1 - distance of the client from the model.
+    """
     found = [1 - abs(float(model.weight.detach()) - at[step, client]) for client, step in batches if step >= since]
     return sum(found), max(len(found), 1), 0.0
 

@@ -67,7 +67,7 @@ def _drop_clocks(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_identity(saved: Any) -> Any:
-    """Returns a checkpoint without times, run id, environment, and the marks of tables that contain times."""
+    """Returns a checkpoint without what differs between equal runs: times, run id, environment, marks of tables."""
     if not isinstance(saved, dict) or "tables" not in saved:
         return saved
     left_out = ("seconds", "run_id", "environment", "tables")

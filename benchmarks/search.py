@@ -64,7 +64,7 @@ def read_values(path: Path) -> list[str]:
 
 
 def run_in_loop(base: dict[str, Any], values: list[str], path: Path) -> float:
-    """Runs the same trials without Ray; returns their seconds after one warm-up trial."""
+    """Runs a trial per value without Ray; returns their seconds, not counting a warm-up trial."""
     run(build(base, ["--algorithm.eta_g", values[0]]), path / "warm", mode="resume")
     for number, value in enumerate(values):
         run(build(base, ["--algorithm.eta_g", value]), path / "trials" / str(number), mode="resume")

@@ -72,7 +72,7 @@ def compute_cosines() -> Iterator[Row]:
 
 
 def draw_image_sets() -> dict[str, ArrayData]:
-    """Draws the ten image sets of each panel, each without replacement from all images."""
+    """Draws ten image sets for each panel; within a set, images are drawn without replacement."""
     rng = torch.Generator().manual_seed(0)
     digits, clothes = (load_images(kind) for kind in (MNIST, FashionMNIST))
 

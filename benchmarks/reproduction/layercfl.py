@@ -206,7 +206,7 @@ def _choose_layer(updates: Tensor, work: LocalWork) -> str:
 
 
 def choose_as_paper(layers: list[str], kind: str) -> str:
-    """Returns the layer that LayerCFL's authors chose: the fourth convolution, or the first linear layer."""
+    """Returns the layer that LayerCFL's authors chose: the fourth (or last) convolution, or the first linear layer."""
     of_kind = [layer for layer in layers if layer.startswith(kind)]
     return of_kind[min(_FOURTH, len(of_kind) - 1)] if kind == "conv" else of_kind[0]
 

@@ -257,7 +257,7 @@ def _not_run(cells: Sequence[Judged]) -> list[str]:
 
 
 def _table_row(table: PaperTable, judged: Judged) -> list[str]:
-    """Formats a cell, our values and the verdict; names the published code's metric if it is another one."""
+    """Formats a cell, our values and the verdict; names the published code's metric if it differs."""
     cell = judged.cell
     ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
     if code and (other := table.metric(cell, PUBLISHED)) != cell.metric:

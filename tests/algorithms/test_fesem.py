@@ -50,7 +50,7 @@ def test_first_partition_by_loss_is_the_model_of_minimum_loss_after_training():
 
 def test_loss_of_the_first_partition_is_that_after_training():
     class Held(QuadraticWork):
-        """Clients that train a model of value 3 with a proximal term, so that it moves less than other models."""
+        """Clients that train with a proximal term if the model is 3, so that this model moves less than others."""
 
         def fit(self, models: Tensor, clients: Tensor, *given: Any, **options: Any) -> Fitted:
             held = {"prox": 1.0, "centers": models} if models[0, 0] == 3 else {}

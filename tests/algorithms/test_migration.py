@@ -22,7 +22,7 @@ MIG = IFCA(num_clusters=2, migrate=True)
 
 
 def clients(order: tuple[int, ...] = (0, 1, 2, 3), labels: list[list[int]] | None = None) -> QuadraticWork:
-    """Makes four clients on two sides of a line; client k has the data of client `order[k]`."""
+    """Makes four clients on both sides of 0; client k has entry `order[k]` of `CENTERS` and `LABELS`."""
     counts = torch.tensor(labels) if labels else torch.tensor(LABELS)[list(order)]
     centers = torch.tensor(CENTERS, dtype=torch.float64)[list(order)][:, None]
     return QuadraticWork(centers, counts.sum(1), 0.5, label_counts=counts)

@@ -49,7 +49,7 @@ def ran(algorithm: StoCFL, work: QuadraticWork, *cohorts: Tensor) -> StoCFLState
 
 
 def partition(state: StoCFLState) -> set[frozenset[int]]:
-    """Returns the clusters as sets of observed clients, without their numbers."""
+    """Returns the clusters as sets of observed clients, regardless of the clusters' numbers."""
     used = state.index[state.index >= 0].unique().tolist()
     return {frozenset((state.index == number).nonzero().flatten().tolist()) for number in used}
 

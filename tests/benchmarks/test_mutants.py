@@ -75,7 +75,7 @@ def test_table_of_the_documentation_lists_exactly_these_bugs_each_caught_by_a_te
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Makes a project with four planted bugs: caught, missed, with its line gone, and with a test that always fails."""
+    """Makes a project with four bugs: one caught, one missed, one whose line is gone, one whose test always fails."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -m 'not full'\nmarkers = full\n")
     (tmp_path / "thing.py").write_text("def double(x):\n    return 2 * x\n")
@@ -98,7 +98,7 @@ def tree(tmp_path: Path) -> Path:
 
 @needs_git
 def test_bugs_count_as_caught_only_by_a_test_that_passes_without_them(tree: Path, monkeypatch: pytest.MonkeyPatch):
-    """The test recorded for the bug no longer exists, and the one that catches it is in the full lane."""
+    """The recorded tests no longer exist; the test that catches the first bug is in the full lane."""
     import mutants
 
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # no plugin is needed, and some are slow to import

@@ -85,7 +85,7 @@ NO_LABELS = torch.zeros(60, 0, dtype=torch.int64)
 
 
 def mixtures(components: int, clients: int = 60, noise: float = 0.1) -> Tensor:
-    """Makes updates `[2, clients, 400]`, one from each half of a client's data: mixtures of orthogonal gradients."""
+    """Makes two updates per client `[2, clients, 400]`, each a noisy mixture of the same orthogonal gradients."""
     rng = torch.Generator().manual_seed(components)
     draws = torch.rand(clients, components, generator=rng, dtype=torch.float64).square()
     proportions = draws / draws.sum(1, keepdim=True)

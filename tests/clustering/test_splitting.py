@@ -38,7 +38,7 @@ def greatest_across(similarity: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def best_of_all(similarity: torch.Tensor) -> float:
-    """Finds the smallest maximum similarity across any split, by trying every split."""
+    """Tries every split in two; returns the smallest maximum similarity between the two sides."""
     splits = [torch.tensor((0, *rest)) for rest in product((0, 1), repeat=len(similarity) - 1)]
     return min(greatest_across(similarity, labels) for labels in splits if labels.any())
 

@@ -90,7 +90,7 @@ def table(path: str) -> list[dict[str, Any]]:
 
 
 def seen_by(monkeypatch: pytest.MonkeyPatch, *kinds: type[Algorithm]) -> dict[str, list[tuple[list[int], bytes]]]:
-    """Returns a dictionary that records the cohort and w_0 of each later round, by the algorithm's class name."""
+    """Returns a dictionary that will record each round's cohort and w_0, by the algorithm's class name."""
     seen = defaultdict(list)
     for kind in kinds:
 

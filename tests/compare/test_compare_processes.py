@@ -44,7 +44,7 @@ def start(*algorithms: str) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Reads a comparison's tables and results without times; these must be the same after a resume."""
+    """Reads what a resume must not change: a comparison's tables and results, without the times."""
     found: dict[str, Any] = {}
     for file in sorted(path.rglob("*.csv")):
         found[str(file.relative_to(path))] = [

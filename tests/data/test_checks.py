@@ -38,7 +38,7 @@ def pool(**changes: Any) -> Examples:
 
 
 def lists(**changed: list[int]) -> Callable[[Division], Division]:
-    """Returns a function that replaces clients' lists in a division; `train2` is client 2's training list."""
+    """Returns a function that replaces lists in a division; the keyword `train2` sets client 2's training list."""
 
     def change(division: Division) -> Division:
         parts = {"train": list(division.train), "test": list(division.test)}
@@ -192,7 +192,7 @@ def test_unseen_label_is_named_in_words():
 
 
 class Moving(Shift):
-    """Shift that replaces client 4's training examples, and keeps only the first `kept` clients."""
+    """Shift that replaces client 4's training list, and keeps only `kept` clients' training lists."""
 
     def __init__(self, entries: list[int], kept: int = 6) -> None:
         object.__setattr__(self, "entries", entries)

@@ -1,4 +1,4 @@
-"""Tests HFDataset: columns of images, texts and numbers by name, natural clients, splits, options, and errors."""
+"""Tests HFDataset: columns of images, texts and numbers, natural clients, splits, options, and errors."""
 
 import re
 import sys

@@ -52,7 +52,7 @@ def seen(examples: Examples, index: ClientIndex) -> list[list[tuple[float, int]]
 
 
 def divisions_of(parts: list[FederatedDataModule], seed: int) -> list[Any]:
-    """Divides each part separately, with the generator that a Hybrid gives it."""
+    """Divides each part separately, with the same random generator as within a Hybrid."""
     generators = np.random.default_rng(seed).spawn(len(parts))
     return [part.divide(part.examples, own) for part, own in zip(parts, generators, strict=True)]
 

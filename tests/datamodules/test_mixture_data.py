@@ -13,7 +13,7 @@ SMALL: dict[str, Any] = {"num_clients": 5, "dimensions": 4, "test_size": 400, "m
 
 
 def agreement(data: SyntheticMixture) -> tuple[np.ndarray, np.ndarray]:
-    """Returns whether each model predicts each label correctly `[M, N]`, and the client of each example `[N]`."""
+    """Returns whether each model predicts each example's label `[M, N]`, and the client of each example `[N]`."""
     examples = data.load()
     x, y = examples.inputs.double().numpy(), examples.labels.numpy()
     owners = np.repeat(np.arange(len(data.weights)), data.train_sizes.numpy() + data.test_size)

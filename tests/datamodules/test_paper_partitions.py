@@ -1,4 +1,4 @@
-"""Tests the partitions of the papers' tables: FedProx's of MNIST and FEMNIST, and Ditto's with 500 clients."""
+"""Tests the papers' partitions: FedProx's partitions of MNIST and FEMNIST, and Ditto's with 500 clients."""
 
 import warnings
 

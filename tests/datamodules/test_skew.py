@@ -267,7 +267,10 @@ def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]
 
 
 class TwoGroups(Partition):
-    """Partition in which even clients have labels 0 and 1, and odd clients 2 and 3; a fifth is test data."""
+    """Partition in which even clients have labels 0 and 1, and odd clients 2 and 3.
+
+    A fifth of each client's examples are test data.
+    """
 
     skew = "label"
 

@@ -330,7 +330,7 @@ def test_threads_change_no_bit():
 
 
 def test_the_dual_form_pays_for_few_examples_and_many_steps():
-    """With 64 examples, batches of 10 and a 784 x 128 layer, a step in dual form takes 3 % of the multiply-adds."""
+    """For 64 examples, batches of 10 and 784 x 128 weights, a dual step needs 3 % of a plain step's multiply-adds."""
     sizes, steps = torch.tensor([64, 64, 64, 1024]), torch.tensor([60, 6, 1, 200])
     assert dual_pays(sizes, steps, torch.full((4,), 10), 784, 128).tolist() == [True, True, False, False]
     held, dual = 28 * 784 * 128, 10 * 64 * 136  # of a step

@@ -160,7 +160,7 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
-    """Makes stacks of at least `lanes` lanes run out of memory; returns a list that records the numbers tried."""
+    """Makes stacks of at least `lanes` lanes run out of memory; returns a list that records each number of lanes."""
     whole, tried = StackWay._fit, []
 
     def fit(loop: StackWay, *given: object) -> object:

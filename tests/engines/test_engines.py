@@ -520,7 +520,7 @@ def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
 
 
 def require_alike(found: Any, expected: Any, name: str = "state") -> None:
-    """Checks that nested states agree: tensors and floats up to 1e-11 (rounding of three rounds), others exactly."""
+    """Checks that nested states agree: tensors and floats up to 1e-11 (rounding), other values exactly."""
     assert type(found) is type(expected), name
     if isinstance(expected, dict):
         assert list(found) == list(expected), name

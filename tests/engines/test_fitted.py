@@ -15,7 +15,7 @@ NUM_EXAMPLES = ids(1, 5, 2)
 
 
 def chunks(trained: tuple[bool, bool, bool] = (True, True, True)) -> Iterator[Chunk]:
-    """Yields three clients in chunks of two and one, with losses 3, 7 and 10, or nan if not trained."""
+    """Yields a chunk of two clients and a chunk of one, with the losses 3, 7 and 10; NaN for untrained clients."""
     rows, done = torch.tensor(ROWS), torch.tensor(trained)
     losses = torch.where(done, torch.tensor([3.0, 7.0, 10.0]), nan)
     for part in (slice(0, 2), slice(2, 3)):

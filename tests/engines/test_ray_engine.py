@@ -70,7 +70,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
-    """Makes a task whose net only the driver can import, and whose class is in no file."""
+    """Returns a factory of a task whose net only the driver can import, and whose class is in no file."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "own_net_of_a_user.py").write_text(OWN_CODE)
     sys.path.append(str(folder))

@@ -39,7 +39,7 @@ def skipped_without_data() -> Iterator[None]:
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Limits the size of written files in bytes, which gives the same error as a full disk."""
+    """Limits the size of written files in bytes; writing more fails, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""Divides the cells of a parametrised test between the default lane and the full one."""
+"""Chooses the cells of a parametrised test that run by default; all other cells are marked `full`."""
 
 from collections.abc import Iterable
 from itertools import product

@@ -79,7 +79,7 @@ def made_run(
 
 
 def snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
-    """Makes a snapshot in which clients of one cluster have the cosine similarity 0.5, and others -0.25."""
+    """Makes a snapshot with the cosine 0.5 between clients of the same cluster, and -0.25 between others."""
     alike = np.where(true[:, None] == true, 0.5, -0.25)
     np.fill_diagonal(alike, 1.0)
     plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, len(true))], axis=1)

@@ -77,7 +77,7 @@ def fitted(
 
 
 def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
-    """Returns the reasons why clients need a Trainer, or else those why they cannot be stacked."""
+    """Returns why clients need a Trainer; if they need none, returns why they cannot be stacked."""
     traits = TaskTraits.of(build_module(make, 0), data or ragged_data())
     return traits.trainer_reasons or traits.stack_reasons
 

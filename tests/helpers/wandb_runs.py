@@ -70,7 +70,7 @@ def logged(run: Path) -> list[dict[str, float]]:
 
 
 def history(folder: Path) -> Iterator[dict[str, float]]:
-    """Yields the rows logged into a folder, up to the point where it was cut off."""
+    """Yields the rows logged into a folder, up to the point where its file was cut off."""
     from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record
 

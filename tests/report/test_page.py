@@ -149,7 +149,7 @@ def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tm
 
 @pytest.fixture(scope="module")
 def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Makes the page of a real run and its figures by the command; returns their folder and the output."""
+    """Runs `lit-cfl report` on a real run; returns the folder of the page and figures, and the output."""
     folder, printed = tmp_path_factory.mktemp("made"), io.StringIO()
     with contextlib.redirect_stdout(printed):
         words = ["report", str(whole), "--out", str(folder / "pages" / "page.html"), "--figures", str(folder / "f")]

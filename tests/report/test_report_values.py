@@ -59,7 +59,7 @@ def table(found: Figure) -> list[list[Any]]:
 
 
 def of_run(run: RunFiles, name: str) -> Figure:
-    """Returns the figure with this name of a run that is alone on its page."""
+    """Returns the figure with this name from the page of a single run."""
     found = figure(figures_of(run, "x", ACCURACY, 1), f"x-{name}")
     assert run.problems == []
     return found

@@ -295,12 +295,12 @@ def changed_task(rate: float) -> Callable[[], Classification]:
 
 
 def hidden_rate(rate: float) -> Callable[[], Classification]:
-    """Makes a task whose learning rate is visible only in its optimizer."""
+    """Returns a factory of a task whose learning rate is visible only in its optimizer."""
     return lambda: Classification(MCLR([1, 8, 8], 10), lambda parameters: torch.optim.SGD(parameters, lr=rate))
 
 
 def net(activation: type[nn.Module] = nn.ReLU, p: float = 0.5, last: Sequence[nn.Module] = ()) -> Callable[[], Any]:
-    """Makes a task whose net has the same shapes and initial weights for all arguments."""
+    """Returns a factory of a task whose net has the same shapes and initial weights for all arguments."""
 
     def build() -> Classification:
         layers = (nn.Flatten(), nn.Dropout(p), nn.Linear(64, 8), activation(), nn.Linear(8, 10), *last)

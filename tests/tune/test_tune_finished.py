@@ -1,4 +1,4 @@
-"""Tests what a finished study reads when it is resumed, and the reasons why studies end, without Ray."""
+"""Tests, without starting Ray, resuming a finished study and the reasons given for a study's end."""
 
 import shutil
 from dataclasses import replace
