@@ -8,7 +8,7 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def count_cores() -> int:
-    """Counts the cores that a batch system or container assigns to this process: 1 or more.
+    """Counts the cores that this process may use, as limited by a batch system or container: 1 or more.
 
     If OpenMP binds its threads to cores, the affinity mask covers a single thread; then all cores of the machine count.
     """

@@ -69,7 +69,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def fits_on(device: torch.device | str, size: int, share: int = 2) -> bool:
-    """Returns whether this many bytes take at most 1 / `share` of a device's total memory.
+    """Returns whether this many bytes take at most 1 / `share` of a GPU's total memory; always true for the CPU.
 
     The memory of a trial of a search is its share of the GPU's.
     """

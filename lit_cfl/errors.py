@@ -147,7 +147,7 @@ class WorkersLostError(InputError):
 
 
 class LineParser(argparse.ArgumentParser):
-    """Reports a wrong command line as a one-line InputError, without the usage."""
+    """Reports a wrong command line as a one-line InputError, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)

@@ -196,11 +196,14 @@ class LocalWork(Protocol):
 
     @property
     def costs(self) -> LocalCosts:
-        """The clients' computations requested through this object so far."""
+        """Counts of the clients' computations requested through this object so far."""
 
     @property
     def round(self) -> int:
-        """Number of rounds completed before this one, 0 in the first; the key of its random streams."""
+        """Number of rounds completed before this one: 0 in the first round.
+
+        It is the key of the round's random streams.
+        """
 
     @property
     def layout(self) -> ParameterLayout:
@@ -216,7 +219,7 @@ class LocalWork(Protocol):
 
     @property
     def label_counts(self) -> Tensor:
-        """Training examples of each label, int64 `[clients, labels]`."""
+        """Number of each client's training examples with each label, int64 `[clients, labels]`."""
 
     @property
     def true_clusters(self) -> Tensor:

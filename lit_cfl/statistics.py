@@ -119,7 +119,7 @@ class Ranking:
     critical_difference: float
 
     def differ(self, one: str, other: str) -> bool:
-        """Returns whether Nemenyi's test separates two methods; to be used if `p_value` is below 0.05."""
+        """Returns whether Nemenyi's test separates two methods; valid only if `p_value` is below 0.05."""
         return abs(self.mean_ranks[one] - self.mean_ranks[other]) > self.critical_difference
 
     @property

@@ -383,7 +383,7 @@ class Engine:
     def fit_chunks(
         self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
     ) -> Iterator[Chunk]:
-        """Trains a fit chunk by chunk, and yields the chunks. On a GPU, prepares the next clients meanwhile."""
+        """Trains a fit's clients chunk by chunk, and yields the results. On a GPU, prepares the next ones meanwhile."""
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
         parts = [list(self._split_training(request, chunk, data)) for chunk in chunks]
         describe = partial(self._describe, request, round, data, away)
@@ -498,7 +498,7 @@ class Engine:
         return starts.index_select(0, send(which, starts.device))
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
-        """Trains the clients of one part. Errors name the clients; the run may be interrupted between two of them."""
+        """Trains the clients of one part; the run may be interrupted after any client. Errors name the client."""
         through = 0
 
         def ended(count: int) -> None:
@@ -548,7 +548,7 @@ class Engine:
         self._was_short = True
 
     def switch_plan(self, plan: Plan) -> None:
-        """Switches to another plan with different lanes or chunks."""
+        """Switches to a plan that differs only in its lanes or chunks."""
         self.plan, self._way = plan, None
         self.__dict__.pop("_scorer", None)
 

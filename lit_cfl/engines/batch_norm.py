@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Returns whether a module has a layer that normalises by the statistics of its batch."""
+    """Returns whether a module has a layer that normalises by batch statistics (BatchNorm)."""
     return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 

@@ -189,7 +189,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Raises InputError if training changes a buffer whose initial values are not finite; no row contains it."""
+    """Raises InputError if training changes a buffer that is in no row and starts with non-finite values."""
     in_row = {slot.name for slot in engine.layout.slots}
     outside = {name: b.clone() for name, b in module.named_buffers() if b.is_floating_point() and name not in in_row}
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]

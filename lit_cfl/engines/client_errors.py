@@ -13,7 +13,7 @@ from lit_cfl.errors import DivergedError, join_ids, note_on_error
 
 @contextmanager
 def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
-    """Adds a note with the round and the client in training to errors raised within the block.
+    """Adds the round and the client being trained as a note to errors raised within the block.
 
     Args:
         waiting: Returns the clients that are not trained yet, the current one first.
@@ -32,7 +32,7 @@ def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool
 def explain_divergence(
     client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
 ) -> DivergedError:
-    """Builds the error for a client that diverged, in training or because its losses were not finite beforehand.
+    """Builds the error for a client that diverged in training, or whose losses were not finite before it.
 
     Args:
         round: Number of rounds completed before.
@@ -56,7 +56,7 @@ def explain_divergence(
 
 
 def find_learning_rate(module: LightningModule) -> float:
-    """Returns the initial learning rate of a module; NaN if it is unknown without a Trainer."""
+    """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
     found: Any = None
     with suppress(Exception):  # a user's module may read its Trainer, which does not exist
         found = module.configure_optimizers()

@@ -225,7 +225,7 @@ class TrainingWay(ABC):
         return copy_sharing_frozen(self.place_module(dtype))
 
     def place_module(self, dtype: torch.dtype) -> LightningModule:
-        """Returns the shared copy of the module on the plan's device in this dtype, which must not be changed."""
+        """Returns the shared copy of the module on the plan's device in this dtype. Callers must not change it."""
         if dtype not in self._placed:
             self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)
         return self._placed[dtype]

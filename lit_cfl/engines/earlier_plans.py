@@ -12,7 +12,7 @@ _ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # removed 
 
 
 def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
-    """Raises InputError if a configuration names a way of training that no longer exists.
+    """Raises InputError if a configuration sets an engine or a part of a plan that version 0.3 removed.
 
     Args:
         where: Start of the message, before the option's name, such as `run.yaml: `.

@@ -28,7 +28,7 @@ _NO_BATCHES = MiniBatches(_NONE, _NONE, _NONE)
 
 @dataclass(frozen=True, eq=False)
 class FitRequest:
-    """The arguments of one `LocalWork.fit`, client by client."""
+    """The arguments of one call of `LocalWork.fit`, client by client."""
 
     models: Tensor  # [K, d]
     clients: Tensor  # [n]

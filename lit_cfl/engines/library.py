@@ -1,4 +1,4 @@
-"""Loads `steps.cpp`, which `hatch_build.py` compiles when the package is installed, if there is a compiler.
+"""Loads the compiled `steps.cpp`. `hatch_build.py` compiles it on installation if there is a compiler.
 
 It is compiled for several kinds of processors; the file for the kind that PyTorch detects is loaded. A file compiled
 from another version of the source is not used.

@@ -147,7 +147,7 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
 
 
 def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a parameter group that no schedule may change."""
+    """Returns those options of a parameter group that no schedule may change."""
     return {k: v for k, v in group.items() if k not in ("params", "lr", "initial_lr") and not isinstance(v, Tensor)}
 
 

@@ -44,7 +44,7 @@ def count_steps(
 
 
 def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
-    """Counts the examples in each client's first mini-batches, repeats included, int64 `[n]`.
+    """Counts the examples in each client's first `steps` mini-batches, repeats included, int64 `[n]`.
 
     Args:
         steps: Number of mini-batches of each client, int64 `[n]`.

@@ -65,7 +65,10 @@ class FunctionalOptimizer:
         return tuple(tuple(torch.zeros_like(p) for p in parameters) for _ in range(self.slots))
 
     def corrections(self, steps: Tensor) -> Tensor:
-        """Computes Adam's bias corrections 1 - beta1^t and sqrt(1 - beta2^t) at steps t >= 1: float64 `[2, ...]`."""
+        """Computes Adam's bias corrections at steps t >= 1, float64 `[2, ...]`; all are 1 for SGD.
+
+        They are 1 - beta1^t and sqrt(1 - beta2^t).
+        """
         if self.kind == "sgd":
             return torch.ones(2, *steps.shape, dtype=torch.float64)
         first, second = self.options[0]["betas"]

@@ -16,7 +16,7 @@ from lit_cfl.engines.library import load_library
 
 
 def draw_permutations(seeds: Sequence[int], sizes: Tensor, counts: Tensor) -> Tensor:
-    """Draws permutations of each client's examples, concatenated client by client: int64 `[sum]`.
+    """Draws permutations of each client's examples, concatenated: int64 `[sum of sizes * counts]`.
 
     Args:
         seeds: Seed of each client's generator `[n]`, below 2^63.

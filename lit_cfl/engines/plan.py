@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The autocast dtype for losses, if it differs from the models' dtype."""
+        """The autocast dtype for losses; None if it is the models' dtype."""
         return _MIXED.get(self.precision)
 
 

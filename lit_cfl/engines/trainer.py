@@ -125,7 +125,7 @@ class TrainerWay(TrainingWay):
 
 
 def _weigh_steps(module: LightningModule) -> None:
-    """Makes a module train on the weighted mean of its losses, given batches (inputs, labels, weights)."""
+    """Makes a module train on the weighted mean of its losses; batches are (inputs, labels, weights)."""
 
     def training_step(batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         return weighted_losses_of(module, batch[:2], batch[2]).mean()

@@ -58,7 +58,7 @@ class TaskTraits:
 
     @cached_property
     def stack_reasons(self) -> list[str]:
-        """Reasons why `torch.func.vmap` cannot train several clients; empty if it can.
+        """Reasons why `torch.func.vmap` cannot train several clients together; empty if it can.
 
         Valid only if `trainer_reasons` is empty.
         """

@@ -88,7 +88,7 @@ def client_scores(
     score: Score,
     most_rounds: int = MOST_ROUNDS,
 ) -> Figure | None:
-    """Draws each client's score over the rounds as a heat map; None if there is one round, or all scores are equal.
+    """Draws each client's score over the rounds as a heat map; None for a single round or equal scores.
 
     Args:
         rounds: Evaluated rounds, int `[R]`, ascending.
@@ -127,7 +127,7 @@ def client_scores(
 
 
 def mixtures(weights: np.ndarray, cluster: np.ndarray) -> Figure | None:
-    """Draws the weights of the models in the clients' mixtures as a heat map; None if there are no weights.
+    """Draws the weights of the models in the clients' mixtures as a heat map; None without mixtures.
 
     Args:
         weights: Weights of the models, `[clients, K]`, nan = the client has no model.

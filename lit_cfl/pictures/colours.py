@@ -21,7 +21,7 @@ _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 
 
 def hex_of(cluster: int) -> str:
-    """Returns the colour of a cluster number as #rrggbb: grey for -1, else one of twenty, which repeat."""
+    """Returns the colour of a cluster number as #rrggbb: grey for -1, else one of twenty in turn."""
     return _NONE if cluster < 0 else CLUSTER_COLOURS[cluster % MAX_COLOURS]
 
 
@@ -32,7 +32,7 @@ def colours_of(clusters: np.ndarray) -> np.ndarray:
 
 
 def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
-    """Chooses each found cluster's colour number: that of the true cluster it matches best, if any.
+    """Chooses a colour number for each found cluster: the number of its best match among true clusters, if any.
 
     Found and true clusters are paired such that they have the most clients in common (the assignment of greatest
     overlap). Found clusters that are left over take numbers that no true cluster has. If no true cluster is known, each

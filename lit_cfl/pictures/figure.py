@@ -121,7 +121,7 @@ def finite_number(value: object) -> float | None:
 
 
 def short(value: object) -> str:
-    """Formats a float with four significant digits, and anything else with `str`."""
+    """Formats a whole float as an integer, another float with four significant digits, the rest with `str`."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"

@@ -439,7 +439,7 @@ def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
 
 
 def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequence[Axes]) -> None:
-    """Adds the colour bar of a row's matrices to its right."""
+    """Adds a colour bar to the right of a row of panels, if one of them has a matrix."""
     shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
     if shown:
         matrix, place = shown[0]

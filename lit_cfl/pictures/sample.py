@@ -9,7 +9,7 @@ MOST_CLIENTS = 500
 
 
 def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
-    """Draws a sample of clients by cluster size, at least one per cluster. Equal clusters give the same sample.
+    """Draws a sample of clients by cluster size, at least one per cluster; always the same for the same clusters.
 
     Args:
         clusters: Clusters of the clients, int `[n]`.

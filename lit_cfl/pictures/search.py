@@ -70,7 +70,7 @@ class Search:
 
 
 def history(search: Search) -> Figure | None:
-    """Draws each trial's metric by trial number, and the best finished trial so far; None if no trial reported it."""
+    """Draws the metric by trial number, and the best finished trial so far; None if no trial reported the metric."""
     if not search.known:
         return None
     x: list[float] = []
@@ -122,7 +122,7 @@ def importance(shares: Mapping[str, float], method: str) -> Figure | None:
 
 
 def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
-    """Draws finished trials by traffic and metric; None if their traffic does not differ.
+    """Draws finished trials by traffic and metric; None if all have the same traffic.
 
     Args:
         search: Trials of the search.

@@ -78,7 +78,7 @@ class RunProgress:
 
 
 class Display:
-    """Base class of the displays of runs, which itself shows nothing. A context manager.
+    """Base class of the displays of runs; shows nothing itself. A context manager.
 
     A run may report activities before it starts; it has the title "" until then.
 
@@ -121,7 +121,7 @@ class Display:
         """
 
     def _count(self, title: str, outcome: str | None, failed: bool) -> str:
-        """Counts a finished or failed run of a comparison. Returns a line about it."""
+        """Counts a finished or failed run of a comparison. Returns a line about the run."""
         self.done += not failed
         self.failed += failed
         return f"{self.done + self.failed}/{self.total}  {title}  {outcome or ''}".rstrip()
@@ -305,7 +305,7 @@ class LogDisplay(Display):
 
 
 class JsonLines:
-    """Writes one JSON object per line for each evaluated round, with the columns of `metrics.csv`; null for blanks."""
+    """Writes one JSON object per line: for each evaluated round, and for the summary of each run."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file

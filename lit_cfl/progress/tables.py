@@ -27,7 +27,7 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
 
 
 def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, measure: str) -> None:
-    """Prints each newcomer's cluster, with its closeness and the scores if they are known."""
+    """Prints each newcomer's cluster and closeness, then the newcomers' scores if they are known."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
     for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
         name = f"{client} ({placed.names[client]})" if placed.names else str(client)

@@ -23,7 +23,7 @@ def are_data_sets(sources: Sequence[ReportSource]) -> bool:
 
 
 def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple[list[str], list[Section]]:
-    """Builds the summary line of the page, the section with ranks, and a section for the table of each comparison.
+    """Builds the summary line of the page, the section with ranks, and a section of tables per comparison.
 
     Args:
         sources: Comparisons, one per data set.

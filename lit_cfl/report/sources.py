@@ -53,7 +53,7 @@ class Group:
 
     @property
     def status(self) -> str:
-        """The progress of its runs, in words."""
+        """The progress of the group's runs, in words."""
         if len(self.runs) == 1:
             return self.first.status
         over = sum(run.over for run in self.runs)
@@ -161,7 +161,7 @@ def _comparison(path: Path) -> ReportSource:
 
 
 def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
-    """Lists the groups of all sources; adds the directories to equal names."""
+    """Lists the groups of all sources; makes equal names distinct by adding the directory."""
     all_groups = [(source, group) for source in sources for group in source.groups]
     names = [group.name for _, group in all_groups]
     distinct = [

@@ -1,4 +1,4 @@
-"""The section of a study: its trials, history, importance, trade-off with traffic, and the best on new seeds."""
+"""Builds the section of a study: trials, history, importance of parameters, traffic, results on new seeds."""
 
 import json
 from collections.abc import Mapping, Sequence

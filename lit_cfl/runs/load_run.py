@@ -133,7 +133,7 @@ class SavedRun:
 
     @property
     def memberships(self) -> dict[str, np.ndarray]:
-        """`rounds` [R], `cluster` [R, clients] (-1 = none) and `true_cluster` [clients] (-1 = unknown)."""
+        """Arrays `rounds` [R], `cluster` [R, clients] (-1 = none) and `true_cluster` [clients] (-1 = unknown)."""
         with np.load(self._written_at_the_end("memberships.npz")) as arrays:
             return dict(arrays)
 

@@ -242,7 +242,7 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
 
 
 def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
-    """Checks that the data are still those of the finished runs, before further runs are trained.
+    """Checks that data, initial model and optimizer are those of the first finished run, before others train.
 
     A run that has begun is checked when it is resumed, in `Recorder.restore`.
 
@@ -300,7 +300,7 @@ def _restore_recorder(
 def _recorder(
     experiment: Experiment, path: Path, callbacks: RunCallbacks, checkpoint: Checkpoint | None = None
 ) -> Recorder:
-    """Loads the data and builds the engine. Writes nothing."""
+    """Builds the recorder of a run, after loading its data and building its engine. Writes nothing."""
     load_early(experiment.tracking.requested_mode)
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)

@@ -197,7 +197,7 @@ class RunDirectory:
             self.digests[name] = digest
 
     def _require_no_other_files(self) -> None:
-        """Raises InputError if the directory has files of a run, unless that run was stopped while it started."""
+        """Raises InputError if the directory has files of a run, unless that run was stopped while starting."""
         found = [name for name in self._names() if (self.path / name).exists()]
         if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
             return

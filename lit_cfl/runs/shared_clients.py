@@ -1,4 +1,4 @@
-"""Compares two runs on the clients scored in both, as a client without a model may be scored in only one."""
+"""Compares two runs on the clients scored in both: a client without a model in one run has no score there."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
 
 
 def columns_over(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
-    """Computes the test columns of `metrics.csv` over some of the clients; unknown values are None."""
+    """Computes a score's weighted mean, mean and worst tenth over some of the clients; None = unknown."""
     values = [scored.values[client] for client in clients]
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
     if not values:

@@ -219,7 +219,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
-    """Describes where rows are stored: files with digests, and for each row client, file and position `[rows, 3]`."""
+    """Describes where rows are stored: files with digests, and each row's client, file and position `[rows, 3]`."""
     files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
     found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
     return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}

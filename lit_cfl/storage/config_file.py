@@ -85,7 +85,7 @@ _Dumper.add_implicit_resolver(
 
 
 def as_yaml(content: Mapping[str, Any]) -> str:
-    """Formats options as YAML in which the parser of the commands reads every text as a text."""
+    """Formats options as YAML, with quotes around texts that the commands' parser would read as numbers."""
     return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 

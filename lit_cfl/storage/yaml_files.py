@@ -1,4 +1,4 @@
-"""Reads YAML with libyaml, eight times as fast as PyYAML's own parser, if PyYAML was built with it."""
+"""Reads YAML with libyaml if PyYAML was built with it: eight times as fast as PyYAML's own parser."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

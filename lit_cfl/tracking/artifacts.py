@@ -56,7 +56,7 @@ def _place(tensor: Tensor) -> tuple[int, torch.Size]:
 
 
 def copy_files(run: Path, folder: Path, models: Models) -> dict[str, Path]:
-    """Copies the files of the artifact, so that they do not change before their upload. Returns them by name.
+    """Copies the files of the artifact, so that they do not change before their upload. Returns the copies by name.
 
     Args:
         run: Run directory.

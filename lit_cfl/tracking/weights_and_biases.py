@@ -86,7 +86,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _online(self, asked: bool) -> Any:
-        """Starts the run online. Returns None if it must be offline, after a notice unless that is expected."""
+        """Starts the run online. Returns None if it must be offline, with a notice if the user expects it online."""
         import wandb
 
         try:

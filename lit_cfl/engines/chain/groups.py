@@ -114,7 +114,7 @@ def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
 
 
 def make_groups(work: CohortFit, shapes: Shapes, limit: "StackLimit") -> Iterator[ClientGroup]:
-    """Yields the groups of clients that train in one stack.
+    """Groups clients of the same shape; each group trains in one stack.
 
     Args:
         limit: Maximum number of clients in a stack, by their shape.
@@ -132,7 +132,7 @@ def make_groups(work: CohortFit, shapes: Shapes, limit: "StackLimit") -> Iterato
 
 
 class StackLimit:
-    """Limits the number of clients of a stack by the bytes that their steps read and write.
+    """Limits the number of clients in a stack by the count of numbers that their steps read and write.
 
     Args:
         upper: Size of a client's parameters and optimizer state without the first layer's weight.

@@ -169,7 +169,7 @@ class DualLayer:
             self._flat_sums.index_add_(0, rows, found, alpha=self._rule.rate)
 
     def weights_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Writes the final weights `[., h, d]` of the clients that finish at this step into `found`."""
+        """Writes final weights `[., h, d]` into `found`, for the clients that finish at this step."""
         found.copy_(self._weight[clients])
         if self._left[steps] != 1:
             found.mul_(self._left[steps])
@@ -178,7 +178,7 @@ class DualLayer:
         found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
 
     def bias_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Writes the final biases `[., 1, h]` of clients that finish at this step into `found`, if they are dual."""
+        """Writes final biases `[., 1, h]` in dual form into `found`, for the clients that finish at this step."""
         if self._bias is not None:
             found.copy_(self._bias.start[clients]).mul_(self._left[steps])
             if self._bias.center is not None:

@@ -91,7 +91,7 @@ def run_backward(
     take: TakeGradient,
     below: bool,
 ) -> Tensor | None:
-    """Passes gradients back through the parts, and gives each layer its gradient.
+    """Passes gradients back through the parts; hands each layer's output gradient and inputs to `take`.
 
     Args:
         slopes: Gradient with respect to the outputs; it is overwritten.

@@ -106,7 +106,7 @@ class _Check:
         self._names = [slot.name for slot in layout.slots]
 
     def chain(self, batch: Batch) -> Chain:
-        """Finds the loss, and checks losses and gradients.
+        """Returns the chain with its loss, after comparing losses and gradients with the module's.
 
         Raises:
             NotAChainError: losses or gradients differ from the module's.

@@ -124,7 +124,7 @@ def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: 
 
 
 def _is_forward(chain: Chain, module: LightningModule, batch: Batch) -> bool:
-    """Returns whether the module's `forward` returns the outputs of its chain."""
+    """Returns whether the module's `forward` returns the outputs of this chain."""
     exact = copy.deepcopy(module).double().eval()
     for inputs, _ in trials(batch, chain):
         tensors = tensors_of(exact, chain.parts)

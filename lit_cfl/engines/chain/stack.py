@@ -239,7 +239,7 @@ def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def min_lanes(layers: list[ChainLayer]) -> int:
-    """Returns the minimum number of clients in a stack.
+    """Returns the minimum number of lanes in a stack; a single client is repeated to fill them.
 
     A product with a single row or column is computed differently if it is alone in its stack.
     """

@@ -106,7 +106,7 @@ class RayEngine(Engine):
         round: int,
         data: FederatedData,
     ) -> ShareTask:
-        """Makes a task for an actor: to train the clients at these positions."""
+        """Makes an actor's task of training the clients at these positions."""
         start, center, refs = rows.of(numbers)
         mine = replace(
             request,
@@ -268,7 +268,7 @@ class _StoredRows:
         self._refs: dict[tuple[int, int], Ref] = {}
 
     def of(self, numbers: Tensor) -> tuple[Tensor, Tensor, list[Ref]]:
-        """Returns the indices of each position's start row and proximal row, and the references that they index."""
+        """Returns each client's start model and centre as indices into a list of references, and the list."""
         request = self._request
         used, start = request.start[numbers].unique(return_inverse=True)
         refs = [self._store_table(request.models, k) for k in used.tolist()]

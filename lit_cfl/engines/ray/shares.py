@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class HeldClients:
-    """The clients of a run as a worker knows them: it has the training examples of only some.
+    """The clients of a run, with the training examples of only those that a worker needs.
 
     Args:
         num_clients: Clients of the run.

@@ -120,12 +120,12 @@ class LaneTables:
         return losses.new_zeros(len(self.slots)).index_add_(0, self.owners, losses[self.rows, self.lanes])
 
     def lanes_to_load(self, work: CohortFit, device: str) -> Changes:
-        """Returns, by step, the lanes to load before it, with the start model and centre of each client."""
+        """Maps each step to the lanes loaded before it, with the start model and centre of each lane's new client."""
         table = torch.stack([self._lane_of_each, work.start, work.center])
         return _group_columns([slot.start for slot in self.slots], table, device)
 
     def lanes_to_save(self, device: str) -> Changes:
-        """Returns, by step, the lanes to save before it, with the client of each."""
+        """Maps each step to the lanes saved before it, with the client that has finished in each lane."""
         table = torch.stack([self._lane_of_each, torch.arange(len(self.slots))])
         return _group_columns([slot.stop for slot in self.slots], table, device)
 

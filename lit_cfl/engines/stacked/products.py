@@ -20,7 +20,7 @@ _MOST = 16  # maximum number of images in a batch, above which `torch.conv2d` is
 
 
 class StackedProducts(TorchFunctionMode):
-    """Replaces `conv2d` and `linear` within the block, wherever a module calls them.
+    """Replaces `conv2d` and `linear` within the block by products that suit a GPU.
 
     Convolutions of more than 16 images, with dilation or groups, and linear layers of sequences are left to PyTorch.
     """

@@ -25,7 +25,7 @@ _OPTIONS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "d
 
 
 class _PlainCells(nn.Module):
-    """Replaces a fused recurrent layer; keeps its options and parameters, and their names.
+    """Replacement for a fused recurrent layer, with the same options, parameters and names.
 
     Args:
         layer: An LSTM or GRU, see `why_not_stacked`.
@@ -46,7 +46,7 @@ class _PlainCells(nn.Module):
         self.train(layer.training)
 
     def flatten_parameters(self) -> None:
-        """Does nothing: nets call it for fused layers on a GPU."""
+        """Does nothing. It exists because nets call it on fused layers."""
 
     def _run(self, inputs: Tensor, start: States | None, num_states: int) -> tuple[Tensor, States]:
         """Computes the outputs `[B, T, directions * H]` and the last states `[layers * directions, B, H]`.
@@ -101,7 +101,7 @@ class _PlainCells(nn.Module):
 
 
 class PlainLSTM(_PlainCells):
-    """Replaces `nn.LSTM`, for batches of sequences of one length."""
+    """Replacement for `nn.LSTM`. All sequences of a batch must have the same length."""
 
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         outputs, (h, c) = self._run(inputs, hx, 2)
@@ -120,7 +120,7 @@ class PlainLSTM(_PlainCells):
 
 
 class PlainGRU(_PlainCells):
-    """Replaces `nn.GRU`, for batches of sequences of one length."""
+    """Replacement for `nn.GRU`. All sequences of a batch must have the same length."""
 
     def forward(self, inputs: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         outputs, (h,) = self._run(inputs, None if hx is None else (hx,), 1)
@@ -139,7 +139,7 @@ class PlainGRU(_PlainCells):
 
 
 class PlainEmbedding(nn.Embedding):
-    """Replaces an `nn.Embedding` with a padding id, whose row receives no gradient."""
+    """Replacement for an `nn.Embedding` that has a padding id, whose row receives no gradient."""
 
     padding_idx: int
 
@@ -156,7 +156,7 @@ class PlainEmbedding(nn.Embedding):
 
 
 class StackedBatchNorm(nn.Module):
-    """Replaces a BatchNorm layer; keeps its parameters and statistics, and their names.
+    """Replacement for a BatchNorm layer, with the same parameters, statistics and names.
 
     The statistics of a batch count its examples without the padding. A function of tensors cannot change the running
     statistics, so the new ones are stored in `updated`.

@@ -28,7 +28,7 @@ _CALL_PARAMETERS = 8e6  # estimated number of parameters that a GPU updates in t
 
 
 class StackWay(TrainingWay):
-    """Trains the clients of a cohort in `plan.lanes` lanes. A free lane loads the next client.
+    """Trains the clients of a cohort in at most `plan.lanes` lanes. A free lane loads the next client.
 
     Lanes, tables and examples are stored in the same tensors from fit to fit, so that the steps can be captured as CUDA
     graphs: one for each width of the stack, with and without a proximal term, and with and without weights.
