@@ -40,7 +40,7 @@ _MOST_ERRORS = 5
 _IN_WORDS = {"stopped": "stopped early"}
 _NOT_REPEATED = (
     "The best and the default setting have not been trained on new seeds yet. If the study was interrupted, "
-    "resume it with lit-cfl tune --resume {}."
+    "resume it with: lit-cfl tune --resume {}"
 )
 _INTERRUPTED = "interrupted"  # status of a started trial in a study without a running process
 

@@ -75,7 +75,7 @@ def test_a_study_whose_best_was_not_trained_on_new_seeds_says_so(tmp_path: Path)
     for repeats in (0, 2):
         Study(**(STUDY | {"limits": {}, "num_repeats": repeats})).write(path / "study.yaml", "89abcdef")
         said = "have not been trained on new seeds yet."
-        resume = f"resume it with lit-cfl tune --resume {path}."
+        resume = f"resume it with: lit-cfl tune --resume {path}"
         assert (said in texts_of(path)) == (resume in texts_of(path)) == (repeats > 0)
 
 
