@@ -15,7 +15,7 @@ from lit_cfl.runs.rows import traffic_row
 
 
 def empty_data(clients: int, newcomers: Tensor | None = None) -> FederatedData:
-    """Makes data without examples, of which the round loop reads only the population."""
+    """Makes data without examples, since the round loop itself reads only their population."""
     none = ClientIndex.from_lists([ids()] * clients)
     pool = Examples(torch.empty(0, 1), ids(), 1)
     return FederatedData(pool, none, none, none, torch.full((clients,), -1), newcomers=newcomers)

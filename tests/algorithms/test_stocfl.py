@@ -37,7 +37,7 @@ def at_zero(*centers: tuple[float, ...], sizes: Tensor | None = None, rate: floa
 
 
 def at_degrees(*degrees: float, **options) -> AtZero:
-    """Makes one client per angle, whose Psi points in this direction."""
+    """Makes one client per angle; its Psi points in that direction."""
     return at_zero(*[(-cos(radians(a)), -sin(radians(a))) for a in degrees], **options)
 
 

@@ -294,7 +294,7 @@ def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_ra
 
 
 class CountsScores(Linear):
-    """Net whose outputs depend on the number of its calls, in evaluation, too."""
+    """Net whose outputs depend on how often it has been called, also in evaluation."""
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
