@@ -46,7 +46,7 @@ def driver() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Makes a page of a study and a page of two runs, with HTML in the names that they show."""
+    """Makes a page of a study and a page of two runs, with HTML in the names and messages that they show."""
     folder = tmp_path_factory.mktemp("pages")
     run = made_run(
         folder / "run",
