@@ -80,7 +80,7 @@ class TextOptions:
 
 
 class HFDataset(PooledDataModule):
-    """Any data set of the Hub, or a local folder in the same format: columns of images, text or numbers.
+    """Any data set of the Hub, or of a local folder in the same format, with columns of images, text or numbers.
 
     Images become uint8, texts token ids, numbers float32, or int32 if all are integers. Not tried on the live Hub.
 

@@ -20,7 +20,7 @@ from lit_cfl.seeds import derive
 
 
 class SyntheticMixture(FederatedDataModule):
-    """Clients that are mixtures of linear models (Marfoq et al., FedEM, 2021), without true clusters.
+    """Clients whose data are mixtures of linear models (Marfoq et al., FedEM, 2021), without true clusters.
 
     The models are theta_m ~ U(-1, 1)^d. Client i has weights pi_i ~ Dirichlet(alpha) over them. Each of its examples
     has x ~ U(-1, 1)^d, and the label 1 if theta_m x + N(0, noise^2) is above 0, otherwise 0, with m drawn from pi_i.

@@ -147,5 +147,5 @@ class Study:
         return parse_points(self.points or [], self.search_space)
 
     def write(self, path: Path, study_id: str) -> None:
-        """Writes the study file with a digest and the study's id, eight hexadecimal digits."""
+        """Writes the study file with a digest and the study's id (eight hexadecimal digits)."""
         write_sealed(path, as_yaml(asdict(self)), study_id)

@@ -152,7 +152,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         return state, info
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        """Runs the group cold start (Algorithm 3): clusters the founders' pre-training updates."""
+        """Runs the group cold start (Algorithm 3): clusters some clients by their pre-training updates."""
         w0 = work.initial(0)
         founders = self._founders(work, rng)  # line 2
         fitted = work.fit(

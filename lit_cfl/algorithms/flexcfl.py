@@ -70,7 +70,7 @@ class FlexCFL(FedGroup, MigrationOptions):
         MigrationOptions.__post_init__(self)
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
-        """Runs the group cold start (Algorithm 3); founders receive all directions, for migration (line 19)."""
+        """Runs the group cold start (Algorithm 3); its clients receive all directions, for migration (line 19)."""
         groups, info = super()._group_cold_start(work, rng)
         reference, sizes = self.first_reference(work)
         state = FlexCFLState(**vars(groups), reference=reference, sizes=sizes)

@@ -140,7 +140,7 @@ class _Personal(Algorithm):
 
 
 def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:
-    """Finds the columns of these layers and of their buffers, such as running statistics, ascending int64.
+    """Finds the columns of these layers and of their buffers, such as running statistics: int64, ascending.
 
     Raises:
         InputError: a pattern matches nothing, or nothing that is trained is left.

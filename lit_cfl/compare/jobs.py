@@ -56,7 +56,7 @@ class Job:
 
 
 def write_experiment(folder: Path, experiment: Experiment) -> None:
-    """Writes an experiment's configuration into the folder of its runs. Raises InputError if it was made in Python."""
+    """Writes an experiment's configuration into the folder of its runs. Raises InputError for one made in Python."""
     content = content_for_processes(experiment)
     with name_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

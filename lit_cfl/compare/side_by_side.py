@@ -86,7 +86,7 @@ class ActivityFile:
         self.path, self.written, self.last = path, float("-inf"), ""
 
     def write(self, activity: Activity) -> None:
-        """Writes an activity; if only its client count has changed, at most twice a second."""
+        """Writes an activity; at most twice a second if only the client count has changed."""
         if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()

@@ -88,7 +88,7 @@ class Shift(ABC):
 
 
 def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
-    """Multiplies true clusters by the number of concepts, so that each has a separate number for every concept."""
+    """Spaces out the true clusters' numbers, so that each cluster has a separate number for every concept."""
     concepts = prod(shift.concepts for shift in shifts)
     known = data.true_clusters >= 0
     return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
