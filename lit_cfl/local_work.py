@@ -292,7 +292,7 @@ class LocalWork(Protocol):
         """
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
-        """Runs a function on each client's training examples, and returns its results.
+        """Runs a function on each client's training examples, and returns the results.
 
         The size of the answers is counted as traffic. The model, if one is given, is counted by the algorithm that
         sends it, in `Info.down`, as in `fit`.

@@ -345,7 +345,7 @@ class Engine:
         return self._single
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
-        """Trains the clients in chunks of at most `plan.rows_mib`, or in one chunk if that suffices."""
+        """Trains the clients in chunks whose models take at most `plan.rows_mib`, one chunk if possible."""
         self.require_variance(request.clients, request.budget, request.lengths, data)
         chunks = self._chunks(request, round, data)
         return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)

@@ -77,7 +77,7 @@ class Recorder:
         self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]), costs=costs)
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
-        """Runs the remaining rounds; passes each metrics row to the watchers. Returns why it stopped early, or None."""
+        """Runs the remaining rounds and passes metrics rows to watchers. Returns why the run stopped early, or None."""
         rows = self.directory.rows
         if self._after is not None and rows and rows[-1]["round"] == self._after.number:
             reason = self._reason_to_stop(self._after.number)  # the run may have been killed just before its end

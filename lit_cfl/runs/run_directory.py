@@ -43,7 +43,7 @@ _PUT_BACK = "the code of the algorithm or the task has changed since then; resto
 
 
 def default_run_directory(name: str) -> Path:
-    """Returns a path that does not exist yet: `runs/<name>-<time>`."""
+    """Returns a path that does not exist yet: `runs/<name>-<time>`, followed by a number if that is taken."""
     base = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     number = 1
     path = base

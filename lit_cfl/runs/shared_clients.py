@@ -1,4 +1,4 @@
-"""Compares two runs on the clients scored in both: a client without a model in one run has no score there."""
+"""Compares two runs on the clients scored in both. A client without a model has no score."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ _RUNGS = 1  # padded sizes per octave in dual form: more of them would make many
 
 
 class ChainWay(TrainingWay):
-    """Trains the clients in stacks of equal shapes, or client by client in compiled code (`compiled.py`).
+    """Trains clients of equal shapes in stacks, or client by client in compiled code (`compiled.py`).
 
     Under plain SGD the first layer is in dual form if that is cheaper (`dual_pays`). A client's bits depend on neither
     the other clients nor their order.

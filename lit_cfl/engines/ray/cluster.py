@@ -1,4 +1,4 @@
-"""Connects to the workers' Ray cluster: a running one, or one started on this machine for the run."""
+"""Connects to the workers' Ray cluster: a running cluster, or a new one on this machine."""
 
 import logging
 import os

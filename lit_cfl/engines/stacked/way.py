@@ -137,7 +137,7 @@ class StackWay(TrainingWay):
             tensor.index_copy_(0, where, table[:, slot.start : slot.stop].reshape(-1, *slot.shape))
 
     def _fill_tables(self, work: CohortFit, tables: LaneTables) -> LaneWork:
-        """Copies a fit's inputs into tensors that are reused from fit to fit, and returns these."""
+        """Copies a fit's inputs into tensors that are reused from fit to fit, and returns these tensors."""
         steps, held = tables.num_steps, self._held
         if held is None or not _has_room(held, work, tables):
             held = self._held = self._allocate(work, tables)
