@@ -101,7 +101,7 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def suggest_column(name: str, known: Sequence[str]) -> str:
-    """Returns ` (did you mean ...?)` for an unknown metric; for a score's name it suggests the weighted mean."""
+    """Returns ` (did you mean ...?)` for an unknown metric; a score's name suggests its weighted mean."""
     usual = f"val/weighted_{name.rpartition('/')[2]}"
     return f" (did you mean {usual}?)" if usual in known else suggest(name, known)
 

@@ -162,7 +162,7 @@ class Engine:
         return self._resident[1]
 
     def release_examples(self) -> bool:
-        """Moves the pool of examples back to the CPU for good, if it takes more than an eighth of the GPU's memory.
+        """Moves a pool of examples that takes more than an eighth of the GPU's memory back to the CPU for good.
 
         Returns:
             whether any memory was freed.

@@ -128,7 +128,7 @@ class FitDescriber:
 
 
 def split_clients(sizes: Tensor, most: float) -> Iterator[slice]:
-    """Splits clients into consecutive groups of at most this many examples, or of a single larger client.
+    """Splits clients into consecutive groups of at most this many examples; a larger client is alone.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.

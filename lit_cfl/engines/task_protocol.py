@@ -68,7 +68,7 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 @contextmanager
 def explain_missing_gradients(round: int) -> Iterator[None]:
-    """Converts errors of the user's module within the block into an InputError that says why there are no gradients.
+    """Converts errors of the user's module within the block into an InputError about missing gradients.
 
     Args:
         round: Number of rounds completed before.

@@ -11,7 +11,7 @@ from lit_cfl.data.checks import warn_of_large_numbers
 
 
 def takes_tokens(module: nn.Module) -> bool:
-    """Returns whether a module looks up vectors by integers: it has an embedding, or an attribute `takes_tokens`."""
+    """Returns whether a module reads integers as token ids: it has an embedding, or sets `takes_tokens`."""
     embeds = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules())
     return embeds or bool(getattr(module, "takes_tokens", False))
 

@@ -32,7 +32,7 @@ def colours_of(clusters: np.ndarray) -> np.ndarray:
 
 
 def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
-    """Chooses a colour number for each found cluster: the number of its best match among true clusters, if any.
+    """Chooses a colour number for each found cluster, if possible that of the best matching true cluster.
 
     Found and true clusters are paired such that they have the most clients in common (the assignment of greatest
     overlap). Found clusters that are left over take numbers that no true cluster has. If no true cluster is known, each

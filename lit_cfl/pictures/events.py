@@ -114,7 +114,7 @@ def layers(rows: Sequence[Row]) -> Figure | None:
 
 
 def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | None:
-    """Draws the numbers of data shifts and detections over the rounds, and the delays; None if there are neither.
+    """Draws data shifts, detections and their delays over the rounds; None without shifts and detections.
 
     Args:
         moved: Rows of `shift.csv` that name a client.

@@ -85,7 +85,7 @@ def read_agreeing_summary(
 
 
 def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":
-    """Returns the experiment with the run's copy of the partition instead of a partition file, which may be gone.
+    """Returns the experiment with the run's copy of the partition in place of the configured partition file.
 
     Args:
         experiment: Configured experiment.
@@ -137,7 +137,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
 
 
 def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], new_plan: bool) -> None:
-    """Checks that a resumed run has the recorded configuration, except for more rounds, or another plan on request.
+    """Checks that a resumed run has the recorded configuration, except for more rounds and, on request, another plan.
 
     Raises:
         InputError: the differences, as `option: recorded -> requested`.
@@ -270,7 +270,7 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _without_added(value: Any) -> Any:
-    """Removes newer options with default values from the parts of data modules, as earlier versions lack them."""
+    """Removes options with default values that earlier versions lack, in the parts of data modules."""
     if isinstance(value, list):
         return [_without_added(part) for part in value]
     if not isinstance(value, dict):

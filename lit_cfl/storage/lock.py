@@ -51,7 +51,9 @@ def lock_directory(path: Path, option: str = "--run_dir") -> Iterator[None]:
 
 
 def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
-    """Waits until no other process, such as a killed one that is still ending, holds a directory's lock.
+    """Waits a limited time until no other process holds a directory's lock.
+
+    A killed process may take a moment to end.
 
     Args:
         path: Path of the directory.

@@ -29,7 +29,7 @@ _SHAPES = {getattr, operator.getitem, operator.mul, operator.floordiv, "size", "
 
 
 class NotAChainError(ValueError):
-    """Raised when a module is not a chain of fully connected layers; the message explains why in one line."""
+    """Raised when a module is not a chain of fully connected layers, with the reason in one line."""
 
 
 class _Tracer(fx.Tracer):

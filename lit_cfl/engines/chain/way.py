@@ -226,7 +226,7 @@ def without_autograd(device: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """Limits CPU computation in the block to one thread, so that the bits do not depend on the number of threads."""
+    """Limits CPU computation in the block to one thread, so that results do not depend on the number of threads."""
     before = torch.get_num_threads()
     if device == "cpu" and before != 1:
         torch.set_num_threads(1)

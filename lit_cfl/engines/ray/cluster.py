@@ -125,7 +125,7 @@ def _fit_into(node: Resources, share: Resources) -> int:
 
 
 def _room() -> list[Resources]:
-    """Lists the resources of each node; within a placement group (a Ray Tune trial), those unused in each bundle."""
+    """Lists the resources of each node, or the unused ones of each bundle in a placement group (a Ray Tune trial)."""
     group = get_current_placement_group()
     if group is None:
         nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's

@@ -27,7 +27,7 @@ def find_large(sizes: Tensor, lanes: int, module: nn.Module) -> Tensor:
 
 
 def split_into_stacks(sizes: Tensor, clients: Tensor, most: int) -> list[Tensor]:
-    """Groups clients' positions into stacks by size and id, so that the order of the request does not matter.
+    """Groups clients' positions into stacks by size and id, independent of the order of the request.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.

@@ -66,7 +66,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _take_stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
-    """Computes the gradient of the mean loss, and the buffers afterwards, of each of two lanes: `[2, d]`."""
+    """Computes, for each of two lanes, the gradient of the mean loss and the buffers afterwards: `[2, d]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
     steps = Steps(replace_unstackable_layers(module), layout, FunctionalOptimizer.from_module(module, trained))
