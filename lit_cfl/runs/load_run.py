@@ -220,7 +220,7 @@ class SavedRun:
         if without and not unlabelled:
             rule = type(self.experiment.algorithm)
             if rule.place_unlabelled is Algorithm.place_unlabelled:
-                otherwise = f"{rule.__name__} cannot place clients without them"
+                otherwise = f"since {rule.__name__} cannot place clients without them"
             else:
                 otherwise = "or place them by their inputs with --unlabelled (in Python: unlabelled=True)"
             raise InputError(f"these clients have no labels; give labels, {otherwise}")

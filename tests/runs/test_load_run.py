@@ -335,7 +335,7 @@ def test_algorithm_whose_rule_needs_labels_refuses_clients_without(path: Path, c
 @pytest.mark.long
 def test_clients_without_labels_are_not_sent_to_an_option_that_their_algorithm_refuses(path: Path):
     other = ArrayData(x=np.ones((20, 1, 8, 8), np.float32), client=np.arange(20) // 10).federated(0)
-    with pytest.raises(InputError, match=r"no labels; give labels, FedGroup cannot place clients without them$"):
+    with pytest.raises(InputError, match=r"no labels; give labels, since FedGroup cannot place clients without them$"):
         load_run(path).assign(other)
 
 
