@@ -84,7 +84,7 @@ class MiniBatches:
         return [self.drawn[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
 
     def table(self, which: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Arranges mini-batches in a table.
+        """Arranges the positions of mini-batches' examples in a padded table.
 
         Args:
             which: Numbers of the mini-batches, int64 `[...]`, on the CPU.

@@ -1,4 +1,4 @@
-"""Finds behaviour of a LightningModule beyond `losses` and one plain optimizer, which only `trainer` supports.
+"""Finds behaviour of a LightningModule that only `trainer` supports, beyond `losses` and one plain optimizer.
 
 The checks run on temporary copies of the module.
 """

@@ -96,7 +96,7 @@ def penalty_of(module: LightningModule) -> float:
 
 
 def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
-    """Evaluates a module on examples.
+    """Computes the loss and the scores of each example with a module.
 
     A module's `outcomes(batch)` returns the losses `[n]` and, for each of its scores, the values `[n]` or a pair
     (values, weights). Without it, the score is whether the argmax of the output is the label. An example whose loss is
@@ -147,7 +147,7 @@ def mix_outputs_of(module: LightningModule, outputs: Tensor, weights: Tensor) ->
 def mixed_outcomes_of(
     module: LightningModule, batch: Batch, load: Sequence[Callable[[], None]], weights: Tensor
 ) -> Tensor:
-    """Evaluates a mixture of models as `outcomes_of` evaluates one model; `forward` returns the mixed outputs.
+    """Evaluates a mixture of models as `outcomes_of` evaluates one model, by mixing the outputs of `forward`.
 
     Args:
         load: Writes each of the K models into the module.

@@ -105,7 +105,7 @@ class TrainerWay(TrainingWay):
 
     @property
     def module_for_gradients(self) -> LightningModule:
-        """A new copy for each client, since a module may keep state from training."""
+        """A new copy of the module for each client, since a module may keep state from training."""
         return self.copy_module(self.plan.dtype)
 
     @property

@@ -54,7 +54,7 @@ class Search:
         return [row for row in self.known if row["status"] == status]
 
     def points(self, name: str, rows: Sequence[Row], column: str, y: float | None = None) -> list[Points]:
-        """Returns trials as points, if there are any: x is a column's value, y the metric or the given number."""
+        """Returns trials as points: x is a column's value, y the metric or the given number."""
         x = [float(row[column]) for row in rows]
         heights = [float(row[self.metric] if y is None else y) for row in rows]
         return [Points(name, x, heights, notes=list(map(self._note, rows)))] if rows else []

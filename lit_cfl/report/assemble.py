@@ -13,7 +13,7 @@ from lit_cfl.scores import Score
 
 
 def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
-    """Builds the page of some directories.
+    """Builds the page that shows the runs, comparisons and studies in these directories.
 
     Args:
         paths: Paths of runs, comparisons and studies. Comparisons on different data are ranked over the data sets.

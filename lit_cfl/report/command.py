@@ -20,7 +20,7 @@ _DPI = 300  # resolution of a figure for a paper
 
 
 def report(arguments: Sequence[str]) -> int:
-    """Writes the page of some directories and, on request, its figures."""
+    """Writes the page that shows some directories and, on request, the page's figures."""
     given, console = read_arguments(arguments), new_console()
     out, paths = Path(given.out), list(map(Path, given.directories))
     with console.status("reading and drawing"):

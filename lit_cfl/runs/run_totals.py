@@ -54,7 +54,7 @@ class RunTotals:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 
     def row(self, shifting: bool) -> Row:
-        """Returns the counts since the last row, and resets them."""
+        """Returns the counts and the silhouette since the last row, and resets them."""
         row: Row = {"clients/skipped": self.skipped, "clusters/silhouette": self.silhouette}
         if shifting:
             row |= {"shift/clients": self.shifted[0], "shift/examples": self.shifted[1]}

@@ -117,7 +117,7 @@ def compute_scores(
 
 
 def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
-    """Names the model in a row of a worker's table by the model's number in the driver."""
+    """Names the model in a row of a worker's table by its number among the driver's models."""
     return named(int(numbers[row]))
 
 
