@@ -383,7 +383,7 @@ class PreparedRun:
         return fingerprint_of_data(self.data) | fingerprint_of_module(self.engine)
 
     def config(self) -> dict[str, Any]:
-        """Returns the configuration with the plan, and with the commit of data from the Hub."""
+        """Returns the configuration with the plan, and with the data set's commit on the Hub if it has one."""
         commit = self.experiment.data.commit
         loaded = {} if commit is None else {"data_commit": commit}
         return self.experiment.to_dict() | loaded | {"plan": asdict(self.engine.plan)}

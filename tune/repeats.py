@@ -55,7 +55,7 @@ def new_seeds(used: Sequence[int], count: int) -> list[int]:
 
 
 def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
-    """Trains the best and the default setting on new seeds, in parallel in Ray; finished runs are only read.
+    """Trains the best and the default setting on new seeds, in parallel in Ray; finished runs are not repeated.
 
     Args:
         prepared: Checked study.

@@ -1,4 +1,4 @@
-"""Builds experiments that differ from a file's in some options, through the parser of `lit-cfl run`."""
+"""Builds variants of a configured experiment: parses it with some options changed, as `lit-cfl run` does."""
 
 import sys
 from collections.abc import Mapping, Sequence

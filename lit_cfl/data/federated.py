@@ -132,7 +132,7 @@ class FederatedData:
 
 
 def lists_of(data: FederatedData) -> dict[str, Tensor]:
-    """Returns the lists of all clients and the true clusters as tensors by name; equal lists give equal tensors."""
+    """Returns the clients' example numbers and the true clusters as named tensors; equal lists give equal tensors."""
     lists = {name: index.compact() for name in _LISTS if (index := getattr(data, name)) is not None}
     tensors = {f"{name}_{part}": getattr(index, part) for name, index in lists.items() for part in _PARTS}
     return tensors | {"true_clusters": data.true_clusters}

@@ -1,4 +1,4 @@
-"""Draws the permutations of `torch.randperm` for many clients at once.
+"""Draws the same permutations as `torch.randperm`, for many clients at once.
 
 `torch.randperm` is a Fisher-Yates shuffle: for i from 0 it swaps the numbers at i and i + r % (n - i), where r is the
 generator's next 32 bits. `steps.cpp` does the same for all clients in one call. If it is not compiled, or if this

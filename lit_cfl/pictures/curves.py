@@ -58,7 +58,7 @@ def line_styles(names: Sequence[str]) -> dict[str, Style]:
 
 
 def limits_of(column: str, score: Score) -> tuple[float, float]:
-    """Returns the minimum and maximum of a metric's range, which limit its band."""
+    """Returns the minimum and maximum of a metric's range, to which the band of its curve is clipped."""
     if column.startswith(("clusters/ari", "clusters/churn")):
         return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
     if column.endswith(f"_{score.name}") and _SHARES.fullmatch(score.name):

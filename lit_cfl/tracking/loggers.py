@@ -84,7 +84,7 @@ class Loggers:
                 one.log(row)
 
     def log(self, row: Row) -> None:
-        """Logs a row of `metrics.csv` without its blanks."""
+        """Logs a row of `metrics.csv`, which must have no blanks, to all loggers."""
         for one in self._all:
             one.log(row)
 

@@ -206,7 +206,7 @@ FEATURES = replace(MIG, shift_metric="features", shift_threshold=1.0)
 
 
 class FromTwo(QuadraticWork):
-    """Clients on a line with the initial model 2, under which a client at 0 has the loss 2."""
+    """Quadratic clients in one dimension, whose initial model is at 2: a client at 0 has the initial loss 2."""
 
     def initial(self, number: int) -> Tensor:
         return torch.full((1,), 2.0, dtype=torch.float64)

@@ -32,7 +32,7 @@ DATA = ["data", "--config", "quickstart", "--data.num_clients", "4"]
 
 @pytest.fixture
 def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the user's home folder, as in a container with an unknown user id."""
+    """Makes the user's home folder unknown, as in a container whose user id has no entry."""
 
     def unknown(_: int) -> Any:
         raise KeyError("getpwuid(): uid not found")

@@ -1,4 +1,4 @@
-"""Tests that help texts are made once from the installed files, and again when a file changes."""
+"""Tests that help texts are cached, and made again when an installed file changes."""
 
 import os
 from collections.abc import Callable

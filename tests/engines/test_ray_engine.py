@@ -64,7 +64,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provides a folder in which a file can tell workers to fail at their next step."""
+    """Provides a folder; a file created there makes workers fail at their next step."""
     return tmp_path_factory.mktemp("orders")
 
 

@@ -61,7 +61,7 @@ def inputs_of(count: int, *shape: int) -> Tensor:
 
 
 def small(net: type[Net]) -> Net:
-    """Builds a net for inputs of the papers' shape, with a small width if that is an option."""
+    """Builds a net for inputs of the papers' shape and two labels; VGG16 with a width of 2."""
     if net is VGG16:
         return VGG16(hidden=[8], width=2, input_shape=COLOUR, num_labels=2)
     return net(input_shape=TWEET if net in RECURRENT else GREY, num_labels=2)

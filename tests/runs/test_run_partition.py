@@ -55,7 +55,7 @@ def run(path: str | Path, *options: object, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs the configuration unchanged."""
+    """Returns the directory of a finished run of `CONFIG`."""
     with contextlib.chdir(tmp_path_factory.mktemp("finished")), contextlib.redirect_stdout(io.StringIO()):
         return run("first")
 

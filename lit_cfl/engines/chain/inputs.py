@@ -169,7 +169,7 @@ class DualLayer:
             self._flat_sums.index_add_(0, rows, found, alpha=self._rule.rate)
 
     def weights_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Writes final weights `[., h, d]` into `found`, for the clients that finish at this step."""
+        """Writes the final weights `[., h, d]` of the clients that finish after `steps` steps into `found`."""
         found.copy_(self._weight[clients])
         if self._left[steps] != 1:
             found.mul_(self._left[steps])
