@@ -184,7 +184,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
     if read.seed is not None:
         read.seeds = [read.seed]
     config = _configuration(parser, read, code)
-    return RunRequest(build_experiment(config, None if untyped else read), read, _find_dropped(read))
+    return RunRequest(build_experiment(config, None if untyped else read), read, _find_changed(read))
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
@@ -318,8 +318,8 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
     return options | marked | {"code": code}  # a resumed run finds the same files, too
 
 
-def _find_dropped(read: Namespace) -> list[str]:
-    """Returns notices of options that the parser drops because the command line names another class than the file."""
+def _find_changed(read: Namespace) -> list[str]:
+    """Returns notices of the file's options that another class than the file's drops, or takes over as an algorithm."""
     notices = []
     for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}
@@ -328,7 +328,11 @@ def _find_dropped(read: Namespace) -> list[str]:
             if not isinstance(before, dict) or now is None:
                 continue
             was, name = str(before.get("class_path")).rpartition(".")[2], now.class_path.rpartition(".")[2]
-            lost = [key for key in before.get("init_args") or {} if key not in now.get("init_args", {})]
+            options, taken = before.get("init_args") or {}, now.get("init_args", {})
+            lost = [key for key in options if key not in taken]
+            kept = [f"{key} {value}" for key, value in options.items() if key in taken and taken[key] == value]
             if was != name and lost:
                 notices.append(f"{part} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
+            if was != name and kept and part == "algorithm":  # FLUX would else find the number of clusters by itself
+                notices.append(f"{name} runs with the file's {', '.join(kept)}")
     return notices

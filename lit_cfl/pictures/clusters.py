@@ -68,7 +68,7 @@ def memberships(
         f"{without}{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per recorded round, {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
-        f"{int(changed.any(0).sum())} changed cluster on the way.",
+        f"the number of the cluster of {int(changed.any(0).sum())} clients changed on the way.",
         cluster_styles(numbers, match, truths),
         _moves(cluster, rounds, true_cluster, order),
         height=2.6,

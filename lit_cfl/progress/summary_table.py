@@ -107,7 +107,9 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
         for_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
         lines.append(f"Cluster sizes{for_seed}: {_cluster_sizes(part.path)}.")
     if silhouette is not None:
-        lines.append(f"Silhouette of the updates: {silhouette:.2f} (1 = well apart, 0 = none).")
+        lines.append(
+            f"Silhouette of the updates at their last comparison: {silhouette:.2f} (1 = well apart, 0 = none)."
+        )
     known: type[Algorithm] | None = getattr(algorithms, str(finished.summary["algorithm"]), None)
     forms_none = known is not None and not known.cluster_options
     if finished.baseline is None:

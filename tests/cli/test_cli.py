@@ -81,6 +81,13 @@ def test_options_lost_by_changing_the_class_are_named(capsys: pytest.CaptureFixt
     assert "do not apply (num_clusters, pretrain_scale, pretrain)" in capsys.readouterr().out
 
 
+def test_options_that_another_algorithm_takes_from_the_file_are_named(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "quickstart", "--dry-run", "--algorithm", "FLUX"]) == 0
+    assert "FLUX runs with the file's num_clusters 4" in capsys.readouterr().out
+    main(["run", "--config", "quickstart", "--dry-run", "--algorithm", "FLUX", "--algorithm.num_clusters", "auto"])
+    assert "with the file's" not in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_print_config_is_a_configuration(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:

@@ -280,7 +280,7 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     found = of_run(read_run(run), "memberships")
     assert found.alt == (
         "Coloured cells, one row per client and one column per recorded round, 1 to 7: 6 clients in 2 clusters at the "
-        "end; 2 changed cluster on the way."  # client 1 twice; 5 was lost, which is no move
+        "end; the number of the cluster of 2 clients changed on the way."  # of client 1 twice; 5 was lost, no change
     )
     assert found.caption.endswith(" Clusters are recorded in rounds 1, 3, 7.")
     assert table(found) == [
