@@ -238,6 +238,7 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
     return found
 
 
+NOTE_ON_COSTS = "Rounds, MiB and local steps"  # first words of the note on the columns of a target
 _PAIRED = ("frozen part of the module", "initial model", "partition")  # entries of the fingerprint
 
 
@@ -291,7 +292,7 @@ def _notes(
         origin = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         state = "are scored" if comparison.first.evaluation.clients == "all" else "have a model"
         notes.append(
-            f"Rounds, MiB and local steps: until the test {name} is {target:g} ({origin}). Only rounds in which "
+            f"{NOTE_ON_COSTS}: until the test {name} is {target:g} ({origin}). Only rounds in which "
             f"all clients {state} count; nothing is chosen by test data."
         )
     for row in rows:

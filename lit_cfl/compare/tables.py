@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lit_cfl.compare.results import COLUMNS, Results, run_columns
+from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import mebibytes, new_table
@@ -134,7 +134,7 @@ def as_latex(results: Results) -> str:
     headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     # LaTeX would take a [ or * at the start of a line as an argument of the \\ before it
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]
-    notes = ["% " + " ".join(note.split()) for note in results.notes]
+    notes = ["% " + " ".join(note.split()) for note in results.notes if not note.startswith(NOTE_ON_COSTS)]
     head = [
         rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",
         r"\toprule",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_cfl.compare.results import COLUMNS, Results, common_target, cost_of, gaps_closed, run_columns
+from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, common_target, cost_of, gaps_closed, run_columns
 from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, read_notes, show_table, write_tables
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score
 
@@ -82,7 +82,7 @@ def results(*names: str, **more: Any) -> Results:
         dict.fromkeys(run_columns(ACCURACY))
         | {"algorithm": names[0], "seed": 3, "status": "failed", "error": 'a, "b"\nc'}
     ]
-    return Results(runs, found, ["50 % of | them_"], {})
+    return Results(runs, found, ["50 % of | them_", "Rounds, MiB and local steps: until 0.8."], {})
 
 
 def test_latex_prints_names_unchanged():
@@ -105,6 +105,7 @@ def test_latex_fits_a_page():
     all_known = as_latex(results("A", "B", local_steps=9, seconds=1.0, **known))
     columns = r"algorithm & test accuracy & tuned accuracy & difference to A & gap closed & ARI & traffic MiB \\"
     assert columns in all_known
+    assert NOTE_ON_COSTS not in all_known  # it explains omitted columns
     assert r"algorithm & seeds & test accuracy & difference to A \\" in as_latex(results("A", "B", runs=1))
 
 
@@ -129,7 +130,7 @@ def test_notes_are_read_from_markdown_unchanged(tmp_path: Path):
     assert read_notes(tmp_path) == []
     found = results("A", "B")
     write_tables(tmp_path, found, "x", None)
-    assert read_notes(tmp_path) == found.notes == ["50 % of | them_"]
+    assert read_notes(tmp_path) == found.notes == ["50 % of | them_", "Rounds, MiB and local steps: until 0.8."]
 
 
 def test_csv_quotes_and_leaves_blank_what_is_not_known(tmp_path: Path):
