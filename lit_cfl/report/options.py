@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from lit_cfl.errors import InputError, LineParser
+from lit_cfl.errors import InputError, LineParser, suggest
 
 _EPILOG = """\
 DIR is the directory of a run, a comparison (lit-cfl compare) or a study (lit-cfl tune). Several are
@@ -35,5 +35,6 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
 def require_directory(path: Path) -> None:
     """Checks that a directory exists. Raises InputError."""
     if not path.is_dir():
-        wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}"
+        folders = [one.name for one in path.parent.glob("*/")]
+        wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}{suggest(path.name, folders)}"
         raise InputError(f"{wrong}; give a directory that lit-cfl run, compare or tune wrote")

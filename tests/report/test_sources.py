@@ -48,6 +48,8 @@ def test_a_directory_without_a_run_is_refused_and_runs_inside_it_are_named(tmp_p
     with pytest.raises(InputError, match=r"holds no run, comparison or study$"):
         kind_of(tmp_path)
     made_run(tmp_path / "mine")
+    with pytest.raises(InputError, match=r"there is no directory .*mien \(did you mean mine\?\); give a directory"):
+        kind_of(tmp_path / "mien")
     (tmp_path / "study").mkdir()
     for name in ("mine", "study"):
         assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
