@@ -18,8 +18,11 @@ from lit_cfl.tasks import Classification
 
 
 def experiment(**options: Any) -> Experiment:
-    task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))  # noqa: E731
-    return Experiment(Digits(8), task, **{"algorithm": FedAvg(), "rounds": 1} | options)
+    return Experiment(Digits(8), make_task, **{"algorithm": FedAvg(), "rounds": 1} | options)
+
+
+def make_task() -> Classification:
+    return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def _mistake(path: str, value: Any, wanted: Any) -> str | None:
 
 
 def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
-    """Explains why a value does not match a type; empty if there is nothing to add, None if the value matches."""
+    """Explains why a value does not match a type. Returns None if it matches, empty text if there is no explanation."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return None if value in inner else ""

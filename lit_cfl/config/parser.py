@@ -328,11 +328,13 @@ def _find_changed(read: Namespace) -> list[str]:
             if not isinstance(before, dict) or now is None:
                 continue
             was, name = str(before.get("class_path")).rpartition(".")[2], now.class_path.rpartition(".")[2]
+            if was == name:
+                continue
             options, taken = before.get("init_args") or {}, now.get("init_args", {})
             lost = [key for key in options if key not in taken]
             kept = [f"{key} {value}" for key, value in options.items() if key in taken and taken[key] == value]
-            if was != name and lost:
+            if lost:
                 notices.append(f"{part} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
-            if was != name and kept and part == "algorithm":  # FLUX would else find the number of clusters by itself
+            if kept and part == "algorithm":  # FLUX would else find the number of clusters by itself
                 notices.append(f"{name} runs with the file's {', '.join(kept)}")
     return notices

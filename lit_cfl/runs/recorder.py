@@ -234,7 +234,7 @@ class Recorder:
         )
 
     def round_view(self) -> RoundView | None:
-        """Returns a view of the run after the latest evaluation; None if there is nothing new to show."""
+        """Returns a view of the run after the latest evaluation; None if no pictures are due."""
         if self._latest is None or not (self._ended or self._latest[0].number in self._totals.memberships):
             return None
         r, evaluation = self._latest

@@ -38,7 +38,7 @@ def test_counts_of_the_readme_are_those_of_the_summary():
     )
     assert f"{best} {last['value']} of these {last['of']} match" in page
     match, near = (numbers[f"cells of Synthetic {what}"]["value"] for what in ("that match", "within 1.5 points"))
-    by_rules = match - near + 8  # 8: FedGroup's Table III, judged anew
+    by_rules = match - near + 8  # 8: FedGroup's Table III, judged again
     assert f"Two rules that were made after results had been seen decide {by_rules} of the {matches} matches" in page
 
 
