@@ -87,6 +87,24 @@ def notices(study: Study, base: Experiment) -> list[str]:
             "note: an algorithm may have no model for clients that were never drawn, and is then not scored on them; "
             "evaluation.clients: all in the base scores all trials on all clients"
         )
+    return [*lines, *_inherited_options(study, base)]
+
+
+def _inherited_options(study: Study, base: Experiment) -> list[str]:
+    """Lists the options that algorithms of a choice take from another one in the base, such as its `num_clusters`."""
+    space, algorithm, lines = study.search_space, study.whole_base["algorithm"], []
+    written = (algorithm.get("init_args") or {}) if isinstance(algorithm, Mapping) else {}
+    first = {point["algorithm"]: point for point in reversed(space.corners() if space.algorithms else [])}
+    for name in space.algorithms:
+        if name == _name(space, base.to_dict()):
+            continue
+        own = {
+            *space.algorithms[name],
+            *(p.option.removeprefix("algorithm.") for p in space.parameters if p.algorithm == name),
+        }
+        taken = build(study.whole_base, space.words(first[name])).to_dict()["algorithm"].get("init_args", {})
+        if kept := [f"{key} {value}" for key, value in written.items() if key not in own and taken.get(key) == value]:
+            lines.append(f"note: {name} runs with the base's {', '.join(kept)}")
     return lines
 
 

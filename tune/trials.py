@@ -239,7 +239,7 @@ class Trials:
                     self._store(replace(record, digests=digests))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
-        """Returns the trial that was trained with a trial's setting: itself, or the trial that it repeats."""
+        """Returns the trial with a trial's result: the trial itself, or the earlier one whose setting it repeats."""
         return record if record.repeats is None else self.records[record.repeats]
 
     def last_figures(self, record: TrialRecord) -> Mapping[str, Any]:

@@ -294,10 +294,13 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
 
 
 def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
-    """Collects the distinct lists. Raises InputError if a list exceeds the index, or an entry exceeds the pool.
+    """Checks the lists of an index and returns the distinct ones.
 
     Args:
         ids: Ids of the clients; None = 0, 1, ...
+
+    Raises:
+        InputError: a list lies outside of the index's values, or a value is not a number of an example in the pool.
     """
     for part in (index.values, index.starts, index.sizes):
         if part.dtype != torch.int64:

@@ -32,7 +32,7 @@ def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool
 def explain_divergence(
     client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
 ) -> DivergedError:
-    """Builds the error for a client that diverged in training, or whose losses were not finite before it.
+    """Builds the error for a client that diverged in training, or whose losses were not finite before training.
 
     Args:
         round: Number of rounds completed before.

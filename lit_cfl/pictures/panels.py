@@ -210,8 +210,8 @@ class Cells:
     side_name: str = ""
 
     @property
-    def ends(self) -> list[tuple[float, str]]:
-        """Middle and label of each long stretch of equal cells in the last column."""
+    def row_labels(self) -> list[tuple[float, str]]:
+        """Middle row and text of the label of each long stretch of equal cells in the last column."""
         edges, places = stretches(self.places[:, -1].tolist())
         thin = len(self.places) * _THIN
         found = zip(pairwise(edges), places, strict=True)
@@ -433,7 +433,7 @@ def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
         side.tick_params(length=0)
         side.grid(visible=False)
         axes.yaxis.labelpad = 22  # keeps the label clear of the narrow column
-    for middle, mark in cells.ends if cells.marks else ():
+    for middle, mark in cells.row_labels if cells.marks else ():
         place: Any = axes.get_yaxis_transform()
         axes.annotate(mark, (1, middle), (2, 0), place, "offset points", va="center", fontsize=6.5)
 

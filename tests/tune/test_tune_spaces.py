@@ -226,6 +226,16 @@ def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
     assert notices(study, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
 
 
+def test_an_algorithm_that_takes_an_option_from_anothers_base_gets_a_note():
+    ifca = {"class_path": "IFCA", "space": {"weights": {"choice": ["equal", "examples"]}}}
+    space = {"algorithm": {"choice": ["FedGroup", "FedAvg", ifca]}}
+    own = {"class_path": "FedGroup", "init_args": {"num_clusters": 3, "eta_g": 0.1}}
+    (note,) = notices(Study(base(algorithm=own), space), build(base(algorithm=own)))
+    assert note == "note: IFCA runs with the base's num_clusters 3"  # it has no eta_g, and FedAvg neither
+    ifca["init_args"] = {"num_clusters": 2}
+    assert notices(Study(base(algorithm=own), space), build(base(algorithm=own))) == []
+
+
 def test_values_of_a_step_are_decimal_so_that_the_bases_value_is_not_tried_twice():
     space = {"algorithm.eta_g": {"uniform": [0.1, 0.8], "step": 0.05}}
     study = Study(base(), space, limits=Limits(trials=64))
