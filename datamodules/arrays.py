@@ -117,7 +117,8 @@ class ArrayData(PooledDataModule):
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
-        columns = arrays.get("input_names", getattr(arrays["x"], "columns", ()))  # names in a table, or in a DataFrame
+        # column names from a table or a DataFrame
+        columns = arrays.get("input_names", getattr(arrays["x"], "columns", ()))
         examples = examples_of(
             arrays["x"],
             arrays.get("y"),
@@ -172,7 +173,8 @@ class _WithGivenClusters(Partition):
         division = replace(division, skew=skew_name(division.skew, self.kind))
         if not isinstance(pool, _ClusteredPool) or pool.clusters is None:
             return division
-        train = division.train  # clusters follow the examples: a partition may leave out or renumber clients
+        # true clusters are computed from the examples, since a partition may leave out or renumber clients
+        train = division.train
         clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)))
         return replace(division, true_clusters=clusters)
 
@@ -376,7 +378,8 @@ def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mappi
         raise InputError(f"{file}: give y in each file of the folder, or in none")
     if "y" in part:
         mine, others = part["y"].dtype, first["y"].dtype
-        if mine.kind != others.kind and {mine.kind, others.kind} & set("fUS"):  # numbers would become words
+        # concatenation would turn numbers into words
+        if mine.kind != others.kind and {mine.kind, others.kind} & set("fUS"):
             raise InputError(f"{file} holds y of {mine}, the first file of the folder {others}; make them alike")
     for name in ("x", "y") if "y" in part else ("x",):
         if part[name].shape[1:] != first[name].shape[1:] or (name == "x" and part[name].dtype != first[name].dtype):

@@ -43,7 +43,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
         for text in arrays.pop(_NOTICES, np.array([], np.str_)).tolist():
             warnings.warn(text, Notice, stacklevel=2)
         return arrays
-    with _named_errors(folder):  # fails before the work if the arrays could not be stored
+    with _named_errors(folder):  # raises before the work is done if the arrays could not be stored
         folder.mkdir(parents=True, exist_ok=True)
     with _temporary_folder(folder) as temporary:
         with _named_errors(folder), suppress(FileNotFoundError):
@@ -97,7 +97,7 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
     try:
         new.rename(entry)
     except OSError:
-        if not entry.exists():  # otherwise another process has made it, with the same arrays
+        if not entry.exists():  # another process may have made the entry, with the same arrays
             raise
 
 

@@ -97,7 +97,7 @@ def label_space(labels: np.ndarray, what: str) -> int:
     """
     found = np.unique(labels)
     size = int(found[-1]) + 1
-    known = found[found >= 0]  # `require_in_range` names the others
+    known = found[found >= 0]  # `require_in_range` reports negative numbers
     if size > 10 * len(known):
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "
@@ -156,12 +156,13 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
     plain: dict[str, str] = {}
     for name in names:
         seen = " ".join(normalize("NFKC", name).split())
-        seen = seen.casefold() if len(seen) > 1 else seen  # the letters A and a may be classes
+        seen = seen.casefold() if len(seen) > 1 else seen  # single letters keep their case: A and a may be two classes
         if not seen:
             _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if the name is missing")
         elif seen in plain:
             both = [plain[seen], name]
-            looks = len({normalize("NFC", one) for one in both}) == 2  # otherwise escapes must show the difference
+            # if the names look the same, only escapes show the difference
+            looks = len({normalize("NFC", one) for one in both}) == 2
             one, other = map(repr if looks else ascii, both)
             _note(
                 f"{what} holds {one} and {other}, which count as two; make them one if they are the same (str.strip, "
@@ -232,7 +233,7 @@ def as_array(values: Any, what: str) -> np.ndarray:
         if isinstance(values, Tensor):
             return values.detach().cpu().numpy()
         return np.asarray(values)
-    except (TypeError, ValueError) as error:  # ragged lists, or a dtype that NumPy does not have
+    except (TypeError, ValueError) as error:  # the list is ragged, or NumPy does not have the dtype
         raise InputError(f"{what} is not an array: {error}") from error
 
 
@@ -269,7 +270,7 @@ def _kind(value: Any) -> str:
     try:
         if value is None or bool(value != value):  # NaN, NaT
             return "nothing"
-    except TypeError:  # pandas.NA is neither true nor false
+    except TypeError:  # pandas.NA, which is neither true nor false
         return "nothing"
     return "numbers" if isinstance(value, Number) else "dates" if hasattr(value, "isoformat") else "lists"
 

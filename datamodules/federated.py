@@ -160,7 +160,7 @@ def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
     if not isinstance(listed, Sequence) or not all(isinstance(one, Shift) for one in listed):
         raise InputError(f"shift is {shift!r}; give a shift, such as SwapAll(probability=0.1), or a list: [] for none")
     for one in listed:
-        if is_dataclass(one):  # one of your own may be none
+        if is_dataclass(one):  # a user's own shift need not be a dataclass
             require_annotated(one, "shift.")
     return tuple(listed)
 
@@ -174,7 +174,7 @@ def _require_seen_labels(data: FederatedData) -> None:
         labels = data.examples.targets(getattr(data, name).compact().values).unique()
         unseen = labels[~torch.isin(labels, known)]
         if len(unseen):
-            # such as points from 70 to 100, or litres, read as classes
+            # labels with many gaps, or more than 100 of them, may be numbers to predict, such as scores from 70 to 100
             rare = 2 * len(known) < data.examples.num_labels or len(known) > 100
             numbers = "; if labels are numbers to predict, set num_labels to 0" if rare else ""
             raise InputError(

@@ -76,7 +76,7 @@ def number_clusters(clusters: Sequence[Tensor]) -> Tensor:
     numbers, count = [], 0
     for part in clusters:
         values, place = part.unique(return_inverse=True)
-        place = place - int(len(values) > 1 and values[0] < 0)  # -1, the unknown cluster, comes first
+        place = place - int(len(values) > 1 and values[0] < 0)  # -1 (unknown) is the lowest value, and stays -1
         numbers.append(place.where(place < 0, place + count))
         count += int(place.max()) + 1
     return torch.cat(numbers)

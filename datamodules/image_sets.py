@@ -195,5 +195,5 @@ def _own_source(kind: type) -> list[str]:
         return []
     try:
         return [inspect.getsource(kind)]
-    except (OSError, TypeError):  # a class defined in an interactive session
+    except (OSError, TypeError):  # no source, for example of a class defined in an interactive session
         return []

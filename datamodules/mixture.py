@@ -83,7 +83,7 @@ class SyntheticMixture(FederatedDataModule):
         owners = np.repeat(np.arange(len(self.weights)), self.train_sizes.numpy() + self.test_size)
         inputs, components, noise = (np.random.default_rng(seed) for seed in self._rngs)
         x = inputs.uniform(-1, 1, (len(owners), self.dimensions)).astype(np.float32)
-        borders = self.weights.cumsum(1)[owners, :-1]  # [N, M - 1]
+        borders = self.weights.cumsum(1)[owners, :-1]  # upper ends of the components' intervals [N, M - 1]
         drawn = (components.random(len(owners))[:, None] >= borders).sum(1)
         scores = np.einsum("nd,nd->n", x, self.models[drawn]) + self.noise * noise.standard_normal(len(owners))
         return Examples(torch.from_numpy(x), torch.from_numpy((scores > 0).astype(np.int64)), 2)

@@ -310,7 +310,7 @@ def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> Client
     """
     stretches, stretch_of = index.distinct()
     shared, seen_of = (stretch_of * (int(views.max()) + 1) + views).unique(return_inverse=True)
-    # one client for each list and view
+    # position of one client for each pair of list and view
     one_each = torch.empty_like(shared).index_copy_(0, seen_of, torch.arange(len(index)))
     seen = stretches.select(stretch_of[one_each])
     entries = seen.entries + views[one_each].repeat_interleave(seen.sizes) * num_examples

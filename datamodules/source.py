@@ -116,7 +116,7 @@ class Source:
         """
         self._features([column])
         found = {split: _names_of(part.features.get(column)) for split, part in self._splits.items()}
-        if self.folder is not None and self.subset is None:  # `datasets` uses the names of one file for all of them
+        if self.folder is not None and self.subset is None:  # `datasets` takes the names from one file for all files
             found |= {path.name: _names_of(features.get(column)) for path, features in _features_of_files(self.folder)}
         (first, names), *others = found.items()
         for place, other in others:
@@ -239,7 +239,8 @@ class Source:
 
 
 def _names_of(feature: Any) -> list[str] | None:
-    names = getattr(getattr(feature, "feature", feature), "names", None)  # for a list, the names of its entries
+    # the feature of a list has the names of its entries
+    names = getattr(getattr(feature, "feature", feature), "names", None)
     return None if names is None else list(names)
 
 
@@ -253,7 +254,7 @@ def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             continue
         try:
             features = datasets.Features.from_arrow_schema(parquet.read_schema(path))
-        except (ArrowException, OSError, ValueError):  # loading reports the file, if it is read at all
+        except (ArrowException, OSError, ValueError):  # loading reports a damaged file, if it reads that file at all
             continue
         yield path, features
 

@@ -45,7 +45,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         _require_csv(path)
         table = pandas.read_csv(path)
         head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
-    except InputError:  # already explains the error, and is a ValueError
+    except InputError:  # is a ValueError, too, but needs no further explanation
         raise
     except FileNotFoundError as error:
         raise InputError(describe_missing(path, "file")) from error
@@ -61,7 +61,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     twice = head[head.duplicated() & head.notna()]  # pandas calls the second y 'y.1'
     if len(twice):
         raise InputError(f"{path} has two columns {twice.iloc[0]!r}; give each column its own name")
-    if not isinstance(table.index, pandas.RangeIndex):  # pandas takes the first cells for names of the lines
+    # if lines have additional cells, pandas takes their first cells for row names
+    if not isinstance(table.index, pandas.RangeIndex):
         raise InputError(f"{path}: its lines have more cells than the {len(head)} of the first line; name all columns")
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
     for role, name in found.items():
@@ -86,7 +87,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
     inputs = [name for name in table.columns if name not in found.values()]
     _require_numbers(path, table[inputs], "inputs must be numbers", found.get("client") in table.columns)
-    if "y" in found and _holds_numbers(table[found["y"]]):  # else each number would be a class
+    if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
         _require_numbers(path, table[[found["y"]]], "most labels are numbers")
     ids = _find_ids(path, table[inputs], table.get(found.get("client")))
     if not inputs:
@@ -113,7 +114,8 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
     separator = next((one for one in ";\t|" if first.count(one.encode()) > first.count(b",")), None)
     if separator is not None:
         wrong.append(f"separates its columns by {separator!r}, not by commas")
-        options |= {"sep": separator} | ({"decimal": ","} if separator == ";" else {})  # as Excel writes them
+        # Excel writes decimal commas if it separates columns by semicolons
+        options |= {"sep": separator} | ({"decimal": ","} if separator == ";" else {})
     if wrong:
         given = "".join(f", {name}={value!r}" for name, value in options.items())
         raise InputError(
@@ -132,7 +134,8 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
         wrong = pandas.to_numeric(column, errors="coerce").isna() & ~comma
         shown = wrong if wrong.any() else comma
         first = int(shown.to_numpy().argmax())
-        line = "" if shown.all() else f" in line {first + 2}"  # one cell among numbers has to be found
+        # the line is named only if other cells of the column are numbers
+        line = "" if shown.all() else f" in line {first + 2}"
         if line and shown.sum() > 1:
             line += f" ({shown.sum()} such cells)"
         cells = cells and wrong.mean() <= 0.5
@@ -145,7 +148,7 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
     remedy = "leave such columns out, or encode them as numbers"
     if commas:
         remedy = _decimal_points(path, missing)
-    elif cells:  # missing values among numbers, written as words
+    elif cells:  # words among numbers probably stand for missing values
         remedy = "fill such cells with numbers, or drop their lines"
     elif not has_clients:
         remedy += ", or say which names the clients: columns: {client: NAME}"

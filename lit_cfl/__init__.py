@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-ask_for_reproducible_products()  # before the first product, wherever a process starts
+ask_for_reproducible_products()  # must run before the first matrix product of each process
 _HOMES = {
     "Experiment": "lit_cfl.experiment",
     "load_experiment": "lit_cfl.config.variants",

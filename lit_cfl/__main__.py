@@ -3,7 +3,8 @@
 import os
 import sys
 
-if sys.path and sys.path[0] == os.getcwd():  # -m adds the current folder, whose files could hide packages
+# python -m adds the current folder to the path, where files may hide packages
+if sys.path and sys.path[0] == os.getcwd():
     del sys.path[0]
 
 from lit_cfl.cli.main import main

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-_UNKNOWN_GPU = 16  # GiB
+_UNKNOWN_GPU = 16  # GiB assumed for a GPU that only Ray's workers see
 _NO_MEMORY = (
     "out of memory",  # CUDA
     "ALLOC_FAILED",  # cuBLAS

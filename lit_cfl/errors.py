@@ -14,7 +14,8 @@ __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", 
 
 _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
-_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")  # numbers of clients that no name in brackets follows
+# numbers of clients that are not followed by a name in brackets
+_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")
 
 _BEGINNING = 4  # minimum number of letters that identify a name
 
@@ -134,7 +135,7 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     longer = [name for name in lower if len(word) >= _BEGINNING and name.startswith(word.lower())]
-    close = longer if len(longer) == 1 else close  # batch: batch_size, not last_batch
+    close = longer if len(longer) == 1 else close  # for batch, suggests batch_size and not last_batch
     return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 

@@ -227,7 +227,7 @@ class Experiment:
             warn_of_irreproducible_products()
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
-        options = module_options(engine.template)  # before anything is computed with it
+        options = module_options(engine.template)  # read before any computation can change the module
         engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
@@ -274,7 +274,7 @@ class Experiment:
     def on_cpu(self) -> "Experiment":
         """Returns the same experiment for the CPU, in a precision that CPUs support."""
         engine: EngineOption = REFERENCE if self.engine == REFERENCE else "auto"
-        precision: Precision = "32-true" if self.precision == "16-mixed" else self.precision  # a CPU has no 16-mixed
+        precision: Precision = "32-true" if self.precision == "16-mixed" else self.precision  # 16-mixed needs a GPU
         return replace(self, engine=engine, device="cpu", precision=precision, plan=None)
 
     def _workload(self, seed: int, data: FederatedData) -> Workload:

@@ -18,14 +18,15 @@ def ask_for_reproducible_products(processors: Path = Path("/proc/cpuinfo")) -> N
     Args:
         processors: Linux's list of processors.
     """
-    if not _is_intel_with_avx512(processors):  # there it could change the last bits of recorded runs
+    # on these processors, the setting could change the last bits of recorded runs
+    if not _is_intel_with_avx512(processors):
         os.environ.setdefault(SETTING, STRICT)
 
 
 def _is_intel_with_avx512(processors: Path) -> bool:
     try:
         with processors.open(encoding="utf-8", errors="replace") as file:
-            first = file.read(4096)  # the first core; the file lists all, which takes time
+            first = file.read(4096)  # reads only the first core: the file lists all of them, which takes time
     except OSError:
         return False
     return "GenuineIntel" in first and " avx512f " in first

@@ -106,7 +106,7 @@ def warn_of_ineffective_options(
         )
     for option, other in _list_unused(algorithm):
         value, cause = (getattr(algorithm, one) for one in (option, other))
-        cause = str(cause).lower() if isinstance(cause, bool) else cause  # as in a file
+        cause = str(cause).lower() if isinstance(cause, bool) else cause  # true or false, as in a YAML file
         _note(f"{name}.{option} is {value}, which has no effect, since {other} is {cause}")
     for shift in shifts:
         late = [completed for completed in shift.change_rounds if completed >= num_rounds]

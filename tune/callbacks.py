@@ -17,7 +17,7 @@ from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import FINISHED, FULL_DISK, NUMBER, ROUNDS, STUDY, trial_id
 
-_checks: list[Callable[[], None]] = []  # checks of this process's studies, the innermost last
+_checks: list[Callable[[], None]] = []  # checks of the studies running in this process, the innermost last
 _LEAST_MIB = 20
 
 

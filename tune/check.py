@@ -27,7 +27,7 @@ from lit_cfl.tune.study import Study
 from lit_cfl.tune.trial import TrialJob
 from lit_cfl.tune.trials import GivenSetting
 
-Corner = tuple[dict[str, Any], Experiment]  # a point at an end of the space, or of the study's points
+Corner = tuple[dict[str, Any], Experiment]  # a point of the study, or at an end of the space, and its experiment
 
 
 def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:

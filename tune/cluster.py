@@ -17,12 +17,12 @@ from lit_cfl.errors import InputError
 from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study prints why a trial was started again, or failed
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study prints why a trial was restarted or failed
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # our handler ends Ray, too
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # our own signal handler also stops Ray
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths keep the meaning they had when checked
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths then mean the same as when they were checked
 }
 _FREE_MIB = 200
 

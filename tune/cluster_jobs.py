@@ -170,9 +170,9 @@ def _not_overridden() -> Iterator[None]:
 
 
 _BEGIN, _END = "lit-cfl archive begins", "lit-cfl archive ends"
-# a line of another process, which may appear anywhere in the log
+# Ray's own line, which may appear anywhere in the log
 _OF_RAY = re.compile("Running entrypoint for job .*\n")
-_LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel; a lock holds nothing
+_LEFT_OUT = ("ray", ".lock")  # Ray's records contain pickles, which are never sent; a lock file is empty
 LIMIT_MIB = 256  # packed: Ray keeps a whole log in memory when it is read
 
 

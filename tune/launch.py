@@ -25,7 +25,7 @@ every further option is one of lit-cfl run, or of lit-cfl tune if the file is a 
   lit-cfl launch --config quickstart --address http://head:8265 --rounds 50
 """
 _FOLDER = "lit-cfl folder"  # key of a job's metadata
-_STOP_SECONDS = "300"  # time for a job to save itself before Ray kills it; Ray's default of 3 is too short
+_STOP_SECONDS = "300"  # time for a job to save its state before Ray kills it; Ray's default of 3 is too short
 
 
 def launch(arguments: Sequence[str]) -> int:

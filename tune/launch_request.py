@@ -25,7 +25,7 @@ from lit_cfl.tune.options import parse_study
 CONFIG = "launched.yaml"  # file in a job's folder
 _OURS = ("lit_cfl", "lit_cfl.datamodules", "lit_cfl.tune")  # packages that are sent whole
 _LIMIT_MIB = 100  # Ray's dashboard accepts no larger request
-_FORWARDED = ("--quiet", "--json")  # options that change the job's output, which is followed here
+_FORWARDED = ("--quiet", "--json")  # options for the job's output, which is followed on this machine
 _HERE_ONLY = ("resume", "new_plan", "dry_run")
 SentFiles = dict[str, Path]  # files by their place in the job's folder
 

@@ -26,7 +26,7 @@ from lit_cfl.tune.space_file import is_inside
 from lit_cfl.tune.spaces import Space
 
 METHOD = "PED-ANOVA"
-FEWEST_TRIALS = 8  # minimum number of trials: a quarter of them is two
+FEWEST_TRIALS = 8  # minimum number of trials, so that the best quarter has two
 EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 

@@ -25,9 +25,9 @@ RECORD, TOO_LONG = "trial.json", "too_long.txt"  # files in a trial's directory
 NUMBER = "trial"  # key of a trial's number in its Ray Tune configuration
 # Names of the figures that a trial reports, the keys of `TrialRecord.last_result`:
 ROUNDS = "rounds"  # completed rounds, which schedulers count
-FINISHED = "finished"  # True if the trial ran to its end
+FINISHED = "finished"  # True if the trial trained all its rounds
 ERROR = "error"  # reason why the trial did not finish
-FULL_DISK = "full disk"  # reason why the study has to end, and to be resumed
+FULL_DISK = "full disk"  # reason why the study has to end, and can be resumed
 SECONDS = "seconds"
 CLIENTS = "clients/evaluated"  # number of scored clients, a mean over the seeds
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # result files of a trial's runs
@@ -159,7 +159,7 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
         intact, theirs = seal == _hash_record(content), content.pop("study")
-        if "told" in content:  # the key's name up to 0.2
+        if "told" in content:  # name of the key until 0.2
             content["last_result"] = content.pop("told")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

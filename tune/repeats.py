@@ -69,7 +69,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
         return None
     say(f"training the best and the default setting on {len(seeds)} new seeds")
     configs = _settings(job, best, path)
-    # the current folder of a worker differs
+    # absolute, since workers have another current folder
     done, failed = _train_settings(prepared, configs, seeds, path.absolute() / REPEATS)
     return _summarise(job, best, path, done, failed)
 
@@ -149,7 +149,7 @@ def _train_settings(
 
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
-    callbacks = RunCallbacks(notice=lambda line: None)  # the study prints the notice once
+    callbacks = RunCallbacks(notice=lambda line: None)  # the study itself prints each notice once
     with limit_time(path / setting / f"seed-{seed}", job.study.limits.trial_minutes), no_code_from(job.folder.parent):
         job.limit_gpu_memory()
         experiment = _experiment(config, setting, seed, job)

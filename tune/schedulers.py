@@ -117,7 +117,7 @@ class SchedulerPerAlgorithm(FIFOScheduler):
     def _repeat(self, trial: Any, results: Sequence[dict[str, Any]]) -> None:
         """Replays a trial's earlier results to the scheduler of a resumed study, ignoring its decisions."""
         one = self.of(trial)
-        # median stopping takes no result after a decision to stop; `on_trial_complete` only adds one
+        # median stopping accepts no result after a decision to stop, whereas `on_trial_complete` only adds the result
         repeat = one.on_trial_complete if isinstance(one, MedianStoppingRule) else one.on_trial_result
         for result in results:
             repeat(_NO_TRIALS, trial, result)

@@ -133,7 +133,7 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
     require_shared_folder(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
-    (path / REPEATS / "repeats.json").unlink(missing_ok=True)  # more trials may find another best
+    (path / REPEATS / "repeats.json").unlink(missing_ok=True)  # further trials may change the best setting
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
     files = StudyFiles(prepared, trials, path)
     _search(prepared, trials, files, path, say)

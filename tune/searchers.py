@@ -110,5 +110,6 @@ class Searcher:
             return
         for rounds, figure in steps.items():
             asked.report(figure, rounds)
-        with suppress(RuntimeError):  # BruteForceSampler would end a study of Optuna's own when all has been tried
+        # once all settings were tried, BruteForceSampler stops Optuna's own loop; outside of one, this raises
+        with suppress(RuntimeError):
             self._study.tell(asked, figures, state)

@@ -20,7 +20,7 @@ _NOT_OF_A_TRIAL = {
     "checkpoint": "it changes no result",
 }  # options of an experiment that cannot be searched
 _KINDS = ("uniform", "loguniform", "randint", "lograndint", "choice", "grid")
-_BESIDE = ("step", "when")  # keys that a parameter may have in addition to one of `_KINDS`
+_BESIDE = ("step", "when")  # keys that a parameter may have in addition to its kind
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:
@@ -250,7 +250,7 @@ def parse_point(point: Any, space: Space) -> dict[str, Any]:
             if p.key not in point:
                 raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
             found[p.key] = _inside(p.key, p.distribution, point[p.key])
-    _require_known(point, list(found))  # without parameters that are irrelevant at the point's other values
+    _require_known(point, list(found))  # refuses values of parameters that do not matter at the point's other values
     return found
 
 

@@ -13,7 +13,7 @@ from optuna.trial import Trial, create_trial
 _MANY_CORNERS = 8  # maximum number of combined corners; beyond it, one parameter changes at a time
 
 
-Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # distributions of Optuna
+Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's distributions
 
 
 def corners(distribution: Distribution) -> list[Any]:
@@ -159,7 +159,7 @@ class Space:
         fixed = {f"algorithm.{option}": value for option, value in self.algorithms.get(name, {}).items()}
         own = self.values_of(values)
         given = fixed | {p.option: own[p.key] for p in self.parameters if p.key in own}
-        # the parser would take -5e-05 for an option
+        # --option=value, since the parser would take a separate -5e-05 for an option
         return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]
 
     def corners(self) -> list[dict[str, Any]]:

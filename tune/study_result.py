@@ -67,7 +67,7 @@ def columns(job: TrialJob) -> list[str]:
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
     """Writes `trials.csv`, in which the trials named in `front` are marked as Pareto-optimal."""
-    # null is a value of a choice, a blank cell a parameter that the trial does not have
+    # null is the value of a choice; a blank cell means that the trial does not have the parameter
     nulls = [
         {name: "null" for name in job.study.search_space.distributions() if row.get(name, "") is None} for row in rows
     ]
@@ -140,7 +140,7 @@ class StudyResult:
         """One row per trial, with the columns of `trials.csv`; NaN = unknown."""
         from pandas import read_csv  # takes most of a second
 
-        # a choice may be called null or NA
+        # texts are read unchanged: a choice may be called null or NA
         kinds = {"trial_id": str, "repeats": str}
         return read_csv(self.path / "trials.csv", dtype=kinds, keep_default_na=False, na_values=[""])
 

@@ -281,7 +281,7 @@ def _reported_values(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key.startswith(_REPORTED) and value is not None}
 
 
-_PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # time for a stopped trial to end; otherwise the next one is lost, too
+_PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # time for a stopped trial to end; otherwise the next trial fails, too
 
 
 def run_trial(config: dict[str, Any], job: TrialJob) -> None:
@@ -291,14 +291,12 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     report = TrialReport(job, path)
     try:
         wait_until_free(path)  # an earlier process of this trial may not have ended yet
-        with (
-            limit_time(path, job.study.limits.trial_minutes),
-            no_code_from(job.folder.parent),
-        ):  # the study may be another person's
+        # the study's folder may belong to another user, so no code is imported from it
+        with limit_time(path, job.study.limits.trial_minutes), no_code_from(job.folder.parent):
             job.limit_gpu_memory()
             experiment = job.of_setting(config[NUMBER], config)
             report.begin(experiment)
-            # the study prints notices once
+            # the study itself prints each notice once
             callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)
             report.end(run(experiment, path, callbacks, mode="resume"))
     except Exception as error:  # a user's net or data may raise any error, and the other trials have to continue

@@ -68,7 +68,7 @@ class Trials:
     why_over: str | None = None
     live: dict[int, dict[str, Any]] = field(default_factory=dict)  # last report of each running trial
     _exhausted: bool = False
-    _known: int = 0  # number of records at resume: a restarted searcher returns all their settings again
+    _known: int = 0  # number of records on a resume: a restarted searcher suggests all of their settings again
 
     def load(self, minutes: float | None = None) -> None:
         """Loads the trials of a resumed study. Trials that a smaller time limit ended are continued.
@@ -82,7 +82,7 @@ class Trials:
         self.records = {record.number: record for record in read_records(self.folder, self.study_id)}
         for record in list(self.records.values()):
             if record.repeats is not None and not self._is_repeat(record):
-                del self.records[record.number]  # the trial that it repeats was deleted
+                del self.records[record.number]  # the record of the trial that it repeats was deleted
             elif record.status == FAILED_STATUS and self._has_more_time(record, minutes):
                 last_result = {name: figure for name, figure in record.last_result.items() if name != ERROR}
                 self._store(replace(record, status=RUNNING, last_result=last_result, digests={}))
@@ -138,7 +138,7 @@ class Trials:
             record = self._start_new()
         if record is not None:
             self.live[record.number] = dict(record.last_result)
-            if record.digests:  # the files change from here on
+            if record.digests:  # the files change from here on, so their digests no longer apply
                 record = replace(record, digests={})
                 self._store(record)
         return record

@@ -60,7 +60,7 @@ class TrialSource(Searcher):
             self._say(end_line(self._trials, self._trials.records[number], self._judged_by))
 
     def save(self, checkpoint_path: str) -> None:
-        pass  # the records of the trials are all that a resumed study reads
+        pass  # nothing to save: a resumed study reads only the records of the trials
 
     def restore(self, checkpoint_path: str) -> None:
         pass
@@ -118,7 +118,8 @@ def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[d
     # the last row may be incomplete after a kill
     rows = read_table(file, file.read_bytes().rfind(b"\n") + 1) if file.exists() else []
     is_running = record.status == RUNNING
-    end = prepared.default.rounds if is_running else last.get(ROUNDS, 0)  # the record holds the last result
+    # for a finished trial, the last result is taken from the record
+    end = prepared.default.rounds if is_running else last.get(ROUNDS, 0)
     results = [
         {ROUNDS: row["round"], metric: row[metric]}
         for row in rows
@@ -128,7 +129,7 @@ def _results(prepared: PreparedStudy, record: TrialRecord, path: Path) -> list[d
 
 
 _WORKER_DEATHS = 3  # worker deaths that one trial survives
-_NO_LIMIT = -1  # lets Ray run as many trials as the source gives
+_NO_LIMIT = -1  # Ray's value for no limit: the study itself decides when to stop
 
 
 def new_tuner(

@@ -102,7 +102,7 @@ class SharedOut(Partition):
             pool.examples.require_classes(type(self).__name__)
         labels, num_labels = pool.labels, pool.examples.num_labels
         if pool.examples.label_kind != "classes":
-            labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # treats all examples as one label
+            labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # all examples count as one label
         if isinstance(test, float | int):
             whole = self._check_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)
@@ -115,7 +115,7 @@ class SharedOut(Partition):
         return self._division(train, replace(found, values=found.values + pool.num_train), clusters)
 
     def _division(self, train: ClientIndex, test: ClientIndex, clusters: Tensor) -> Division:
-        alike = bool((clusters == 0).all())  # one true cluster for everyone: nothing makes clients differ
+        alike = bool((clusters == 0).all())  # with one true cluster, clients do not differ
         return Division(train, test, clusters, "other" if alike else self.skew)
 
     def _check_shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:

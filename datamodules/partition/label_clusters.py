@@ -91,7 +91,8 @@ class DominantClass(SharedOut):
         which = torch.arange(num_labels).expand(len(members), -1)
         starts = consecutive_starts(which, own + others, num_labels)
         first = join_pieces(of_label, which, starts, own)  # examples of each cluster's own label
-        second = shuffle_lists(join_pieces(of_label, which, starts, others), rng)  # in proportion to the other labels
+        # drawn from the other labels in proportion to their sizes
+        second = shuffle_lists(join_pieces(of_label, which, starts, others), rng)
         number = torch.full_like(clusters, round(self.beta * size))
         parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
         ranks = clusters.argsort(stable=True).argsort()  # rank of each client when sorted by cluster

@@ -14,7 +14,7 @@ from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
 
-_HOPELESS = 50  # if more clients than this have too few examples in one draw, a good draw comes about once in e^50
+_HOPELESS = 50  # if more clients than this are too small in one draw, a good draw is expected once in about e^50
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,8 @@ def grant_requests(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
     while True:
         need, left = sizes - counts.sum(1), there - counts.sum(0)
         weights = wishes * (left > 0)
-        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, left.double())  # all wanted labels are used up
+        # clients whose wanted labels are used up take any others
+        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, left.double())
         wanted = weights / weights.sum(1, keepdim=True).clamp(min=1e-300) * need[:, None]
         more = (wanted * (left / wanted.sum(0).clamp(min=1e-300)).clamp(max=1)).floor().long()
         if not more.any():

@@ -73,7 +73,7 @@ class Incremental(Shift):
         of = whole.sizes if self.release == "nominal" else present.sizes
         sizes = share_of(self.shares[number], of)
         if number and self.release == "nominal":
-            sizes = sizes.maximum(present.sizes)  # a client may already have more after swaps of a label
+            sizes = sizes.maximum(present.sizes)  # after swaps of a label, a client may have more already
         released = replace(
             data,
             train=data.train.replace_lists(clients, whole.first(sizes)),

@@ -127,7 +127,8 @@ def swap_part(
 
     def exchange(index: ClientIndex) -> ClientIndex:
         mine = index.select(clients)
-        owners = mine.owners ^ _mark_given(mine, given, data.examples).long()  # the two clients of a pair are adjacent
+        # the two clients of a pair are adjacent, so ^ 1 exchanges them
+        owners = mine.owners ^ _mark_given(mine, given, data.examples).long()
         lists = ClientIndex.from_owners(owners, len(clients))
         return index.replace_lists(clients, shuffle_lists(replace(lists, values=mine.entries[lists.values]), rng))
 

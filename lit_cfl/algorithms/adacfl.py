@@ -29,7 +29,7 @@ from lit_cfl.algorithms.splits import (
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.local_work import LocalWork
 
-_ROUNDING = 1e-5  # tolerance for distances scaled to 2
+_ROUNDING = 1e-5  # tolerance for distances scaled to a maximum of 2
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class AdaCFL(SplittingAlgorithm):
     )
 
     def check(self, work: LocalWork) -> None:
-        # its error names the existing layers, even for a net without fully connected layers
+        # columns() raises an error that lists the existing layers, even if the net has no fully connected layers
         work.layout.columns((self._layers(work) or ["linear[0]"]) if self.layers is None else self.layers)
 
     def place(

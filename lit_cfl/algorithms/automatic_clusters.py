@@ -39,7 +39,8 @@ class ClusterNumberOptions:
     @property
     def known_clusters(self) -> int:
         """The number of clusters; 1 until it has been decided."""
-        number: NumClusters | None = vars(self)["num_clusters"]  # each algorithm declares this field, in its own order
+        # each algorithm declares this field itself, at its own place in the order of its options
+        number: NumClusters | None = vars(self)["num_clusters"]
         return number if isinstance(number, int) else 1
 
     @property

@@ -15,7 +15,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
-State = Any  # of `state_type`: a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts
+# an instance of `state_type`: a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts
+State = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +157,14 @@ class Algorithm(ABC):
     state_type: ClassVar[type]
     paper: ClassVar[str] = ""  # citation printed by `lit-cfl list`
     score_columns: ClassVar[tuple[str, ...]] = ()  # further names in Info.scores
-    tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # columns after `round` of a run's `<name>.csv`, by name
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # by table name: columns of a run's `<name>.csv` after `round`
     closeness: ClassVar[str] = "the algorithm's own measure"  # meaning of Info.closeness, in words
-    sees_truth: ClassVar[bool] = False  # True if it reads `LocalWork.true_clusters`, as an upper bound may
-    caveat: ClassVar[str] = ""  # a sentence printed with its results
+    sees_truth: ClassVar[bool] = False  # True if the algorithm reads `LocalWork.true_clusters`, as an upper bound may
+    caveat: ClassVar[str] = ""  # a sentence printed with the algorithm's results
     cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty = no clusters
-    unused_if: ClassVar[Unused] = {}  # options without effect; each class on the way to `Algorithm` may have its own
-    mixes_models: ClassVar[bool] = False  # whether `serve` gives weights: a client uses a mixture of models
+    # options without effect at some value of another one; those of base classes count, too
+    unused_if: ClassVar[Unused] = {}
+    mixes_models: ClassVar[bool] = False  # True if `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check
         """Raises InputError if these clients cannot be trained with these hyper-parameters. Trains nothing."""

@@ -29,7 +29,8 @@ class DittoState:
 
     models: Tensor  # w [1, d]
     initial: Tensor  # w_0 [d], which every personal model starts from
-    personal: dict[int, Tensor]  # v_k [d] by client; in files if all of them would take more than half of the memory
+    # v_k [d] by client; stored in files if all of them would take more than half of the memory
+    personal: dict[int, Tensor]
 
 
 @dataclass(frozen=True)

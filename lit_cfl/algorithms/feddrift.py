@@ -54,10 +54,10 @@ class FedDriftState:
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = no cluster yet
     losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unknown
-    # number of examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the number is free
+    # number of examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the cluster number is free
     sizes: Tensor
     used: Tensor  # round in which each cluster was last chosen, int64 [K]
-    new: Tensor  # bool [K]: made at the start of this time step
+    new: Tensor  # True for clusters made at the start of this time step, bool [K]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class FedDrift(Algorithm):
         """Lets every client with data choose its best model or detect a drift; then merges clusters."""
         able, alive = clients_with_data(work), (state.sizes > 0).nonzero().flatten()
         losses = work.losses(state.models[alive], able).double().nan_to_num(torch.inf)  # [n, alive]
-        least, nearest = losses.min(1)  # ties: the lowest number
+        least, nearest = losses.min(1)  # ties: the lowest cluster number
         seen = _extend(state.losses, len(work.num_examples) - len(state.losses), torch.nan)
         drifts = least - seen[able] > self.delta
         before = clusters_of(state.index, able)

@@ -29,7 +29,8 @@ from lit_cfl.clustering.number_of_components import number_of_components
 from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import LocalWork
 
-_DECIDING = 1000  # maximum number of clients that decide M: the products of more clients take too long
+# maximum number of clients from which M is estimated: comparing all pairs of more clients takes too long
+_DECIDING = 1000
 _WORST = 1e30  # loss of an example under a diverged model: finite, so that the other models explain the example
 
 

@@ -66,7 +66,7 @@ class FedGroupState:
     models: Tensor  # [m, d]
     initial: Tensor  # w_0 [d]
     directions: Tensor  # [m, parameters], frozen after the group cold start
-    index: Tensor  # [clients], -1 = cold
+    index: Tensor  # [clients], -1 = cold (no group yet)
     founders: Tensor  # ids of the clients that took part in the group cold start
     inertia: float  # within-cluster sum of squares of the founders' embedding
 
@@ -183,7 +183,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
 
     def _clusters(self, similarity: Tensor, embedding: Tensor, rng: torch.Generator) -> Tensor:
         if self.centers == "random":
-            return torch.arange(self.known_clusters)  # RCC: each founder is a cluster
+            return torch.arange(self.known_clusters)  # RCC: each founder starts a separate cluster
         if self.measure == "madc":
             return agglomerate(madc(similarity), linkage="complete", num_clusters=self.known_clusters)  # lines 9-10
         return kmeans(embedding, self.known_clusters, rng)  # line 14

@@ -58,7 +58,7 @@ class FedProx(FedAvg):
         if self.stragglers == 0:
             return None
         whole = per_client(work.budget.length, cohort)
-        # drawn for all ids, so that the order does not matter
+        # drawn for all client ids, so that the draws do not depend on the order of the cohort
         everyone = torch.rand(2, len(work.num_examples), generator=rng)
         turn, share = everyone[:, cohort]
         partial = 1 + (share * (whole - 1)).long() if self.straggler_work == "partial" else torch.zeros_like(whole)

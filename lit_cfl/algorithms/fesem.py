@@ -135,7 +135,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         new = clients[clusters_of(state.index, clients) < 0]
         if self.start_partition == "loss":
             found = self._trained_losses(state, new, work).argmin(1)
-            info = Info(down=len(new) * (len(state.models) - 1))  # the fit of this round counts one more model
+            info = Info(down=len(new) * (len(state.models) - 1))  # the fit of this round counts the remaining model
             return replace(state, index=assign(state.index, new, found)), info
         if self.start_partition == "same":
             nearest = self._distances(state.initial, state, work).argmin()

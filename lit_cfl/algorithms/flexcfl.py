@@ -80,7 +80,7 @@ class FlexCFL(FedGroup, MigrationOptions):
         """Runs a round (Algorithm 2): migration, then a round of FedGroup."""
         found, migrated = self._migrate(state, cohort, work, lambda some: self._nearest(state, some, work))  # lines 4-7
         after, info = super().round(found, cohort, work, rng)  # lines 8-14
-        return after, info.plus(replace(migrated, up=0))  # a client that migrates compares its update itself
+        return after, info.plus(replace(migrated, up=0))  # no upload: a client that migrates compares its update itself
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Runs the client cold start, in which clients without a cluster compare their updates with all directions."""

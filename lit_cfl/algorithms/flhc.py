@@ -51,7 +51,7 @@ class FLHCState:
 
     models: Tensor  # [K, d], one before the clustering
     index: Tensor  # [clients]; all 0 before the clustering
-    joint: Tensor  # w when clients were clustered [d]
+    joint: Tensor  # the global model w at the time of the clustering [d]
     centroids: Tensor  # mean update of each cluster [K, parameters]; none before the clustering
 
 

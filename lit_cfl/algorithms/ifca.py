@@ -108,7 +108,8 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
         state = replace(state, index=assign(state.index, cohort, estimates))
         labels = clusters_of(state.index, cohort)  # a client without an estimate keeps its cluster
-        asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data, no model
+        # leaves out clients without a cluster
+        asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]
         fitted = work.fit(state.models, cohort, labels)  # line 9
         models = self._average(fitted, state.models, cohort, labels, work, rng)  # line 12 or 13
         state, reassigned = self._reassign(replace(state, models=models), work)

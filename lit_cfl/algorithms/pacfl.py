@@ -50,8 +50,8 @@ class PACFLState:
 
     models: Tensor  # [K, d]
     index: Tensor  # [clients], -1 = not clustered yet
-    bases: Tensor  # singular vectors of the clients that were clustered [n, m, inputs], rows of zeros last
-    labels: Tensor  # their clusters, int64 [n]
+    bases: Tensor  # singular vectors of the clustered clients [n, m, inputs], padded with rows of zeros
+    labels: Tensor  # clusters of the clustered clients, int64 [n]
 
 
 @dataclass(frozen=True)

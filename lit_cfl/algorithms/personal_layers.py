@@ -50,7 +50,8 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
     own = [
         ("own_columns", Tensor, field(kw_only=True)),  # columns of the personal layers in a model, int64 [p]
         ("own_initial", Tensor, field(kw_only=True)),  # personal layers of w_0 [p]
-        ("own_layers", dict[int, Tensor], field(kw_only=True)),  # [p] by client; large ones are in files, as in Ditto
+        # [p] by client; large ones are stored in files, as in Ditto
+        ("own_layers", dict[int, Tensor], field(kw_only=True)),
     ]
     kind = type(algorithm).state_type
     state = make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, eq=False)

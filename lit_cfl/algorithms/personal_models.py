@@ -8,7 +8,8 @@ from torch import Tensor
 from lit_cfl.local_work import Fitted
 from lit_cfl.memmap_rows import collect_rows, keep_row
 
-PersonalModels = Mapping[int, Tensor]  # rows [d] by client; in files if they would take more than half of the memory
+# rows [d] by client; stored in files if all of them would take more than half of the memory
+PersonalModels = Mapping[int, Tensor]
 
 
 def starting_models(personal: PersonalModels, clients: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:

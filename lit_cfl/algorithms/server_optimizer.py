@@ -25,7 +25,7 @@ from lit_cfl.errors import InputError, short_error
 from lit_cfl.local_work import LocalWork
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
-ServerState = dict[str, Tensor]  # the optimizer's state by its names, float64 [K, ...]
+ServerState = dict[str, Tensor]  # the optimizer's state, float64 [K, ...], by PyTorch's names
 
 
 def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorithm:
@@ -85,7 +85,7 @@ class _WithServer(Algorithm):
         hooked = HookedWork(work, step)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_hook_used(self, "server", hooked, step.taken)
-        if len(after.models) != len(step.models):  # otherwise clusters keep their numbers, even if they were mixed
+        if len(after.models) != len(step.models):  # with an equal number of models, each cluster has kept its number
             step.align(after.models, step.models)
         return self._state(after, step.state, step.known), info
 
@@ -112,8 +112,8 @@ class _ServerStep:
     def __init__(self, make: OptimizerFactory, state: State, num_parameters: int) -> None:
         self._make, self._num_parameters = make, num_parameters
         self.state: ServerState = state.server
-        self.known: Tensor = state.server_known  # True for clusters with a state, bool [K]
-        self.models: Tensor = state.models  # the models of the state [K, d]
+        self.known: Tensor = state.server_known  # True for clusters with an optimizer state, bool [K]
+        self.models: Tensor = state.models  # models of the algorithm's state [K, d]
         self.taken = False
 
     def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:

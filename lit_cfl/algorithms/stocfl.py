@@ -191,7 +191,7 @@ class StoCFL(Algorithm):
         fitted = work.fit(state.anchor[None], clients, purpose="psi", budget=self.psi_budget)
         rows = torch.cat([sketch(state.anchor - chunk.models[chunk.trained]) for chunk in fitted.chunks()])
         if not rows.any():
-            warn_if_equal(rows)  # equal rows that are not zero are merged correctly
+            warn_if_equal(rows)  # warns about equal zero rows only: other equal rows are merged correctly
         return clients[fitted.trained], rows
 
     def _merge(
@@ -226,7 +226,7 @@ class StoCFL(Algorithm):
 
     def _similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
         if len(cohort) < 2 or (not self._keeps_psi and len(fresh) < len(cohort)):
-            return None  # since Psi of some clients is not kept
+            return None  # Psi of some clients is not kept
         return Similarity(cohort, cosine_similarity(psi if len(fresh) == len(cohort) else state.psi_of(cohort)))
 
 

@@ -50,7 +50,7 @@ def show_help(command: str, words: Sequence[str], make: Callable[[], int]) -> in
         code = ended.code if isinstance(ended.code, int) else 0
     sys.stdout.write(printed.getvalue())
     if kept is not None and code == 0:
-        with suppress(OSError, SaveError):  # otherwise the next call makes it again
+        with suppress(OSError, SaveError):  # if the help cannot be cached, the next call makes it again
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_text(kept, f"{stamp}\n{printed.getvalue()}")
     return code
@@ -79,7 +79,7 @@ def _place(command: str, words: Sequence[str]) -> Path | None:
 def _stamp() -> str:
     """Returns a digest of what a help text depends on: Python, our files, and the versions of the packages it shows."""
     found: list[object] = [sys.version, *map(_version, _DESCRIBED)]
-    for part in (_OURS, _OURS / "datamodules", _OURS / "tune"):  # the last two may be links
+    for part in (_OURS, _OURS / "datamodules", _OURS / "tune"):  # the last two may be symbolic links
         for folder, _, names in os.walk(part):
             for name in sorted(names):
                 if name.endswith(".py"):

@@ -184,7 +184,7 @@ def _end_at_once(codes: Sequence[int]) -> None:
         codes: The exit code; empty = an exception ended the command, and Python ends the process as usual.
     """
     if codes:
-        with suppress(OSError):  # Python reports the error
+        with suppress(OSError):  # if flushing fails, Python ends the process and reports the error
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(codes[0])
@@ -238,7 +238,7 @@ def _read_and_write_utf8() -> None:
 
 def _note_formatter() -> Callable[..., str]:
     """Makes a formatter that shows each notice once, without its source line, and other warnings as Python does."""
-    shown: set[str] = set()  # Python forgets what it has shown when any library changes a filter
+    shown: set[str] = set()  # a separate record: Python's own is cleared whenever a library changes a warning filter
 
     def format_warning(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None

@@ -93,5 +93,5 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     data = request.experiment.data
-    data.newcomers = 0.0  # all of these clients are newcomers, whatever share of its own the run held out
+    data.newcomers = 0.0  # all of these clients are newcomers, regardless of the share that the run held out
     return data.federated(saved.experiment.seeds[0])

@@ -139,7 +139,8 @@ def _count_matched(overlaps: _Overlaps) -> int:
     connected = _number_components(overlaps)
     tall, wide = (_group_sizes(ids, connected) for ids in (overlaps.rows, overlaps.columns))
     simple = (tall == 1) | (wide == 1)
-    total = int(_largest(connected, overlaps.shared)[simple].sum())  # one pair of each component can be matched
+    # simple components have one row or one column, so that only one of their pairs can be matched
+    total = int(_largest(connected, overlaps.shared)[simple].sum())
     rest = np.flatnonzero(~simple[connected])
     rest = rest[connected[rest].argsort(kind="stable")]
     ends = np.flatnonzero(np.diff(connected[rest])) + 1
@@ -176,7 +177,7 @@ def _best_matching(overlaps: _Overlaps) -> int:
     if shared.shape[0] * shared.shape[1] <= _DENSE:
         whole = shared.toarray()
         return int(whole[linear_sum_assignment(whole, maximize=True)].sum())
-    # Each row may also take an extra column, and each choice counts one more, as a sparse matrix drops zeros.
+    # Each row may stay unmatched by taking an extra column. All values are raised by 1, as a sparse matrix drops zeros.
     shared.data += 1
     choices = hstack([shared, eye_array(len(shared.indptr) - 1, dtype=np.int64)], format="csr")
     rows, columns = min_weight_full_bipartite_matching(choices, maximize=True)

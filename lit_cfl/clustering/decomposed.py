@@ -55,7 +55,7 @@ def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
     products = gram(updates)
     norms = products.diagonal().sqrt()[:, None]
     require_finite(norms[:, 0])
-    values, vectors = torch.linalg.eigh(products)  # ascending
+    values, vectors = torch.linalg.eigh(products)  # eigenvalues in ascending order
     values, vectors = values.flip(0)[:num_directions].clamp(min=0).sqrt(), vectors.flip(1)[:, :num_directions]
     values = torch.where(values > _NO_DIRECTION * values[0], values, 0.0)
     return torch.where(norms > 0, values * vectors / norms, 0.0).to(parts[0].dtype)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lit_cfl.clustering.merging import components
 
-_TIE = 1e-9  # two equal values fall by exactly 1 / (n - 1), up to rounding: that counts as a fall
+_TIE = 1e-9  # tolerance: between two equal values, the height falls by exactly 1 / (n - 1), which counts as a fall
 
 
 def cluster_by_density(points: Tensor, radius_scale: float = 1.0) -> Tensor:

@@ -11,7 +11,7 @@ from lit_cfl.clustering.decomposed import edc_embedding
 from lit_cfl.clustering.products import Rows, chunks_of
 
 THRESHOLD, DIVISIONS = 0.9, 10
-CLIENTS_PER_CLUSTER = 4  # so that each half has two clients of a cluster
+CLIENTS_PER_CLUSTER = 4  # so that each half of the clients has two per cluster, on average
 
 
 def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
@@ -40,7 +40,7 @@ def number_of_clusters(updates: Rows, most: int, rng: torch.Generator) -> int:
         for order in orders:
             strengths.append(prediction_strength(points[order[::2]], points[order[1::2]], k))
             if len(strengths) - sum(strengths) > DIVISIONS * (1 - THRESHOLD) + 1e-6:
-                break  # the other divisions cannot make up for these, even if each of them gives 1
+                break  # too low already: the mean stays below THRESHOLD even if all other divisions give 1
         else:
             if np.mean(strengths) >= THRESHOLD:
                 return k

@@ -33,8 +33,9 @@ def number_of_components(halves: Tensor, labels: Tensor, most: int) -> int:
     shares = labels.double() / labels.sum(1, keepdim=True).clamp(min=1)
     known = torch.cat([torch.ones(n, 1, dtype=torch.float64), shares], dim=1)
     rows = rows - known @ (torch.linalg.pinv(known) @ rows)
-    small = torch.linalg.qr(rows.flatten(0, 1).T, mode="r").R.T  # the same products in at most 2 n columns
+    # rows of at most 2 n columns with the same inner products
+    small = torch.linalg.qr(rows.flatten(0, 1).T, mode="r").R.T
     one, other = small[:n], small[n:]
     common = torch.linalg.eigvalsh((one.T @ other + other.T @ one) / 2).flip(0)
-    noise = -common[-1]  # eigenvalues of noise lie as far below 0 as above
+    noise = -common[-1]  # noise alone has eigenvalues of equal size above and below 0
     return 1 + int((common[: most - 1] > MARGIN * noise.clamp(min=0) + _ROUNDING * n).sum())

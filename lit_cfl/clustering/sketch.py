@@ -27,7 +27,8 @@ class CountSketch:
         if rows.shape[1] != len(self.buckets):
             raise InputError(f"rows have {rows.shape[1]} columns, but this projection was made for {len(self.buckets)}")
         sketches = rows.new_zeros(len(rows), self.sketch_dim)
-        for row, sketch in zip(rows, sketches, strict=True):  # row by row: no copy of all, and the same bits
+        # row by row: needs no copy of all rows, and gives the same bits for any number of rows
+        for row, sketch in zip(rows, sketches, strict=True):
             sketch.scatter_add_(0, self.buckets, row * self.signs)
         return sketches
 

@@ -95,12 +95,13 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
 def _run(
     comparison: Comparison, path: Path, given: CompareArguments, screen: Screen, check: Callable[[], None]
 ) -> Results:
-    path = path.absolute()  # workers may run elsewhere
+    path = path.absolute()  # workers may have another current folder
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
     require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        built = comparison.experiments if given.resume is None else {}  # experiments read from files share no data
+        # on a resume, the experiments were read from files and share no data
+        built = comparison.experiments if given.resume is None else {}
         errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome, built)
     return collect(comparison, path, errors)
 

@@ -147,7 +147,8 @@ def _experiment(
         raise InputError(_about(entry.name, str(error))) from error
     own = {"name": f"{experiment.name}-{entry.name}"}
     content = valid_anywhere(experiment.to_dict()) | own
-    like = experiment if content.get("tiny") else plain  # tiny data depend on the number of clusters
+    # tiny data are not shared: they depend on the number of clusters
+    like = experiment if content.get("tiny") else plain
     return with_threads(like.with_options(**content))
 
 
@@ -188,7 +189,7 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             with prefix_errors(f"{name}, seed {seed}"):
-                if experiment.to_dict().get("tiny"):  # tiny data depend on it
+                if experiment.to_dict().get("tiny"):  # tiny data depend on the algorithm's number of clusters
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
         prepared.engine.close()

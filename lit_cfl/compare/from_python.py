@@ -118,5 +118,5 @@ def compare(
 def _frame(table: Path) -> "DataFrame":
     from pandas import read_csv  # takes most of a second
 
-    # an algorithm may be called 007 or NA
+    # names are read as text: an algorithm may be called 007 or NA
     return read_csv(table, dtype={"algorithm": str}, keep_default_na=False, na_values=[""])

@@ -234,7 +234,7 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
         if shared:
             low, high, own = (fmean(one[seed] for seed in shared) for one in (base, best, mine))
             if score.better(high, low):
-                found[name] = (own - low) / (high - low) + 0.0  # not -0.00 for FedAvg where lower is better
+                found[name] = (own - low) / (high - low) + 0.0  # adding 0.0 turns -0.0 into 0.0
     return found
 
 

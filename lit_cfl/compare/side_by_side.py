@@ -90,7 +90,7 @@ class ActivityFile:
         if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()
-        with suppress(OSError):  # the folder does not exist on another machine
+        with suppress(OSError):  # a worker on another machine does not have this folder
             self.path.write_text(json.dumps(asdict(activity)), "utf-8")
 
 

@@ -14,7 +14,7 @@ from lit_cfl.progress.tables import mebibytes, new_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
-_WIDE, _NO_LIMIT = 130, 1000  # characters
+_WIDE, _NO_LIMIT = 130, 1000  # widths in characters
 _TEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",

@@ -73,7 +73,7 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     config = dict(config) | {"data": with_absolute_paths(config["data"])}
     kept = {} if like is None else {k: vars(like)[k] for k in OPTIONS if k in config and config[k] == like.config[k]}
     if "data" not in kept:
-        kept.pop("task", None)  # the task asks its data module for examples
+        kept.pop("task", None)  # a task reads examples from its data module, so new data need a new task
     parser = option_parser(frozenset(kept))
     read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))

@@ -15,7 +15,7 @@ CLASSES = {
     "shifts": ("lit_cfl.datamodules.shift", "Shift"),
     "nets": ("lit_cfl.nets", "Net"),
     "tasks": ("lit_cfl.tasks", "LightningModule"),
-}  # module in which the classes of a kind are found by short names, and their base
+}  # for each kind: the module in which its classes are found by short names, and their base class
 KINDS = (*CLASSES, "configs")
 HELP = {
     "algorithms": "--algorithm.help",
@@ -26,7 +26,7 @@ HELP = {
     "nets": "--task Classification --task.net.help",
     "tasks": "--task.help",
     "configs": "--config",
-}  # `lit-cfl run`, these words and a name print the help of that class
+}  # after `lit-cfl run`, these words and the name of a class print its help
 # matches a configuration that reads a file of the user's
 _OWN_FILE = re.compile(r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE)
 

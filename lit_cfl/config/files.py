@@ -16,7 +16,7 @@ from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
 
-_PATHS = ("source", "partition_file", "embeddings")  # options of data modules
+_PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
 LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
 
 
@@ -159,7 +159,7 @@ def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
     alias = re.match(r"\*[^\s,\]}]*", rest)
     if alias is not None:
         return f"line {number + 1}: YAML takes {alias[0]} for an alias; write it in quotes: '{alias[0]}'"
-    for k in (number - 1, number):  # the error may be found in the next line
+    for k in (number - 1, number):  # YAML may report the error one line after its cause
         space = write_space(lines[k]) if 0 <= k < len(lines) else ""
         if space:
             return f"line {k + 1} has no value{space}"

@@ -98,7 +98,8 @@ def describe_failed_import(module: str, error: Exception) -> str:
     if place is not None:
         return f"{place}; install the package that has it, or put {error.name}.py next to the YAML file"
     parent = str(error.name).rpartition(".")[0]
-    if folders := getattr(sys.modules.get(parent), "__path__", None):  # torch was imported, torch.optm is missing
+    # for example, torch was imported, but has no torch.optm
+    if folders := getattr(sys.modules.get(parent), "__path__", None):
         near = suggest(str(error.name), (f"{parent}.{part.name}" for part in iter_modules(folders)), 0.7)
         return f"there is no module {error.name!r}{near} in the package {parent}"
     own = [Path(folder) for folder in sys.path if not folder.startswith((sys.prefix, sys.base_prefix))]

@@ -25,7 +25,8 @@ from lit_cfl.errors import InputError, suggest, write_space
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_A_STUDY = ("base", "space")
-_DATA_FILES = ("csv", "json", "jsonl", "npy", "npz", "parquet", "tsv", "xlsx")  # files, which --data does not take
+# endings of data files, which --data does not accept
+_DATA_FILES = ("csv", "json", "jsonl", "npy", "npz", "parquet", "tsv", "xlsx")
 # declarations of the arguments that a net takes from the data
 _FROM_DATA = {
     "input_shape": "input_shape: list[int] | None = None",
@@ -66,7 +67,7 @@ def explain(
     """
     for word in lone_words(words, FLAGS):
         return describe_lone_word(word)
-    given = merge_options(contents, words)  # without the options of a class that another one replaces
+    given = merge_options(contents, words)  # leaves out options of a class that is replaced by another
     for option in (*option_names(given), *dict(given_options(words))):
         if isinstance(unknown := tree.look_up(option), UnknownOption):
             study = f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
@@ -103,7 +104,8 @@ def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
                 typed = one.annotation is not one.empty
                 wanted = hints.get(one.name, Any) if typed else Any
                 wanted = wanted | None if one.default is None and wanted is not Any else wanted
-                required = one.default is one.empty and not inherited  # a class may pass such arguments to its base
+                # a subclass may pass an inherited argument itself
+                required = one.default is one.empty and not inherited
                 found.setdefault(one.name, Option(wanted, required, typed))
         if not any(one.kind == one.VAR_KEYWORD for one in parameters):
             break
@@ -162,7 +164,7 @@ def _is_plain(value: Any, kind: Any) -> bool:
 def _is_chosen(kind: Any) -> bool:
     """Returns whether values of a type are classes chosen by name, such as nets."""
     if is_dataclass(kind):
-        return inspect.isabstract(kind)  # other classes are groups of options
+        return inspect.isabstract(kind)  # only abstract dataclasses: the others are groups of options
     return inspect.isclass(kind) and kind.__module__.split(".")[0] not in ("builtins", "pathlib")
 
 

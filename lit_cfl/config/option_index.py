@@ -160,7 +160,7 @@ class IndexedClass:
 class _Module:
     classes: Mapping[str, ast.ClassDef]
     imported: Mapping[str, tuple[str, str]]  # module and name of each imported name
-    assigned: Mapping[str, str]  # such as `Format = Literal["png", "pdf"]`
+    assigned: Mapping[str, str]  # aliases, such as `Format = Literal["png", "pdf"]`
 
 
 @cache

@@ -29,7 +29,7 @@ COMMAND_ONLY = (
     "data_commit",
     "format",
 )  # options of the command, not of the experiment, as the parser names them
-OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as typed, and with the entries of recorded configurations
+OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as typed, and including entries of recorded configurations
 OF_DATA = ("out",)
 OF_TUNE = ("config", "study_dir", "resume", "ray", "dry-run", "dry_run")
 _OURS = ("lit_cfl.", "torch.", "lightning.")
@@ -76,7 +76,7 @@ _WHO_DIVIDES = (
     "the data name the clients, or a partition makes them: --data.partition IID --data.partition.num_clients 10"
 )
 _FIRST = ("algorithm", "task", "local", "data")  # parts searched first for an option that several have
-_HIDDEN, _GIVEN = ("params",), "Optimizer"  # name and type of arguments that no configuration gives
+_HIDDEN, _GIVEN = ("params",), "Optimizer"  # constructor arguments, by name and by type, that are never options
 _PARTS = re.compile(r"[^.]+")
 
 
@@ -147,17 +147,18 @@ class OptionTree:
         if _ELSEWHERE.get(last) in names:
             return _ELSEWHERE[last]
         by_last: dict[str, str] = {}
-        for name in sorted(names, key=lambda name: name.count(".")):  # prefers local.batch_size
+        # names with fewer dots first, so that local.batch_size is preferred
+        for name in sorted(names, key=lambda name: name.count(".")):
             by_last.setdefault(name.rpartition(".")[2], name)
         if last in by_last:
             return by_last[last]
         part, _, rest = option.partition(".")
         if rest and len(whole := [name for name in names if name.endswith(f".{part}")]) == 1:
-            return f"{whole[0]}.{rest}"  # net.width: task.net.width, an option of one's own class
+            return f"{whole[0]}.{rest}"  # for example task.net.width for net.width, an option of a user's class
         near = get_close_matches(option.lower(), names, n=1, cutoff=0.75)
         near = near or [by_last[word] for word in get_close_matches(last.lower(), by_last, n=1, cutoff=0.75)]
         longer = [name for name in names if len(option) >= 4 and name.startswith(f"{option.lower()}_")]
-        near = near or (longer if len(longer) == 1 else [])  # cohort: cohort_size
+        near = near or (longer if len(longer) == 1 else [])  # for example cohort_size for cohort
         return near[0] if near else None
 
     def _below(self, path: str, option: IndexedOption) -> tuple[str, dict[str, IndexedOption]] | None:

@@ -118,7 +118,8 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
     parser.add_argument("--run_dir", type=str, help="Directory of the run (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
-    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)  # runs write this and the next two
+    # this option and the next two are written by runs
+    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)
     parser.add_argument("--data_commit", type=str, help=SUPPRESS)
     parser.add_argument("--format", type=int, help=SUPPRESS)
     parser.add_argument("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")
@@ -217,7 +218,8 @@ def _read(
     words = with_paths(arguments)
     files = {file: read_config(file) for file in config_files(words)}
     contents, texts = current_plans(files, words, recorded, own_plan)
-    tree = experiment_tree(list(contents.values()), words, (*OF_RUN, *OF_DATA))  # `lit-cfl data` reads here, too
+    # includes the options of `lit-cfl data`, which also calls this function
+    tree = experiment_tree(list(contents.values()), words, (*OF_RUN, *OF_DATA))
     words = with_lists(words, tree.look_up)
     require_unchanged_values(merge_options(list(contents.values()), words))
     own = [folder for content in contents.values() for folder in content.get("code") or []]
@@ -315,7 +317,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
     config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
     options: dict[str, Any] = {name: value for name, value in config.items() if name not in COMMAND_ONLY}
     marked = {"tiny": True} if read.tiny else {}  # so that a resumed run is tiny, too
-    return options | marked | {"code": code}  # a resumed run finds the same files, too
+    return options | marked | {"code": code}  # so that a resumed run finds the same files
 
 
 def _find_changed(read: Namespace) -> list[str]:
@@ -335,6 +337,6 @@ def _find_changed(read: Namespace) -> list[str]:
             kept = [f"{key} {value}" for key, value in options.items() if key in taken and taken[key] == value]
             if lost:
                 notices.append(f"{part} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
-            if kept and part == "algorithm":  # FLUX would else find the number of clusters by itself
+            if kept and part == "algorithm":  # otherwise FLUX would choose the number of clusters itself
                 notices.append(f"{name} runs with the file's {', '.join(kept)}")
     return notices

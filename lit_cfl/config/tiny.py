@@ -22,7 +22,7 @@ def shrink(experiment: E) -> E:
     """Shrinks an experiment to 4 clients (more for more clusters), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     numbers = [number for number in asked if isinstance(number, int)]  # `auto` adapts to the number of clients
-    data = experiment.data  # an experiment may have been shrunk already, before a change
+    data = experiment.data  # the experiment may be a changed copy of one that was shrunk already
     return replace(
         experiment,
         data=data if isinstance(data, _FirstClients) else _FirstClients(data, max([_CLIENTS, *numbers])),
@@ -37,7 +37,7 @@ def shrink(experiment: E) -> E:
             fine_tune=experiment.evaluation.fine_tune and _BUDGET,
         ),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
-        tracking=replace(experiment.tracking, wandb="disabled"),  # its results mean nothing
+        tracking=replace(experiment.tracking, wandb="disabled"),  # results of a tiny run mean nothing
     )
 
 
@@ -60,7 +60,7 @@ class _FirstClients(FederatedDataModule):
 
     @cached_property
     def examples(self) -> Examples:
-        return self.whole.examples  # already includes the views that its shifts need
+        return self.whole.examples  # already includes the views that the shifts need
 
     def load(self) -> Examples:
         return self.whole.load()

@@ -103,7 +103,8 @@ def _is_typed_list(values: Sequence[str], known: IndexedOption | UnknownOption |
     if isinstance(known, IndexedOption) and known.annotation:
         single = len(values) == 1 and "," not in values[0] and takes_text(known, values[0])
         return is_list(known) and not single and values[0] not in ("null", "None")
-    foreign = not isinstance(known, UnknownOption)  # an unindexed class's option, such as the betas of an optimizer
+    # an option of a class that is not indexed, such as the betas of an optimizer
+    foreign = not isinstance(known, UnknownOption)
     return foreign and len(entries) > 1 and all(map(is_number, entries))
 
 

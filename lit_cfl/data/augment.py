@@ -16,7 +16,7 @@ from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.own_names import import_object
 
 Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels
-if TYPE_CHECKING:  # a function of a mini-batch and keys int64 [n], that returns the changed mini-batch
+if TYPE_CHECKING:  # a function that maps a mini-batch and keys, int64 [n], to the changed mini-batch
     AugmentFunction = Callable[[Batch, Tensor], Batch]
 else:
     AugmentFunction = str  # in a configuration: the function's path

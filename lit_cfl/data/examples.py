@@ -96,7 +96,7 @@ class Decoding:
         return inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
 
 
-_LONG_RUN = 32  # minimum mean number of consecutive indices under one view, from which slices pay
+_LONG_RUN = 32  # minimum mean number of consecutive indices under one view, above which slices are faster
 _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
 
 

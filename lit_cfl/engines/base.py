@@ -38,9 +38,9 @@ from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
 _LARGE_POOL = 8  # a pool of examples is large if it takes more than 1/8 of a GPU's memory
-# Maximum size of the examples that a way gets at once; on a CPU below what the C library keeps (`keep_freed_memory`).
+# Maximum MiB of examples that a way gets at once. On a CPU, `keep_freed_memory` lets the C library reuse such blocks.
 _PART_MIB = {"cpu": 64, "cuda": 1024}
-# Positions of clients in the request, their training, and their examples if those were gathered
+# Positions of clients in the request, the fit of these clients, and their examples if those were gathered
 Prepared = tuple[Tensor, CohortFit, Batch | None]
 
 

@@ -7,7 +7,7 @@ import torch
 from lit_cfl.errors import Notice
 from lit_cfl.reproducible_products import SETTING, STRICT
 
-_PLACES = 16  # float32 values in a line of the processor's cache
+_PLACES = 16  # number of float32 values in a cache line
 
 
 def warn_of_irreproducible_products() -> None:

@@ -36,7 +36,7 @@ _REMEDIES = {
     "none": "give labels, or take a task that needs none, with labels = ('none',), such as NextToken",
 }
 _MOVED = 0.01  # standard deviation of the changes to each weight
-_SOME, _BLOCK = 8, 2**16  # examples
+_SOME, _BLOCK = 8, 2**16  # numbers of examples: tried, and searched for labels at a time
 _NAMED = 10  # maximum number of labels whose names a message lists
 _SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
 
@@ -61,7 +61,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except InputError:
         raise
     except Exception as error:  # a user's module may raise anything; our own errors are re-raised
-        if not _is_users(error, RuntimeError, IndexError, ValueError, TypeError):  # wrong shapes, or arguments
+        # wrong shapes or arguments cause errors of these types
+        if not _is_users(error, RuntimeError, IndexError, ValueError, TypeError):
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""

@@ -31,10 +31,11 @@ from lit_cfl.engines.ways import WAYS, get_way
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import InputError
 
-_SMALL_MODEL = 1_000_000  # parameters
-_PROCESSES_PAY, _ROUND_PAYS = 5_000_000_000_000, 10_000_000_000  # multiply-adds of a run, of a round
+_SMALL_MODEL = 1_000_000  # number of parameters from which several threads pay off
+# multiply-adds of a run, and of a round, from which worker processes pay off
+_PROCESSES_PAY, _ROUND_PAYS = 5_000_000_000_000, 10_000_000_000
 _MOST_LANES, _SMALL_NETS_LANES, _PARAMETERS_OF_LANES = 256, 4_096, 64_000_000
-_SHARE_OF_GPU, _STACK_ON_CPU = 4, 64 * 2**20  # 1/4 of the memory; bytes
+_SHARE_OF_GPU, _STACK_ON_CPU = 4, 64 * 2**20  # stacks may take 1/4 of a GPU's memory, or 64 MiB on a CPU
 
 
 def choose_plan(
@@ -116,7 +117,8 @@ def _lanes(
 
 
 def _processes_pay(workload: Workload, device: str) -> bool:
-    several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ  # others may use a cluster's cores
+    # other users may need the cores of a cluster
+    several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ
     work = workload.multiply_adds
     long = work >= _PROCESSES_PAY and work / workload.rounds >= _ROUND_PAYS
     return device == "cpu" and several and long and find_spec("ray") is not None

@@ -86,7 +86,7 @@ class RoundRates:
         while len(self._found) <= round:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the warning that the optimizer takes no step
+                    warnings.simplefilter("ignore")  # PyTorch warns that the optimizer has taken no step
                     self._scheduler.step()
             except Exception as error:  # a scheduler, perhaps a user's, may raise anything
                 raise InputError(

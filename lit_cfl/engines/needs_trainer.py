@@ -49,7 +49,8 @@ def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch:
     if isinstance(optimizer, Optimizer) and (options := unsupported_options(optimizer)):
         return [f"the optimizer's option {name}" for name in options]
     for name, layer in module.named_modules():
-        if isinstance(layer, BatchNorm) and layer.momentum is None:  # one module trains all clients
+        # the count of batches is not part of a row, and one module trains all clients
+        if isinstance(layer, BatchNorm) and layer.momentum is None:
             found.append(f"{type(layer).__name__} with momentum None, which counts batches ({name})")
     if found:
         return found

@@ -102,12 +102,13 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     shorter = plan.precision == "tf32" and plan.device != "cpu"
     torch.set_float32_matmul_precision("high" if shorter else "highest")
     torch.backends.cudnn.allow_tf32 = shorter
-    torch.backends.cudnn.benchmark = False  # scores have batches of many sizes; see `CapturedSteps`
+    torch.backends.cudnn.benchmark = False  # evaluation has batches of many sizes; only `CapturedSteps` turns it on
     deterministic = deterministic and plan.device != "cpu"
-    if plan.device != "cpu":  # a later run in this process may be deterministic, but cuBLAS reads the setting once
+    # set for every run on a GPU: cuBLAS reads it only once, and a later run in this process may be deterministic
+    if plan.device != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if deterministic:
-        # PyTorch would fill every new tensor with NaN, one kernel each; ours are all written before they are read.
+        # PyTorch would fill every new tensor with NaN in a separate kernel; ours are all written before they are read.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch has no stub
     torch.use_deterministic_algorithms(deterministic)
 
@@ -123,7 +124,7 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        # glibc up to 2.30 refuses more than 32 MiB; either call stops its own adjustment of both, so set both or none
+        # glibc up to 2.30 accepts at most 32 MiB. Setting one threshold stops its adjustment of both: set both or none.
         if libc.mallopt(_MMAP_THRESHOLD, 128 * 2**20) or libc.mallopt(_MMAP_THRESHOLD, 32 * 2**20):
             libc.mallopt(_TRIM_THRESHOLD, 512 * 2**20)
 

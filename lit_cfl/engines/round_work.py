@@ -16,7 +16,7 @@ from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
 from lit_cfl.parameters import ParameterLayout
 
-_LOSSES_AT_ONCE = 2**22  # losses of examples under models
+_LOSSES_AT_ONCE = 2**22  # maximum number of losses, one per example and model, that are computed at once
 PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a row of each [m, d], on the CPU
 
 
@@ -57,7 +57,7 @@ class RoundWork:
     round: int
     data: FederatedData
     costs: LocalCosts = field(default_factory=LocalCosts)
-    _sent: list[int] = field(default_factory=list)  # bytes of each `map`
+    _sent: list[int] = field(default_factory=list)  # bytes sent by each `map`
 
     @property
     def layout(self) -> ParameterLayout:

@@ -195,7 +195,7 @@ class _ClientFit(Callback):
             own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             with torch.no_grad():
                 for name, parameter in pl_module.named_parameters():
-                    if id(parameter) in own and parameter.grad is not None:  # not of another optimizer
+                    if id(parameter) in own and parameter.grad is not None:  # skips parameters of other optimizers
                         parameter.grad.add_(parameter - self._center[name], alpha=self._prox)
 
     def on_train_batch_end(

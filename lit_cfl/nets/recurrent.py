@@ -140,7 +140,8 @@ def _initialise(layer: Recurrent) -> Recurrent:
         else:
             nn.init.zeros_(weight)
         if one_bias and name.startswith("bias_ih"):
-            nn.init.ones_(weight[layer.hidden_size : 2 * layer.hidden_size])  # the forget gate, the second of four
+            # bias of 1 for the forget gate, the second of four gates
+            nn.init.ones_(weight[layer.hidden_size : 2 * layer.hidden_size])
         if one_bias and name.startswith("bias_hh"):
             weight.requires_grad_(False)
     return layer

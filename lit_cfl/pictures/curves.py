@@ -124,7 +124,7 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
         return Curve(name, rounds, mean)
     deviation, (least, most) = [one.deviation[k] for k in kept], limits
     pairs = list(zip(mean, deviation, strict=True))
-    low = [max(min(least, m), m - d) for m, d in pairs]  # your own score of such a name may have another range
+    low = [max(min(least, m), m - d) for m, d in pairs]  # a user's score of the same name may have another range
     high = [min(max(most, m), m + d) for m, d in pairs]
     return Curve(name, rounds, mean, low, high, [f"{m:.{digits}f} ± {d:.{digits}f}" for m, d in pairs])
 

@@ -12,7 +12,7 @@ from lit_cfl.pictures.panels import COLUMN, Panel, Style, draw_panels, plain
 
 Cell = str | int | float | None
 HEIGHT = 2.1  # height of a panel in inches
-_WHOLE = 1e9  # whole numbers below it are written out
+_WHOLE = 1e9  # whole numbers below this are written without an exponent
 MOST_ROWS = 60  # maximum number of rows of a table over the rounds
 _MOST_NOTED = 500  # maximum number of rows of a table of clients or trials
 

@@ -9,7 +9,7 @@ from lit_cfl.pictures.options import Format
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 _DPI = 240
-# without a date, so that files are equal at any time
+# no date is written, so that equal figures give equal files
 _METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}
 
 

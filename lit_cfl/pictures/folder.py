@@ -34,7 +34,7 @@ class PictureFolder:
         self.ended = not formats  # True once the final pictures are drawn
         self._guard = DrawingGuard()
         self._compared: int | None = None  # number of the snapshot that was drawn
-        self._layers = 0  # size of the drawn rows
+        self._layers = 0  # size in bytes of the layers table when it was last drawn
 
     def draw(self, view: RoundView) -> dict[str, Path]:
         """Draws the changed pictures, and those that failed before; does nothing once the final ones are drawn.
@@ -50,7 +50,7 @@ class PictureFolder:
         }
         whole = due is not None and None not in drawn.values()
         if not whole:
-            self._compared, self._layers = None, 0  # all pictures are due again
+            self._compared, self._layers = None, 0  # all pictures have to be drawn again
         self.ended = whole and view.last
         return {name: file for name, files in drawn.items() for file in files or () if file.suffix == ".png"}
 
@@ -73,7 +73,7 @@ class PictureFolder:
             known()["rounds"], known()["cluster"], known()["true_cluster"], match()
         )
         rows, size = view.table("layers"), view.tables["layers"][1] if "layers" in view.tables else 0
-        if rows and size > self._layers:  # sizes are in bytes: only the end of a long table is drawn
+        if rows and size > self._layers:  # sizes are compared, since only the end of a long table is read
             self._layers = size
             due["layers"] = lambda: layers(rows)
         if view.last and len(view.values):

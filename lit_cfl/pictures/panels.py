@@ -52,7 +52,7 @@ VERMILLION = "#D55E00"
 """Vermillion of Okabe and Ito's palette."""
 PURPLE = "#CC79A7"
 """Purple of Okabe and Ito's palette."""
-COLUMN = 3.5  # inches
+COLUMN = 3.5  # width of a column of a paper, in inches
 PAGE = 7.16
 """Width of a page of a paper, in inches."""
 _LOOK: Any = {

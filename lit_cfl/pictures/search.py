@@ -77,7 +77,7 @@ def history(search: Search) -> Figure | None:
     y: list[float] = []
     for k, row in enumerate(search.rows):
         best = search.best([one for one in search.rows[: k + 1] if one["status"] == "finished"])
-        if best is not None:  # a step: the best so far holds until the next trial
+        if best is not None:  # draws steps: the best value so far holds until the next trial
             x += [int(row["trial_id"])] * (2 if y else 1)
             y += [*y[-1:], float(best[search.metric])]
     failed = [row for row in search.rows if row["status"] == "failed"]

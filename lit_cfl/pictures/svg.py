@@ -14,7 +14,7 @@ Part = Curve | Points | Bars
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
 _DPI = 150  # resolution of cells
 _MOST_NOTED = 1000  # a figure with more points than this has no notes, to keep the page small
-_LOOK: Any = {  # each point of a curve has a mark that cannot be seen, for its note
+_LOOK: Any = {  # each point of a curve gets an invisible mark, which carries its note
     "svg.fonttype": "none",
     "lines.marker": "o",
     "lines.markersize": 4,
@@ -45,7 +45,7 @@ def as_svg(figure: Figure) -> str:
         if panel is not None and axes is not None:
             _annotate(axes, panel, noted)
     for group in root.iter(f"{_NAMESPACE}g"):
-        # the id without the suffix, which is equal in all figures of a page
+        # drops the id, which would occur in all figures of a page
         kind, _, place = group.attrib.pop("id", "").partition("-")
         if kind == "legend":
             group.attrib |= {"data-legend": list(figure.styles)[int(place)], "role": "button", "tabindex": "0"}
@@ -58,7 +58,8 @@ def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
     parts |= {f"band-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"points-{k}": part for k, part in enumerate(panel.points)}
     parts |= {f"bars-{k}": part for k, part in enumerate(panel.bars)}
-    notes = {gid: _notes(part, panel) for gid, part in parts.items()}  # each bar is a separate group
+    # iterators, since each bar of a series is a separate group with the same id
+    notes = {gid: _notes(part, panel) for gid, part in parts.items()}
     for group in axes.iter(f"{_NAMESPACE}g"):
         gid = group.get("id", "")
         if gid in parts:

@@ -76,7 +76,7 @@ def _last(
     group: Group, column: str, digits: int, plain: bool = False, zero: bool = True, fine: bool = False
 ) -> str | None:
     values = [last_value(run, column) for run in group.counted if run.rows]
-    if fine:  # small values have more decimals
+    if fine:  # small values get more decimals
         digits = max([digits, *(significant_decimals(value) for value in values if value)])
     return None if not zero and not any(values) else _spread(values, digits, plain)
 
@@ -135,7 +135,7 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
     by_name = {group.name: group for group in groups}
     best_first = [by_name[name] for name in order] if means else groups
-    # Oracle is given the true clusters
+    # Oracle is left out, since it is given the true clusters
     shown = next((group for group in best_first if group.first.algorithm != "Oracle"), None)
     first, several = shown and shown.first, shown is not None and len(shown.runs) > 1
     ari, count, clients = (

@@ -37,7 +37,7 @@ def as_html(page: Page) -> bytes:
 
 def _draw_states(figure: Figure) -> dict[str, str]:
     """Draws each state of a figure as SVG, by the name of the state. Makes its table, too, which may fail."""
-    _ = figure.values  # the page shows it: the guard of this call leaves out a figure whose table cannot be made
+    _ = figure.values  # computed here, so that the guard of this call leaves out a figure whose table cannot be made
     states = {
         name: replace(figure, name=f"{figure.name}-{k}", rows=[[panel]])
         for k, (name, panel) in enumerate(figure.frames.items())

@@ -43,7 +43,8 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
         "layers": lambda: layers(run.table("layers")),
         "shifts": lambda: shifts(moved, found, last),
     }
-    guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))  # tables may hold anything
+    # drawing may fail, since tables may hold anything
+    guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))
     figures = [guard(what, make) for what, make in makers.items()]
     return [replace(figure, name=f"{name}-{figure.name}") for figure in figures if figure is not None]
 

@@ -190,7 +190,7 @@ def _whole_rows(problems: list[str], file: Path) -> list[Row]:
     """Reads the rows of a table that may still grow, ignoring an incomplete last row."""
     rows = attempt(problems, file, lambda: read_table(file, file.read_bytes().rfind(b"\n") + 1, {"name"})) or []
     if rows and file.name != "clients.csv" and "round" not in rows[0]:
-        return []  # a table of the user's own
+        return []  # the table was added by the user
     whole = [row for row in rows if _is_whole(row, file.name)]
     if len(whole) < len(rows):
         problems.append(f"{file} is damaged: {len(rows) - len(whole)} of its {len(rows)} rows cannot be read.")

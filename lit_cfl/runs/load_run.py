@@ -246,14 +246,14 @@ class SavedRun:
             )
         if mine.label_kind == "none":
             theirs = theirs.without_labels()
-        elif not without:  # the label space of the run, some of whose labels these clients may lack
+        elif not without:  # uses the run's label space, as these clients may lack some labels
             theirs = replace(theirs, num_labels=mine.num_labels, label_names=mine.label_names)
         data = replace(data, examples=theirs)
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known, names, truth = self.prepared.data.num_clients, data.names, data.true_clusters
-        data = data.offset_clients(known)  # with ids that the run does not use
+        data = data.offset_clients(known)  # gives the clients ids that the run does not use
         clients = torch.arange(known, data.num_clients)
-        index = self.round - 1  # see `Round`
+        index = self.round - 1  # algorithms count rounds from 0 (see `Round`)
         rng = generator(engine.seed, "assign", index)
         shown = replace(data, examples=data.examples.without_labels()) if unlabelled else data
         place = algorithm.place_unlabelled if unlabelled else algorithm.place
@@ -292,7 +292,8 @@ class SavedRun:
         models = self.served().models
         new = torch.ones(len(found.models), dtype=torch.bool)
         both = min(len(models), len(found.models))
-        new[:both] = (found.models[:both] != models[:both]).any(1)  # a free number may be assigned again
+        # compares values, since another model may have received a number that became free
+        new[:both] = (found.models[:both] != models[:both]).any(1)
         return (found.index >= 0) & new[found.index]
 
 
@@ -309,7 +310,7 @@ def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experime
     experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
     now = experiment.to_dict()
     if config.get("made_in_python") != now.get("made_in_python"):
-        return experiment  # an experiment from a file describes its classes differently
+        return experiment  # cannot be compared: an experiment from a file describes its classes differently
     found = disagreements(config, now, {"name", "rounds"}, new_plan=True)
     if found:
         raise InputError(

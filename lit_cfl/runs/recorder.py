@@ -104,7 +104,7 @@ class Recorder:
                 if reason:
                     return reason
         except Interrupted:
-            self._save()  # the last completed round
+            self._save()  # saves the last completed round
             raise
         return None
 
@@ -126,7 +126,7 @@ class Recorder:
 
     def _evaluate(self, r: Round) -> Row:
         """Evaluates a round; returns its row without the times."""
-        self._latest = None  # frees the scores of all clients of the round before
+        self._latest = None  # frees the scores of all clients in the previous round
         evaluation = self._evaluation_of(r)
         self._set_latest(r, evaluation)
         self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
@@ -201,11 +201,11 @@ class Recorder:
     def _save(self) -> None:
         if self._unsaved is not None:
             content, state, data = self._unsaved
-            if self.engine.plan != self._recorded_plan:  # the engine changed it when memory ran out
+            if self.engine.plan != self._recorded_plan:  # the engine has changed its plan since memory ran out
                 write_config(self.directory.path, self.prepared.config(), self.directory.run_id)
                 self._recorded_plan = self.engine.plan
             self.directory.sync()
-            lists = lists_of(data) if self.shifting else None  # only here, as it sorts all lists
+            lists = lists_of(data) if self.shifting else None  # computed only here, since it sorts all lists
             self.checkpoint.save(content | {"lists": lists}, state_to_dict(state))
             self._unsaved = None
         self._saved = monotonic()

@@ -34,9 +34,9 @@ _ADDED_OPTIONS = {
     "task.init_args.net.init_args.batch_norm": False,
     "data.init_args.augment": None,
 }  # options added in 0.3, with the values under which earlier runs trained
-# the same for data modules in a list, such as the parts of a Hybrid
+# options of data modules in a list (such as the parts of a Hybrid) that were added in 0.3, and their earlier values
 _ADDED_TO_PARTS = {"augment": None, "columns": None}
-# the same for experiments made in Python, of which earlier runs recorded less
+# options that earlier versions did not record for experiments made in Python
 _ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
 _ALWAYS_RECORDED = ("partition", "initial model")  # entries of the fingerprint in earlier runs, too
 _MOST_NAMED = 5  # maximum number of differences of a module that an error names
@@ -55,7 +55,7 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     try:
         summary: dict[str, Any] = json.loads(file.read_text("utf-8"))
         over = summary["round"] >= rounds or summary["stopped"]
-    except (ValueError, KeyError, TypeError):  # the file is damaged, and can be written again
+    except (ValueError, KeyError, TypeError):  # a damaged file is written again
         return None
     return summary if over else None
 

@@ -56,7 +56,7 @@ def _plane(similarity: Tensor) -> Tensor:
     centred = similarity.double() - similarity.double().mean(0)
     centred = centred - centred.mean(1, keepdim=True)
     last = len(centred) - 1
-    # all eigenvectors would take 4 times as long
+    # only the last two eigenvectors: computing all of them would take 4 times as long
     values, vectors = eigh(centred.numpy(), subset_by_index=[max(last - 1, 0), last])
     plane = torch.from_numpy(vectors * np.sqrt(values.clip(min=0))).flip(1)
     plane *= plane.gather(0, plane.abs().argmax(0, keepdim=True)).sign()  # the sign of an eigenvector is arbitrary

@@ -157,7 +157,7 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
                 for seed in experiment.seeds
             ]
         except InputError:
-            if stored is None and not list(path.glob("seed-*")):  # nothing was trained
+            if stored is None and not list(path.glob("seed-*")):  # nothing was trained, so the path may be used again
                 (path / "config.yaml").unlink(missing_ok=True)
             raise
         if share_initial_model([part.path for part in parts]):
@@ -203,7 +203,8 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
             return _start(experiment, path, callbacks)
         summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        if summary is not None and stored.get("made_in_python"):  # config.yaml describes only a part of this experiment
+        # config.yaml describes such an experiment only in part
+        if summary is not None and stored.get("made_in_python"):
             _require_same_experiment(with_own_partition(experiment, path, None).on_cpu(), path)
         return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
 
@@ -234,7 +235,7 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
     """
     recorded = read_identity(path)
     if recorded["fingerprint"]:
-        # the plan may be another machine's
+        # the recorded plan may be for another machine
         here = with_own_partition(experiment, path, None).with_options(plan=None, device="auto")
         prepared, _ = here.try_out(experiment.seeds[0])
         require_same_data(path, recorded, prepared)
@@ -257,7 +258,7 @@ def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
     if path is None or len(stored) == len(runs):
         return
     found, now = stored[path] or {}, runs[path].to_dict()
-    if not disagreements(found, now, {"rounds"}, new_plan=True):  # otherwise the resume of that run names the options
+    if not disagreements(found, now, {"rounds"}, new_plan=True):  # if options differ, resuming that run reports them
         require_unchanged_data(with_stored_code(runs[path], found), path)
 
 
@@ -336,7 +337,7 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
         recorder.engine.close()
         shown = trackers.finish(status)
         callbacks.ended(reason)
-    if shown:  # otherwise the next resume draws the missing pictures
+    if shown:  # otherwise the run stays open, so that a resume draws the missing pictures
         recorder.directory.conclude(recorder.checkpoint.row_files)
     return summary
 

@@ -94,14 +94,14 @@ class RunDirectory:
         """
         require_unused(self.path)
         self._require_no_other_files()
-        self.discard()  # removes files of a run that left no config
+        self.discard()  # removes files of a run that ended before its config was written
         self.run_id = secrets.token_hex(4)
         self._start(data)
         write_config(self.path, config, self.run_id)
 
     def _start(self, data: FederatedData | None) -> None:
         """Writes the files that exist before the first round."""
-        # written first: it marks the other files as a run's
+        # written first, since it marks the folder as a run's
         self._write_environment(environment() | {"run_id": self.run_id})
         for table in self._tables:
             table.start()
@@ -125,7 +125,7 @@ class RunDirectory:
         if saved is not None:
             self._keep_earlier_header()
             self._require_unchanged(saved)
-        for name in _AT_THE_END:  # the run has not finished
+        for name in _AT_THE_END:  # a run that continues has no final files yet
             with name_write_errors(self.path / name):
                 (self.path / name).unlink(missing_ok=True)
         if saved is None:

@@ -48,7 +48,8 @@ class RunTotals:
     def count(self, r: Round) -> None:
         """Adds a round's skipped clients, and its shifted clients and examples, to the counts."""
         self.skipped += r.info.skipped
-        without_loss = r.info.up > 0 or (r.costs.steps > 0 and r.info.skipped == 0)  # a step may report no loss
+        # clients may have trained without reporting a loss
+        without_loss = r.info.up > 0 or (r.costs.steps > 0 and r.info.skipped == 0)
         self.trained |= not isnan(r.info.loss) or without_loss
         for moved in r.moves:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
@@ -72,7 +73,7 @@ class RunTotals:
             self._keep_best(test)
         self.members = members(evaluation, r.data.num_clients)
         if is_due(r.number, max(self.memberships, default=None), every):
-            self.memberships[r.number] = self.members.int()  # one per period of rounds, to limit memory
+            self.memberships[r.number] = self.members.int()  # kept once per period of rounds, to limit memory
 
     def _keep_best(self, test: SplitScores) -> None:
         weighted = test.weighted_means()

@@ -31,7 +31,7 @@ class NextToken(Task):
         Score("token_accuracy", worst=0.0, is_share=True),
     )
     labels = ("classes", "numbers", "none")
-    takes_tokens = True  # also with a net that looks them up without an embedding
+    takes_tokens = True  # also True for a net that looks up tokens without an embedding layer
 
     def __init__(
         self,

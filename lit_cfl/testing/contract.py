@@ -88,7 +88,8 @@ def _states(
     between: Callable[[State], State] = lambda state: state,
 ) -> Iterator[State]:
     """Yields the state after `init` and after each round."""
-    algorithm = replace(algorithm)  # attributes of an instance are not state
+    # a copy, since a new process would not have attributes that were set on the instance
+    algorithm = replace(algorithm)
     with _raised_in(algorithm, "init"):
         answer = algorithm.init(work.at(0), generator(3, "init"))
     with _as_broken_rule():
@@ -227,7 +228,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
         try:
             algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
         except InputError:
-            return  # these options do not allow it
+            return  # with these options, the algorithm cannot place clients without labels
     _check_place(algorithm, "place_unlabelled", work)
 
 
@@ -269,7 +270,7 @@ def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
 
 def _accepts_empty_rounds(algorithm: Algorithm) -> None:
     if algorithm.needs_all(0):
-        return  # such rounds never occur
+        return  # the algorithm never has empty rounds
     work = _work(algorithm)
     work.num_examples = work.num_examples.clone()
     work.num_examples[[2, 7]] = 0

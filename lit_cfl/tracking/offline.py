@@ -72,7 +72,8 @@ def sync_line(runs: Iterable[Path]) -> str | None:
         command = f"find {above} -type d -name wandb -exec wandb sync {{}} +"
     else:
         command = f"wandb sync {' '.join(shlex.quote(str(folder)) for folder in waiting)}"
-    return f"W&B keeps this offline; `{command}` uploads it"  # not last: a full stop follows, and would be copied
+    # the command is not last, since a full stop follows the text and would be copied
+    return f"W&B keeps this offline; `{command}` uploads it"
 
 
 def _waits(file: Path) -> bool:

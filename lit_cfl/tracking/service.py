@@ -30,7 +30,7 @@ def has_key() -> bool:
 
     try:
         return bool(wandb.login(prompt=False, verify=False))
-    except wandb.Error:  # a malformed key
+    except wandb.Error:  # the API key is malformed
         return True
 
 

@@ -131,7 +131,7 @@ class Trackers:
 
     def _conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
         if view is not None:
-            self._pictures.draw(view)  # also pictures that failed before: the disk may have room again
+            self._pictures.draw(view)  # retries pictures that failed before, since the disk may have room again
         run = self._run
         if run is not None:
             self._guard(lambda: run.conclude(summary, models))

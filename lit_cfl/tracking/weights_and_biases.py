@@ -77,7 +77,8 @@ class WandbRun:
         self._server: str | None = None
         if online is not None:
             self._server = wandb.setup().settings.base_url
-            known = int(online.summary.get("round") or 0)  # on the server; a killed process may have logged more
+            # last round on the server; a killed process may have logged more
+            known = int(online.summary.get("round") or 0)
             if known < self._kept:
                 set_offline_aside(path / "wandb", run_id)
             self._kept = known
@@ -94,7 +95,7 @@ class WandbRun:
                 if asked:
                     _warn_offline("no key is set (`wandb login`, or WANDB_API_KEY)")
                 return None
-        except wandb.Error as error:  # a malformed key
+        except wandb.Error as error:  # the API key is malformed
             _warn_offline(str(error))
             return None
         server = wandb.setup().settings.base_url
@@ -103,7 +104,7 @@ class WandbRun:
             return None
         try:
             return wandb.init(mode="online", **self._options)
-        except Exception as error:  # a wrong key, somebody else's project, an outage
+        except Exception as error:  # such as a wrong key, a project of another user, or an outage
             _warn_offline(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
             stop_service()  # otherwise the id would stay in use
             return None

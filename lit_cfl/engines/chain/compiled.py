@@ -23,7 +23,7 @@ from lit_cfl.parameters import ParameterLayout
 
 _LARGEST = 2**20  # maximum number of a model's parameters: PyTorch multiplies larger matrices as fast or faster
 _AT_ONCE = 2**19  # maximum number of input values that a call reads: 2 MiB, which stay in a cache
-_PADDED = 16  # numbers: `kPadded` of steps.cpp
+_PADDED = 16  # row lengths are padded to a multiple of this, as by `kPadded` in steps.cpp
 
 
 class _Rule(ctypes.Structure):

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from lit_cfl.engines.cohort_fit import CohortFit
 
-_FEWEST = 4  # minimum number of clients in a full stack: a step's calls take as long as some multiplications
-LEAST = 2  # minimum rows of a matrix: a product with one row is computed differently if it is alone in its stack
+_FEWEST = 4  # minimum number of clients in a full stack, to share the overhead of each step's calls
+# minimum number of rows of a matrix: a product with one row is computed differently if it is alone in its stack
+LEAST = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from lit_cfl.engines.chain.updates import Rule
 
 _NARROW = 64  # number of outputs below which `index_put_` takes a third of the time of `index_add_` on a CPU
 _GATHERED = 2**17  # values gathered at once, for several steps if clients are few: 512 KiB in float32
-_PASS = 8  # cost of a step's other work on a weight, in multiply-adds: an estimate
+_PASS = 8  # estimated cost of the rest of a step, in multiply-adds per weight
 
 
 def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: int) -> Tensor:

@@ -9,7 +9,8 @@ from lit_cfl.engines.chain.parts import Activation, ChainLayer, Drop
 from lit_cfl.engines.dropout import compute_kept_share
 
 Kept = list[tuple[Tensor, Tensor]]  # values that each part's derivative needs
-TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, its inputs
+# called with a layer, the gradient with respect to its outputs, and its inputs
+TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]
 
 
 class Arithmetic:

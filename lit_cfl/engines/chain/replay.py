@@ -27,7 +27,7 @@ class StepCapture:
             pool = None if self._latest is None else self._latest.pool()
             graph = torch.cuda.CUDAGraph()
             stream.wait_stream(torch.cuda.current_stream())
-            # `torch.cuda.graph` would first release all cached memory. Another thread may pin memory meanwhile.
+            # Not `torch.cuda.graph`, which first releases all cached memory. Another thread may pin memory meanwhile.
             with torch.cuda.stream(stream):
                 graph.capture_begin(pool, capture_error_mode="thread_local")
                 try:

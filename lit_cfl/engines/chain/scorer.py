@@ -42,7 +42,7 @@ class ChainScorer(Scorer):
     ) -> None:
         super().__init__(module, layout, dtype, seed)
         self._template = template
-        self._found: tuple[Chain | None] | None = None  # set once it is known
+        self._found: tuple[Chain | None] | None = None  # None until the module has been examined
         self._fixed: dict[str, Tensor] = {}
         self._is_forward = False  # True if the module's `forward` returns the chain's outputs, which can be mixed
 

@@ -56,7 +56,8 @@ class Stack:
         self._rules = training.rules(work.prox if work.centers is not None else 0.0)
         in_dual = self._names_in_dual_form() if group.size else []
         self._starts = self._pieces(work.models, work.start[clients])
-        kept = torch.contiguous_format  # always a copy: a single client of a single model would train that model itself
+        # forces a copy: otherwise a single client would train the cluster model in place
+        kept = torch.contiguous_format
         trained = {name: t for name, t in self._starts.items() if name not in in_dual}
         self._trained = {name: t.clone(memory_format=kept) for name, t in trained.items()}
         self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients])

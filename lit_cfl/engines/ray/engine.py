@@ -36,9 +36,9 @@ from lit_cfl.engines.stacked.lane_schedule import schedule_lanes
 from lit_cfl.engines.ways import get_way
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
-# Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, or fewer above 200,000 parameters.
-_HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # parameters times examples, parameters
-_GRADIENT_ROW = 20  # examples whose gradient takes as long as handing over its row
+# Minimum work for which a hand-over (5 ms on CPUs) pays off: 5,000 examples, fewer above 200,000 parameters.
+_HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # in parameters times examples, and in parameters
+_GRADIENT_ROW = 20  # number of examples whose gradient takes as long to compute as transferring one row
 
 
 class RayEngine(Engine):
@@ -60,7 +60,7 @@ class RayEngine(Engine):
 
     def switch_plan(self, plan: Plan) -> None:
         if plan.lanes != self.plan.lanes:
-            self.close()  # running workers keep their number of lanes
+            self.close()  # running workers cannot change their number of lanes
         super().switch_plan(plan)
 
     def fit_chunks(
@@ -280,7 +280,7 @@ class _StoredRows:
         return start, center + len(refs), refs + [self._store_table(request.centers, k) for k in drawn.tolist()]
 
     def _store_table(self, table: Tensor, number: int) -> Ref:
-        key = (id(table), number)  # models and centres may be one table
+        key = (id(table), number)  # models and centres may be the same table
         if key not in self._refs:
             self._refs[key] = ray.put(table[number].to(self._dtype).cpu().numpy())
         return self._refs[key]

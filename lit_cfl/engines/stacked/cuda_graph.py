@@ -43,7 +43,7 @@ class CapturedSteps:
             self._graph_for(lanes, work).replay()
 
     def _graph_for(self, lanes: Lanes, work: LaneWork) -> torch.cuda.CUDAGraph:
-        # a view has the address of its own start
+        # a graph reads fixed addresses; the address of a view is that of its first element
         read = tuple(tensor.data_ptr() for tensor in (work.inputs, work.losses, lanes.rows[0]))
         if read != self._read:
             self._captured.clear()
@@ -76,7 +76,7 @@ class CapturedSteps:
             # graphs may share memory, since no two run at the same time
             shared = next((graph.pool() for graph, *_ in self._captured.values()), None)
             work.at.copy_(before[-1])
-            # Meanwhile another thread may pin memory for the next examples (`prepare_ahead`).
+            # `thread_local`, since another thread may pin memory for the next examples meanwhile (`prepare_ahead`)
             try:
                 with torch.cuda.graph(graph, pool=shared, stream=stream, capture_error_mode="thread_local"):
                     self._steps(lanes, work)

@@ -20,7 +20,7 @@ from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.engines.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
 from lit_cfl.parameters import ParameterLayout
 
-_LANES = 2  # lanes of the step; all take the same memory
+_LANES = 2  # number of lanes in the measured step; all lanes take the same memory
 
 
 def lane_bytes(

@@ -202,7 +202,7 @@ class StackedBatchNorm(nn.Module):
         count = present.sum().clamp(min=1) * inputs[0, 0].numel()
 
         def average(numbers: Tensor) -> Tensor:
-            of_each = numbers[..., None].flatten(2).sum(2)  # [B, C]; removing the padding first would be another pass
+            of_each = numbers[..., None].flatten(2).sum(2)  # [B, C]; padding is left out afterwards, which saves a pass
             return (of_each * present[:, None]).sum(0) / count
 
         mean = average(inputs)

@@ -78,7 +78,7 @@ class StackWay(TrainingWay):
                 Notice,
                 stacklevel=2,
             )
-        return self._fit(work, ended)  # starts over: some clients may have trained already
+        return self._fit(work, ended)  # starts over: some clients may have trained before the error
 
     def _fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
         lanes, width = self._shape_for(work)
@@ -149,7 +149,8 @@ class StackWay(TrainingWay):
             mine[:steps].copy_(send(new, self.plan.device))
         held.at.zero_()
         if self._rates is not None and work.rates is not None:
-            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # later groups are frozen
+            # frozen parameter groups come last, and need no rates
+            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)
             self._rates.copy_(send(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)
