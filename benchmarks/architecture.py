@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.png"
 SOURCES = {"lit_cfl": ROOT / "lit_cfl", "lit_cfl.tune": ROOT / "tune", "lit_cfl.datamodules": ROOT / "datamodules"}
-APART = ("engines.ray", "engines.factory")  # parts of a folder that count as parts themselves
-ENTRIES = ("", "__main__")  # `lit_cfl/__init__.py` and `python -m lit_cfl` import lazily, by name
+APART = ("engines.ray", "engines.factory")  # modules and subfolders that are shown as separate parts
+ENTRIES = ("", "__main__")  # left out: `lit_cfl/__init__.py` and `python -m lit_cfl` import everything lazily, by name
 Imports = dict[str, set[str]]
 
 

@@ -39,7 +39,8 @@ def run_cell(name: str, seed: int, number: str) -> Iterator[Row]:
     labels = 2 if name in MIXTURES else 10
 
     def task() -> Classification:
-        return Classification(MCLR(shape, labels), partial(torch.optim.SGD, lr=4 * rate))  # M times FedAvg's rate
+        # M = 4 times FedAvg's learning rate
+        return Classification(MCLR(shape, labels), partial(torch.optim.SGD, lr=4 * rate))
 
     algorithm = FedEM("auto" if number == "auto" else true if number == "true" else 1)
     plan = PlanOptions(device="cpu", threads=1)

@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-_LONGEST = 220  # characters of a printed result
-_SCORES = re.compile(r"^(\S.*?) +(-?\d+\.\d{3}|-) ")  # a row of the closing table
+_LONGEST = 220  # maximum number of characters of a printed result
+_SCORES = re.compile(r"^(\S.*?) +(-?\d+\.\d{3}|-) ")  # a row of the table at the end of a run
 
 
 class CaseOutcome(NamedTuple):
@@ -67,7 +67,7 @@ def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
 def _run(
     words: Sequence[str], case: Path, environment: dict[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # a command of the case
+    return subprocess.run(  # runs one command of the case
         words,
         cwd=case,
         env=environment,

@@ -38,7 +38,7 @@ Linkage = Literal["single", "complete"]
 CELL = ("linkage", "seed")
 COLUMNS = ("round", "cluster", "parent", "size", "u", "v", "ari", "accuracy")
 ROUNDS, CLIENTS = 60, 20
-EPS1, EPS2 = 0.1, 0.6  # u falls from 0.54 to 0.04 in 40 rounds of the joint model, v from 1.4 to 1.2
+EPS1, EPS2 = 0.1, 0.6  # in 40 rounds of the joint model, u falls from 0.54 to 0.04, and v from 1.4 to 1.2
 
 
 def build_experiment(linkage: Linkage, seed: int) -> Experiment:

@@ -63,7 +63,7 @@ def draw_updates(n: int, columns: int, rng: torch.Generator, scale: Tensor | flo
 def map_rows(file: Path, n: int, columns: int) -> Tensor:
     rows = torch.from_file(str(file), shared=True, size=n * columns).view(n, columns)
     rng = torch.Generator().manual_seed(0)
-    for start in range(0, n, 40):  # a multiple of the number of groups
+    for start in range(0, n, 40):  # 40 rows at a time, a multiple of the number of groups
         part = rows[start : start + 40]
         part.copy_(draw_updates(len(part), columns, rng))
     return rows
@@ -119,7 +119,7 @@ def measure(functions: dict[str, Callable[[], object]], size: str, only: list[st
 def measure_sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -> Iterator[Row]:
     """Yields the RMS and maximum error of sketched cosines, for even and very uneven column scales."""
     rng = torch.Generator().manual_seed(0)
-    uneven = torch.randn(columns, generator=rng).mul_(2).exp_()  # 1 column in 100 is 100 times the median
+    uneven = torch.randn(columns, generator=rng).mul_(2).exp_()  # 1 % of the columns are more than 100 times the median
     upper = torch.triu_indices(n, n, 1)
     for name, scale in (("even", 1.0), ("uneven", uneven)):
         rows = draw_updates(n, columns, rng, scale)

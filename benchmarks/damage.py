@@ -70,7 +70,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 DAMAGES = ("flip", "truncate", "delete", "empty", "swap")
 FAULTS = ("different", "traceback", "unnamed")
-Outcome = tuple[str, str]  # one of the five words above, and the output
+Outcome = tuple[str, str]  # one of the five outcomes listed above, and the output
 
 
 def damage_file(file: Path, damage: str, other: Path, rng: random.Random) -> None:
@@ -338,14 +338,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     done = [json.loads(line) for line in given.log.read_text().splitlines()] if given.log and given.log.exists() else []
     counts = Counter((line["of"], line["outcome"]) for line in done)
-    begun, files._DPI = time.monotonic(), 20  # pictures dominate the cost of a small run
+    begun, files._DPI = time.monotonic(), 20  # a low resolution, since pictures dominate the cost of a small run
     with tempfile.TemporaryDirectory(prefix="damage-") as place:
         folder = Path(place)
         subjects: dict[str, Runs | Cache | Study] = {}
         for name in given.of:
             subjects[name] = {"cache": Cache, "study": Study}.get(name, partial(Runs, name))(folder / name)
             print(f"{name} made, {time.monotonic() - begun:.0f} s", flush=True)
-        few = [name for name in given.of if name in ("cache", "study")]  # a tenth each
+        few = [name for name in given.of if name in ("cache", "study")]  # each gets a tenth of the damages
         many = [name for name in given.of if name in RUNS]
 
         def drawn() -> Iterator[tuple[str, str, Outcome]]:

@@ -142,7 +142,7 @@ def try_thresholds(method: str, condition: str, share: float, seed: int) -> Iter
     measuring = Measuring(PLAIN[method])
     shifts = prepared.experiment.data.shift
     drifted: set[int] = set()
-    run: Any = measuring  # has the interface of an algorithm
+    run: Any = measuring  # not an `Algorithm`, but with the same methods
     for r in rounds(run, prepared.engine, prepared.data, prepared.cohorts, seed=seed, num_rounds=ROUNDS, shifts=shifts):
         drifted |= list_moved_clients(r)
     for metric, threshold in product(METRICS, GRID):

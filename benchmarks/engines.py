@@ -41,7 +41,7 @@ from lit_cfl.nets import MCLR, MLP
 
 HERE = Path(__file__).resolve().parents[1]
 SHAPE, CLIENTS, BATCH = [1, 28, 28], 20, 10
-MIN_TURN = 0.05  # seconds
+MIN_TURN = 0.05  # minimum duration of one measurement, in seconds
 CASES = (
     "linear-60x1", "linear-60x5", "linear-60x10", "100-linear-60x1", "100-linear-60x10", "linear-200x1", "linear-200x5",
     "linear-600x2", "linear-mnist1000x1", "linear-mnist1000x10", "mlp-60x1", "mlp-60x10", "100-mlp-60x10", "mlp-200x5",
@@ -177,7 +177,8 @@ def start_process(case: str, way: str, against: Path | None, threads: int) -> "s
 
 
 def read_processor() -> str:
-    from lit_cfl.runs.environment import processor_name  # not at the top: the served checkout may be an earlier one
+    # imported late: the measured checkout may be too old to have it
+    from lit_cfl.runs.environment import processor_name
 
     widest = torch.backends.cpu.get_cpu_capability()
     return f"{processor_name()} ({widest}), {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

@@ -75,11 +75,11 @@ from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
 
 CLIENTS, ROUNDS, CLUSTERS, FOLDS = 10, 10, 3, range(5)
-Runs = dict[tuple[str, ...], dict[str, str]]  # rows of the file by net, level, system, fold and shift
+Runs = dict[tuple[str, ...], dict[str, str]]  # rows of the results file by net, level, system, fold and shift
 KEY = ("shift", "level", "fold", "system", "net")
 COLUMNS = ("accuracy", "ari", "clusters", "true_clusters", "seconds", "processor", "version")
 SHIFTS = ("x", "y", "y-given-x", "x-given-y")
-SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # by the true number of clusters
+SYSTEMS: dict[str, Callable[[int], Algorithm]] = {  # each makes a system, given the true number of clusters
     "FedAvg": lambda true: FedAvg(),
     "IFCA": lambda true: IFCA(CLUSTERS),
     "FeSEM random": lambda true: FeSEM(CLUSTERS, start_partition="random"),
@@ -158,7 +158,7 @@ def load_fold(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData
     kinds = ("train", "test")
     x = np.concatenate([convert_to_bytes(part[f"{kind}_features"]) for kind in kinds for part in parts])
     if x.ndim == 4 and (x == x[:, :1]).all():
-        x = x[:, :1]  # grey
+        x = x[:, :1]  # grey images need only one of their three equal channels
     y = torch.cat([part[f"{kind}_labels"] for kind in kinds for part in parts])
     owner = np.concatenate([np.full(len(p[f"{kind}_labels"]), i) for kind in kinds for i, p in enumerate(parts)])
     num_train = sum(len(part["train_labels"]) for part in parts)

@@ -27,7 +27,7 @@ from lit_cfl.cli.main import main as lit_cfl
 from lit_cfl.pictures.colours import colours_of, hex_of, match_colours
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-RUNS = {  # configuration: pictures of its run
+RUNS = {  # pictures of each configuration's run
     "stocfl/digits": ["memberships"],
     "cfl/digits": ["memberships", "similarity"],
     "ifca/digits": ["memberships"],

@@ -33,7 +33,7 @@ from threading import Timer
 from time import perf_counter, time
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # Lit-CFL need not be installed
+sys.path.insert(0, str(Path(__file__).parents[1]))  # makes lit_cfl importable if it is not installed
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 
 COLUMNS = ("part", "net", "what", "result", "unit", "note")
-WAYS = ("stack", "loop", "trainer")  # for all nets; chains have one more
+WAYS = ("stack", "loop", "trainer")  # ways that train every net; chains also have their own way
 GREY, COLOUR, BATCH = [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
 
@@ -164,7 +164,8 @@ class Bench:
     def parity(self) -> Iterator[Row]:
         clients = torch.tensor([4, 0, 5, 2, 1])
         for precision, (name, case) in product(("32-true", "64-true"), self.cases.items()):
-            few = replace(case, clients=6, epochs=4 if case.is_chain else 1, images=25)  # a short last mini-batch
+            # 25 images: the last mini-batch is short
+            few = replace(case, clients=6, epochs=4 if case.is_chain else 1, images=25)
             data, expected = few.data(6), few.engine("loop", "cpu", precision)
             start = expected.initial(0)
             wanted = expected.at(1, data).fit(start[None], clients).rows

@@ -106,7 +106,7 @@ def measure_seconds(model: str, clients: int) -> float:
 def measure_all(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
     ray.init(num_cpus=max(workers), include_dashboard=False, log_to_driver=False)
     first, held = WaitingEngine(models[0], max(workers)), make_data()
-    pool = first._started()  # one for all models: starting a worker takes seconds
+    pool = first._started()  # one pool for all models, since starting a worker takes seconds
     while pool._starting or not pool._idle:
         first.at(0, held).fit(first.initial(0)[None], torch.arange(CLIENTS))
     for model in models:
@@ -114,7 +114,8 @@ def measure_all(models: list[str], workers: list[int], repeats: int) -> Iterator
         engine._pool = pool
         for number in workers:
             engine.use(number)
-            engine.at(0, held).fit(engine.initial(0)[None], torch.arange(CLIENTS))  # hands over the examples
+            # the first fit also sends the examples to the workers
+            engine.at(0, held).fit(engine.initial(0)[None], torch.arange(CLIENTS))
             engine.waited.clear()
             times = []
             for _ in range(repeats):

@@ -71,7 +71,7 @@ class Hurt:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how in _ERRORS and self._is_full() and self._lies_in(self.disk, path):
             number = _ERRORS[self.how]
-            named = [] if event == "fsync" else [path]  # as the operating system does
+            named = [] if event == "fsync" else [path]  # as for the operating system's own errors, fsync names no file
             raise OSError(number, os.strerror(number), *named)
 
     def _is_next(self, path: str) -> bool:

@@ -45,7 +45,7 @@ COMMANDS = {
         *("--FedGroup.pretrain_scale", "2", "--FedGroup.pretrain.length", "1"),
     ),
 }
-_LIMIT_SECONDS = 300  # of one command
+_LIMIT_SECONDS = 300  # time limit of one command
 _COARSE = 20  # dots per inch; pictures dominate the cost of a small run
 
 
@@ -64,7 +64,7 @@ def run_in_child(
     signal.alarm(limit)
     code = 99
     with output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        for stream in (1, 2):  # written to by loggers made before the fork
+        for stream in (1, 2):  # stdout and stderr, to which loggers made before the fork write
             os.dup2(out.fileno(), stream)
         try:
             prepare()

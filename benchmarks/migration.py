@@ -144,7 +144,8 @@ class Watch:
             (truth, index), torch.tensor(1.0), accumulate=True
         )
         self.home = pairs.argmax(1)  # [types]
-        self.right, self.placed = self.home[truth], self.home[truth]  # now, and at the last placement
+        # the right cluster of each client now, and at its last placement
+        self.right, self.placed = self.home[truth], self.home[truth]
         self.open: dict[int, int] = {}  # round of each event not yet followed by a trigger
         self.delays: list[int] = []
         self.counts = dict.fromkeys(COUNTED, 0)

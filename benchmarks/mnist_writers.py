@@ -22,7 +22,7 @@ from lit_cfl.data.npz import read_npz
 from lit_cfl.datamodules import MNIST
 from lit_cfl.errors import InputError
 
-_MAGIC = 0x0C02  # of IDX files: int32, two axes
+_MAGIC = 0x0C02  # magic number of IDX files with int32 values and two axes
 _CLASS, _WRITER = 0, 2  # columns of QMNIST's label table
 _SIZES = {"train": 60_000, "test": 10_000}
 _KEYS = ("train_writer", "train_label", "test_writer", "test_label")

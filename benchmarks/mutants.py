@@ -31,7 +31,8 @@ PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- written by benchmarks/mutants.py -->", "<!-- until here -->"
 HEADER = "| name | file | bug | caught by |\n|---|---|---|---|\n"
 SECONDS = 1800  # time limit of the tests of one bug
-_LANES = "not ray and not browser and not slow and not cluster"  # caught by quick tests or those marked full
+# bugs are caught by the quick tests, or by tests marked full
+_LANES = "not ray and not browser and not slow and not cluster"
 _NO_SUCH_TEST = 4  # pytest's exit code
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", flags=re.MULTILINE)
 
@@ -108,7 +109,7 @@ def copy_tree(root: Path, stack: ExitStack) -> Path:
         check=True,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if os.path.lexists(root / name):  # not if removed since
+        if os.path.lexists(root / name):  # skips files that were deleted but not committed
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / name, copy / name, follow_symlinks=False)
     return copy

@@ -11,7 +11,8 @@ import yaml
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import find_changed
 
-_OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # contain ids, or times in tables
+# differ between equal runs: they contain ids or times
+_OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")
 _CLOCKS = ("time/", "seconds", "run_id")
 
 

@@ -54,7 +54,7 @@ def measure_cohort(clients: int, rows_mib: int) -> Row:
         engine = Engine(lambda: Classification(MLP(2048, [1, 28, 28], 10)), plan, 0, LocalTraining(1, BATCH))
         models, everyone = engine.initial(0).repeat(CLUSTERS, 1), torch.arange(clients)
         step = Budget(1, "steps")
-        engine.at(0, data).fit(models, everyone[:1], budget=step)  # one-time costs
+        engine.at(0, data).fit(models, everyone[:1], budget=step)  # warm-up, for one-time costs
         made = perf_counter()
         fitted = engine.at(1, data).fit(models, everyone, everyone % CLUSTERS, budget=step)
         means = mean_by_cluster(fitted, everyone % CLUSTERS, data.num_examples, into=models)
@@ -133,7 +133,7 @@ def draw(found: list[Row], target: Path) -> None:
             held = [float(row["all models MiB"]) / 1024 for row in mine]
             memory.plot(clients, held, ":", color="tab:gray", label="all local models at once")
             memory.legend(frameon=False, fontsize=8)
-        many = case == "cohort"  # the others' range is too small for a logarithm
+        many = case == "cohort"  # a logarithmic axis only for cohorts: the range of the other case is too small
         time.set(xscale="log", yscale="log" if many else "linear", title=title)
         memory.set(xscale="log", yscale="log" if many else "linear", xlabel="clients")
         if not many:

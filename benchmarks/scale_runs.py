@@ -101,7 +101,7 @@ def record_evaluation_times() -> list[tuple[float, float]]:
         times.append((begun, process_time()))
         return row
 
-    Recorder._add_row = timed  # only to measure its time, which a run does not report
+    Recorder._add_row = timed  # measures the time of `_add_row`, which a run does not report
     return times
 
 
@@ -128,7 +128,7 @@ def save_rows(found: Iterator[Row], known: list[Row], out: Path | None) -> Itera
 
 def measure_in_process(cell: Row, limit: float) -> Row:
     """Measures a run in a separate process."""
-    with get_context("fork").Pool(1) as pool:  # which ends with the block
+    with get_context("fork").Pool(1) as pool:  # a separate process, which ends with the block
         try:
             found = pool.apply_async(measure_run, tuple(cell.values())).get(limit)
         except InputError as error:

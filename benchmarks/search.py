@@ -45,7 +45,8 @@ def main() -> None:
 
 def measure_study(base: dict[str, Any], path: Path, trials: int, concurrent: int | None) -> float:
     """Runs a study; returns the seconds from the start of its earliest trial to the end of its last one."""
-    space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}  # 0 is the base's value
+    # the first value, 0, is the base's own
+    space = {"algorithm.eta_g": {"grid": [0.01 * number for number in range(trials)]}}
     study = Study(base, space, scheduler="FIFOScheduler", num_repeats=0, limits=Limits(concurrent=concurrent))
     run_study(StudyRequest(study, path), say=lambda line: None)
     return measure_span(path / "trials")

@@ -28,7 +28,7 @@ COMMANDS = {
     "doctor": "",
     "report run --out page.html": "",
     "evaluate run": "",
-}  # in order: the first makes the run that the others open
+}  # the order matters: the first command makes the run that the others open
 MADE = ("tiny", "page.html")
 
 
@@ -51,7 +51,7 @@ def measure_runs(words: str, runs: int) -> list[tuple[float, float, float, float
             Path(name).unlink(missing_ok=True)
         command = [sys.executable, "-m", "lit_cfl", *words.split()]
         if number == 0:
-            measure_command(command)  # fills the caches
+            measure_command(command)  # a warm-up, which fills the caches
             rmtree("run" if "--run_dir run" in words else "tiny", ignore_errors=True)
         found.append((*measure_command(IMPORT), *measure_command(command)))
     return found

@@ -36,8 +36,8 @@ from same_files import find_damages, read_content
 
 from lit_cfl.tune.record import TRIALS, trial_id
 
-_LIMIT_SECONDS = 1200  # of one command: two starts of Ray on a very busy machine
-_HURT = "LITCFL_HURT"  # environment variable of a trial's process, with the arguments of `Hurt`
+_LIMIT_SECONDS = 1200  # time limit of one command, enough for two starts of Ray on a very busy machine
+_HURT = "LITCFL_HURT"  # environment variable with the arguments of `Hurt` for a trial's process
 _SITE = f"""
 import json, os
 from pathlib import Path
@@ -45,12 +45,13 @@ if "{_HURT}" in os.environ:
     from hurt import Hurt
     words = json.loads(os.environ["{_HURT}"])
     Hurt(Path(words["folder"]), words["how"], words["at"], record=Path(words["record"]), disk=Path(words["disk"]))
-"""  # `sitecustomize.py`, which Python imports at startup
+"""  # content of `sitecustomize.py`, which Python imports at startup
 _NUM_TRIALS, _STARTS = 3, 5
 _DRIVER = "driver"
 _WAYS = ("kill", "full", "quota")
 _COLUMNS = ("seed", "how", "number", "hurt", "at", "operation", "trouble")
-_OF_RECORDS = ("study", "sha256", "digests")  # identities in trial.json; the digests cover files with clocks
+# keys of trial.json that differ between equal studies; the digests cover files with times
+_OF_RECORDS = ("study", "sha256", "digests")
 
 
 class HurtStudies:
@@ -68,7 +69,8 @@ class HurtStudies:
         (site / "sitecustomize.py").write_text(_SITE)
         shutil.copy(Path(__file__).with_name("hurt.py"), site)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, trials starve on a busy machine
+        # with Ray's default of 15, trials get too little CPU time on a busy machine
+        os.environ.setdefault("RAY_worker_niceness", "0")
         self._write_study()
         self.operations = self._count_operations()
 

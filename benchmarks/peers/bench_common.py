@@ -89,7 +89,7 @@ PRESETS = {
         "eval_every": 5,
         "test": 10000,
     },
-    # small enough for two CPU cores
+    # a case that is small enough for two CPU cores
     "smoke": {
         "clients": 100,
         "samples": 60,

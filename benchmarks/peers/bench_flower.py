@@ -42,10 +42,10 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 client_app = ClientApp()
-_CACHE: dict = {}  # lives in each Ray actor
+_CACHE: dict = {}  # each Ray actor has its own copy
 
 
-class _Args:  # the few fields make_model() needs, rebuilt inside the actor
+class _Args:  # holds the few fields that make_model() needs; made again in each actor
     pass
 
 
@@ -113,7 +113,7 @@ def main() -> None:
         share = args.num_gpus / max(1, min(args.num_cpus, args.per_round))
         args.gpus_per_client = math.floor(share * 1e4) / 1e4  # Ray keeps four decimals
 
-    if args.tune:  # monkey patches, only for the best-case figure
+    if args.tune:  # monkey patches for the best-case figure only
         from flwr.server.superlink.fleet.vce import vce_api
         from flwr.superlink.grid import inmemory_grid
 
@@ -221,7 +221,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Run the importable copy of this module, so that Ray actors import it by name.
+    # Runs the importable copy of this module, so that Ray actors can import it by name.
     import bench_flower as me
 
     me.main()

@@ -137,7 +137,7 @@ def main() -> None:
         model_eval_params=NNEvalHyperParams(local_batch_size=10000),
         callbacks=[Timing()],
         send_metrics_to_platform=False,
-    )  # do not print every round
+    )  # keeps pfl from printing every round
 
     if pytorch_ops.distributed.global_rank == 0:
         bc.report("pfl", version("pfl"), args, clock, net.net, {"processes": pytorch_ops.distributed.world_size})

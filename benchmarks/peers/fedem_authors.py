@@ -110,7 +110,7 @@ def main() -> None:
         )
     server.test_clients, steps = [newcomer], []
     for _ in range(3):
-        server.update_test_clients()  # an EM step of the newcomer's weights
+        server.update_test_clients()  # makes one EM step for the newcomer's weights
         steps.append(newcomer.learners_ensemble.learners_weights.tolist())
     table = {
         "settings": {"epochs": EPOCHS, "lr": RATE, "test": TEST},

@@ -44,7 +44,8 @@ setting found by a search; it writes its page before the first run and after the
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
 _OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that select and configure runs
-_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs", "work")}  # have no effect there
+# options that have no effect for a table
+_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs", "work")}
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _search_and_compare(given: argparse.Namespace) -> TableOfRuns:
     _require_known(given.seeds, known)
     variants, seeds = given.variants or ["*"], given.seeds or known
     has_trials = any(fnmatch(f"trial {number}", pattern) for pattern in variants for number in range(100))
-    before = {} if has_trials else Ledger.read(Path(ANSWER)).rows  # runs whose trials determine the best options
+    before = {} if has_trials else Ledger.read(Path(ANSWER)).rows  # runs of the trials that determine the best options
 
     def is_wanted(setting: Setting) -> bool:
         names = {setting.experiment, f"{setting.experiment}/{setting.method}"}

@@ -51,7 +51,7 @@ _CURVES = {  # column of a curve, factor, label of the axis
     "loss": ("train/loss", 1.0, "training loss"),
     "discrepancy": ("train/discrepancy", 1.0, "discrepancy"),
 }
-Curves = Mapping[str, Sequence[Row]]  # of one method's runs, by their keys
+Curves = Mapping[str, Sequence[Row]]  # curves of one method by the keys of its runs
 COLUMNS = ("figure", "panel", "experiment", "method", "seed", "run")
 _FILE = Path(__file__).parent / "figures.yaml"
 

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-_WHITE_TEXT = 0.3  # distance of the colour from white, at most 0.5
-_TICKS = (1, 2, 5, 10, 20, 50, 100)  # of the colour bar, on both sides of 0
+_WHITE_TEXT = 0.3  # distance of a cell's colour from white above which its text is white; the maximum is 0.5
+_TICKS = (1, 2, 5, 10, 20, 50, 100)  # ticks of the colour bar, on both sides of 0
 
 
 def heat_table(

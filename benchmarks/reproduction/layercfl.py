@@ -46,10 +46,10 @@ from lit_cfl.tasks import Classification
 
 _FILE = Path(__file__).with_name("layer_figures.yaml")
 DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
-DRAWN = ("cos", "l2", "delta_cos")  # distances of which matrices are kept: the paper draws the first two
+DRAWN = ("cos", "l2", "delta_cos")  # distances whose matrices are kept; the paper draws the first two
 PAIRS = ("layer", "distance", "i", "j", "value")
-WHOLE = "whole"  # all layers: with delta_cos FMTL's distance, with l2 AdaCFL's
-AUTO = "auto"  # column: the layer that `layers: auto` would choose
+WHOLE = "whole"  # all layers together: FMTL with delta_cos, AdaCFL with l2
+AUTO = "auto"  # column with the layer that `layers: auto` would choose
 _IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "fashionmnist": FashionMNIST}
 _TOTAL = {"cifar10": 60_000, "fashionmnist": 70_000}
 _NETS: dict[str, Callable[..., Net]] = {
@@ -58,8 +58,8 @@ _NETS: dict[str, Callable[..., Net]] = {
     "lenet": LeNet,
 }
 _LAYERCFL = LayerCFL(layers="auto")
-_FOURTH = 3  # the convolution that the paper chose for feature skew
-Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by layer and distance
+_FOURTH = 3  # index of the fourth convolution, which the paper chose for feature skew
+Similarities = dict[tuple[str, str], Tensor]  # matrices of all pairs of clients, by layer and distance
 
 
 def read_plan() -> dict[str, Any]:
@@ -174,7 +174,8 @@ def measure(
             found = _similarities(updates, model[0], work)
             row |= {f"{layer} {distance}": separation_gap(rows, truth) for (layer, distance), rows in found.items()}
             yield row, [pair for key, rows in found.items() for pair in _pairs(*key, rows[order][:, order])]
-            model = model + mean_by_cluster(updates, torch.zeros_like(clients))  # clients of equal sizes
+            # an unweighted mean, since all clients have equally many images
+            model = model + mean_by_cluster(updates, torch.zeros_like(clients))
     finally:
         prepared.engine.close()
 
@@ -213,7 +214,7 @@ def choose_as_paper(layers: list[str], kind: str) -> str:
 
 GapCurves = Mapping[GapMeasurement, Sequence[Row]]
 _TINY = 1e-4  # tolerance for Gaps of l2 distances, which are differences of float32 sums
-EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
+EARLY = {"cifar10": 5, "fashionmnist": 10}  # the round that Figure 7 shows, by data set
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ class Gaps:
         ]
 
 
-Finding = tuple[bool | None, str]  # whether the statement holds (None: undecided), and the numbers
+Finding = tuple[bool | None, str]  # whether the statement holds (None = undecided), and the numbers behind it
 Rule = Callable[[Gaps], Finding]
 
 
@@ -322,7 +323,7 @@ def layer_is_first(gaps: Gaps) -> Finding:
     never = gaps.what["rounds"] + 1
     reached = [rounds for rounds in zip(layer, fmtl, adacfl, strict=True) if min(rounds) < never]
     kept = sum(mine <= min(others) for mine, *others in reached)
-    most = kept + len(layer) - len(reached)  # if the layer were first in all undecided ones
+    most = kept + len(layer) - len(reached)  # the count if the layer came first in all undecided measurements
     holds = None if kept <= len(layer) / 2 < most else kept > len(layer) / 2
     return holds, (
         f"{gaps.chosen} in rounds {_join_numbers(layer)}, FMTL {_join_numbers(fmtl)}, AdaCFL {_join_numbers(adacfl)} "
@@ -505,7 +506,7 @@ _STYLES = {
     _ADACFL: Style(SKY),
 }
 _DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updates, cosine"}
-_ACROSS, _FEW = 2, 6  # panels in a row; largest number of convolutions that are all drawn
+_ACROSS, _FEW = 2, 6  # number of panels in a row; all convolutions are drawn if there are at most six
 _SKEWS = {
     "rotation": "images rotated, one angle per cluster",
     "labels": "{beta:.0%} of a client's images from its cluster's class",

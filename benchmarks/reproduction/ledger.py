@@ -16,7 +16,7 @@ FACTS = (
     *("seconds", "plan"),
 )
 COLUMNS = (*FACTS, *SCORES, "command")
-_TEXT = ("commit",)  # some commits look like numbers: 123456e00012
+_TEXT = ("commit",)  # read as text, since some commits look like numbers, such as 123456e00012
 _VERSIONS = Path(__file__).parent / "results_versions.yaml"
 
 

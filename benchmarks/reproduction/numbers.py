@@ -21,7 +21,7 @@ from lit_cfl.storage import read_table, write_rows
 
 SCORE = "max_weighted_test_accuracy"
 COLUMNS = ("what", "value", "margin", "of")
-DIFFERENCES = [  # table, a cell, its variant, the cell that is subtracted, its variant
+DIFFERENCES = [  # table; a cell and its variant; the cell that is subtracted and its variant
     ("flexcfl-3", "flexcfl-t3-mnist-mclr-ifca", "default", "flexcfl-t3-mnist-mclr-flexcfl", "default"),
     ("flexcfl-3", "flexcfl-t3-mnist-mclr-ifca", "published", "flexcfl-t3-mnist-mclr-flexcfl", "default"),
     ("flexcfl-3", "flexcfl-t3-mnist-mlp-ifca", "default", "flexcfl-t3-mnist-mlp-flexcfl", "default"),

@@ -42,9 +42,9 @@ COLUMNS = (
     "explanation",
 )
 NOT_YET = "not run yet"
-_LISTED_PAIRS = 5  # further pairs can be seen in the table
+_LISTED_PAIRS = 5  # maximum number of listed pairs; the table has the others
 _PART_RUN = f"fewer than {POPULATIONS} populations have run"
-Keys = Mapping[tuple[Setting, int], str]  # key of each setting's run under a seed
+Keys = Mapping[tuple[Setting, int], str]  # key of the run of each setting and seed
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _judge_cell(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Ju
     for setting in table.settings(cell):
         runs[setting.variant] = [keys[setting, seed] for seed in setting.seeds]
         if setting.variant not in (DEFAULT, PUBLISHED) and runs[setting.variant] == runs[DEFAULT]:
-            continue  # the experiment has this option by default
+            continue  # the option has this value by default, so the run is the same
         rows = [ledger.rows[key] for key in runs[setting.variant] if key in ledger.rows]
         stale = stale or any(map(is_stale, rows))
         what = summarise_runs(table.metric(cell, setting.variant), rows)

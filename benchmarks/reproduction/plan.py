@@ -13,7 +13,7 @@ from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.result_key import compute_key, get_class_name
 from lit_cfl.errors import InputError
 
-_NAMED = 12  # names listed in an error
+_NAMED = 12  # maximum number of names listed in an error
 
 
 @dataclass(frozen=True)

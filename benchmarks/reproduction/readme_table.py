@@ -27,7 +27,7 @@ CELLS = {
     "FeSEM": "flexcfl-t3-mnist-mclr-fesem-max_weighted_test_accuracy",
     "CFL": "stocfl-t2-shifted_mnist-mlp_2048-cfl-test_accuracy-n20-d9600",
     "StoCFL": "stocfl-t1-rotated_mnist_k_4-mlp_2048-stocfl-test_accuracy-n1200-d200-p10",
-}  # the papers of the other algorithms have no table of accuracies
+}  # other algorithms are missing, since their papers have no table of accuracies
 REASONS = {  # reasons for numbers that are not reproduced
     "Ditto": "the paper does not give lambda",
     "CFL": "the paper gives neither rounds nor batch size",

@@ -14,8 +14,8 @@ from benchmarks.reproduction.plan import PlannedRun, estimate_seconds, format_ti
 from benchmarks.reproduction.scores import read_curve, read_scores
 from lit_cfl import run_many
 
-TRIAL = "trial"  # beginning of the variant of a search's trial
-DIVERGED = "diverged in round"  # in the error of a run with a loss that is not finite
+TRIAL = "trial"  # prefix of the variant of a search's trial
+DIVERGED = "diverged in round"  # part of the error message of a run whose loss became infinite or nan
 NO_SCORES: Row = {"rounds": 1, "seconds": 0.0}
 
 

@@ -19,9 +19,9 @@ _DECIDES = (
     "dropout",
     "seeds",
 )
-# These determine results, too, but count only if given: older recorded runs do not have them.
+# These options also determine results, but count only if they are set, since older recorded runs do not have them.
 _SINCE = ("server", "shared", "personal")
-# Options that older recorded runs do not have, with the values under which these trained: they do not change a key.
+# Options that older recorded runs lack, with the values that these runs used. At these values they do not change a key.
 _ADDED = {
     "starting_weights": "net",
     "last_batch": "keep",
@@ -38,7 +38,7 @@ _RECORDED_AS = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",
     ("shift_threshold", None): 0.2,
-}  # before 0.3.0
+}  # how values were recorded before 0.3.0
 _LENGTH = 12  # hexadecimal digits: 48 bits suffice for some thousand runs
 
 

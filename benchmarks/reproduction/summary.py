@@ -20,7 +20,7 @@ _STYLES = {
     "explained": Style(ORANGE, marker="^"),
     "not reproduced": Style(VERMILLION, marker="x"),
 }
-_ACROSS = 4  # panels in a row
+_ACROSS = 4  # number of panels in a row
 Tables = Sequence[tuple[PaperTable, Sequence[Judged]]]
 
 

@@ -11,13 +11,13 @@ from benchmarks.reproduction.files import Row
 from lit_cfl.statistics import interval, spread
 
 Verdict = Literal["matches", "explained", "not reproduced", "not run", "no value"]
-ACCURACY_POINTS = 1.5  # percentage points
+ACCURACY_POINTS = 1.5  # tolerance for accuracies, in percentage points
 DISCREPANCY_SHARE = 0.1
 VARIANCE_FACTOR = 1.5
 ROUNDS_SHARE, ROUNDS_LEAST = 0.2, 1.0
 EXPLAINING_SEEDS = 3
 POPULATIONS = 5  # minimum number of populations if the paper drew its data without a seed
-_ROUNDING = 1e-9  # 94.3 - 92.8 is not 1.5 in binary
+_ROUNDING = 1e-9  # tolerance, since 94.3 - 92.8 is not exactly 1.5 in floating point
 
 
 @dataclass(frozen=True)

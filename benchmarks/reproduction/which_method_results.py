@@ -10,7 +10,7 @@ from lit_cfl.statistics import Interval, Ranking, friedman, paired_difference, s
 
 SCORE = "test_accuracy"
 BASELINE, BOUND = "FedAvg", "Oracle"
-_ONE_MODEL = (BASELINE, "FedProx", "FedAvg + FT")  # one cluster by design
+_ONE_MODEL = (BASELINE, "FedProx", "FedAvg + FT")  # systems with one model for all clients
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ set -euo pipefail
 
 cpus=${SLURM_CPUS_PER_TASK:-}
 [ -n "$cpus" ] || { echo "SLURM_CPUS_PER_TASK is not set: give sbatch --cpus-per-task N" >&2; exit 2; }
-port=${LITCFL_HEAD_PORT:-$((20000 + $(printf %s "$SLURM_JOB_ID" | cksum | cut -d " " -f 1) % 12000))} # of the whole id
+port=${LITCFL_HEAD_PORT:-$((20000 + $(printf %s "$SLURM_JOB_ID" | cksum | cut -d " " -f 1) % 12000))} # a port computed from the job id
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_TMPDIR="/tmp/ray-$SLURM_JOB_ID"
 RAY_AUTH_TOKEN=$(python3 -c "import secrets; print(secrets.token_hex(32))")
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head_ip=${LITCFL_HEAD_IP:-}
-if [ -z "$head_ip" ]; then # the first IPv4 address that other nodes reach: no loopback, unless there is one node only
+if [ -z "$head_ip" ]; then # the first IPv4 address that other nodes can reach; a loopback address only if there is one node
     listed=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname --ip-address)
     found=$(tr -s '[:space:]' '\n' <<<"$listed" | grep -E '^[0-9]+(\.[0-9]+){3}$' || true)
     [ "${#nodes[@]}" -eq 1 ] || found=$(grep -v '^127\.' <<<"$found" || true)
@@ -38,7 +38,7 @@ case $head_ip in *:*) export RAY_ADDRESS="[$head_ip]:$port" ;; *) export RAY_ADD
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait "${pids[@]}" 2>/dev/null || true' EXIT
 
-on_node() { # NAME ARGUMENTS...: a part of the cluster on one node, until this script ends
+on_node() { # on_node NAME ARGUMENTS...: runs a part of the cluster on one node until this script ends
     local node=$1
     shift
     srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --overlap --nodelist="$node" --export=ALL \
@@ -72,8 +72,8 @@ PYTHON
 
 lit-cfl "$@" &
 command=$!
-trap 'kill -TERM "$command"' TERM INT # near the time limit: it saves, and says how to go on
+trap 'kill -TERM "$command"' TERM INT # near the time limit, the command saves its state and prints how to resume
 until wait "$command"; do
     status=$?
-    kill -0 "$command" 2>/dev/null || exit "$status" # else a signal ended the wait, not the command
+    kill -0 "$command" 2>/dev/null || exit "$status" # otherwise a signal ended the wait, not the command
 done
