@@ -47,6 +47,7 @@ from lit_cfl.algorithms import (
 )
 from lit_cfl.datamodules import FEMNIST, IID, MNIST, Rotations
 from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.errors import count_noun
 from lit_cfl.evaluation import place_for_scoring, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.local_work import Budget
@@ -55,7 +56,7 @@ from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
 DATA, STEPS = ("rotated", "femnist"), (0, 1, 10)
-TITLES = ("algorithm", *(f"{steps} steps" for steps in STEPS), "ARI", "clusters")
+TITLES = ("algorithm", *(count_noun(steps, "step") for steps in STEPS), "ARI", "clusters")
 BEGIN, END = "<!-- written by benchmarks/newcomers.py -->", "<!-- until here -->"
 KEY, COLUMNS = ("data", "algorithm", "seed", "rounds"), ("steps", "accuracy", "ari", "clusters", "placed", "seconds")
 SPLITTING = {

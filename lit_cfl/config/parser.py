@@ -8,6 +8,7 @@ from functools import cache
 from os.path import isfile
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from lightning import LightningModule
@@ -33,13 +34,14 @@ from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.untyped import read_untyped
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import leaves, parse_yaml
 
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
+_OF_RUN = ("resume", "run_dir", "new_plan", "tiny", "dry-run", "quiet", "json")  # options of a command that trains
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
 
     Args:
         prog: Name of the command.
-        ignored: Options among `task`, `algorithm` and `baseline` that may have any value or be missing.
+        ignored: Options of an experiment that may have any value or be missing, as the command trains nothing; the
+            help does not list them.
     """
     parser = CommandParser(
         prog=prog,
@@ -116,12 +119,29 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     )
     parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
-    parser.add_argument("--run_dir", type=str, help="Directory of the run (default: runs/<name>-<time>).")
-    parser.add_argument("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
     # this option and the next two are written by runs
     parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)
     parser.add_argument("--data_commit", type=str, help=SUPPRESS)
     parser.add_argument("--format", type=int, help=SUPPRESS)
+    for name in ignored:
+        parser.add_argument(f"--{name}", type=Any, help=SUPPRESS)
+    if not ignored:
+        _add_run_options(parser)
+    parser.add_class_arguments(Experiment, as_group=not ignored, skip={"task", *ignored})
+    if not ignored:
+        parser.add_argument_group("The LightningModule that each client trains").add_subclass_arguments(
+            LightningModule,
+            "task",
+            as_group=False,
+            metavar="NAME",
+            help="Class of the task, such as Classification; --task.<option> VALUE sets one of its options.",
+        )
+    return parser
+
+
+def _add_run_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--run_dir", type=str, help="Directory of the run (default: runs/<name>-<time>).")
+    parser.add_argument("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
     parser.add_argument("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")
     parser.add_argument(
         "--tiny", action="store_true", help="Try whether it runs: 4 clients, 20 examples each, 2 steps, 1 round."
@@ -133,18 +153,6 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument(
         "--json", action="store_true", help="Print only a JSON object for each evaluated round and each summary."
     )
-    parser.add_class_arguments(Experiment, skip={"task", *ignored})
-    for name in ignored:
-        parser.add_argument(f"--{name}", type=Any, help="Not used here.")
-    if "task" not in ignored:
-        parser.add_argument_group("The LightningModule that each client trains").add_subclass_arguments(
-            LightningModule,
-            "task",
-            as_group=False,
-            metavar="NAME",
-            help="Class of the task, such as Classification; --task.<option> VALUE sets one of its options.",
-        )
-    return parser
 
 
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> RunRequest:
@@ -190,15 +198,19 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
     """Parses the command line of `lit-cfl data`, which needs no task and no algorithm."""
-    ignored = ("task", "algorithm", "baseline")
+    ignored = [name for name in options_of(Experiment) if name not in ("data", "name", "seeds")]
     parser = _new_parser("lit-cfl data", ignored)
     parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
     parser.add_argument("--out", metavar="DIR", help="Folder for the files (default: runs/<name>-data).")
+    for name in _OF_RUN:
+        parser.add_argument(f"--{name}", nargs="?", const="given", help=SUPPRESS)
     append_to_path(arguments)
     read, _ = _read(parser, arguments, ignored=ignored)
-    foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
+    foreign = [name for name in _OF_RUN if read[name.replace("-", "_")]]
     if foreign:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
+    if unused := [f"--{option}" for option, _ in given_options(arguments) if option.partition(".")[0] in ignored]:
+        warn(f"lit-cfl data trains nothing, and does not use {', '.join(unused)}", Notice, stacklevel=2)
     only_data = ArgumentParser(exit_on_error=False)
     only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
     # absolute paths as in `build_experiment`, so that both commands print the same errors

@@ -1,5 +1,6 @@
 """Tests `lit-cfl data`: the table that it prints and the files that it writes."""
 
+import re
 import warnings
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from PIL import Image
 
 from lit_cfl.cli.main import main
+from lit_cfl.config.parser import parse_data
 from lit_cfl.data.partition_file import load_partition, partition_hash
 from lit_cfl.datamodules import Digits
 from lit_cfl.errors import Notice
@@ -49,6 +51,25 @@ def test_no_data_named_says_where_to_start(capsys: pytest.CaptureFixture[str]):
 def test_a_wrong_value_is_named_though_a_folder_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--config", "quickstart", "--data.num_clients", "x", "--out", str(tmp_path / "d")]) == 2
     assert "data.num_clients: 'x' is not a whole number" in capsys.readouterr().err
+
+
+def test_help_lists_the_options_of_the_data_alone(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "--help"]) == 0
+    options = {word for word in re.findall(r"--[\w-]+", capsys.readouterr().out) if "." not in word}
+    assert options == {"--config", "--data", "--help", "--name", "--out", "--print_config", "--seed", "--seeds"}
+
+
+@pytest.mark.parametrize("words", [["--tiny"], ["--run_dir", "x"], ["--dry-run"], ["--json"]])
+def test_options_of_training_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "--config", "quickstart", *words]) == 2
+    assert f"{words[0]} is an option of lit-cfl run; lit-cfl data trains nothing" in capsys.readouterr().err
+
+
+def test_options_of_an_experiment_that_the_data_do_not_use_are_named():
+    with pytest.warns(Notice, match=r"does not use --rounds, --algorithm, --local.epochs$"):
+        parse_data(
+            ["--config", "quickstart", "--rounds", "3", "--algorithm=IFCA", "--seed", "1", "--local.epochs", "2"]
+        )
 
 
 def test_a_command_shows_each_note_once(monkeypatch: pytest.MonkeyPatch):
