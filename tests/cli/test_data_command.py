@@ -59,12 +59,6 @@ def test_help_lists_the_options_of_the_data_alone(capsys: pytest.CaptureFixture[
     assert options == {"--config", "--data", "--help", "--name", "--out", "--print_config", "--seed", "--seeds"}
 
 
-@pytest.mark.parametrize("words", [["--tiny"], ["--run_dir", "x"], ["--dry-run"], ["--json"]])
-def test_options_of_training_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "--config", "quickstart", *words]) == 2
-    assert f"{words[0]} is an option of lit-cfl run; lit-cfl data trains nothing" in capsys.readouterr().err
-
-
 def test_options_of_an_experiment_that_the_data_do_not_use_are_named():
     with pytest.warns(Notice, match=r"does not use --rounds, --algorithm, --local.epochs$"):
         parse_data(
