@@ -33,12 +33,12 @@ def test_counts_of_the_readme_are_those_of_the_summary():
     matches, page = counts[1], " ".join(README.split())
     numbers = {row["what"]: row for row in read_table(ROOT / "docs/reproduction/numbers.csv")}
     last = numbers["cells that match by the best round, within 1.5 points by the last"]
-    best = f"{last['of']} of them compare the best round on test data, as the papers do. Only {last['value']} of these"
-    assert f"{best} {last['of']} also match in the last round." in page
+    best = f"{last['of']} of the {matches} matches compare the best round on test data, as the papers do."
+    assert f"{best} Only {last['value']} of these {last['of']} also match in the last round." in page
     match, near = (numbers[f"cells of Synthetic {what}"]["value"] for what in ("that match", "within 1.5 points"))
     by_rules = match - near + 8  # 8: FedGroup's Table III, judged again
     assert f"Two facts limit what the {matches} matches show" in page
-    assert f"{by_rules} of them depend on two rules that were made after results had been seen" in page
+    assert f"{by_rules} of the {matches} matches depend on two rules that were made after results had been seen" in page
 
 
 def test_numbers_of_the_readme_follow_the_tables(tmp_path: Path):
