@@ -12,7 +12,7 @@ from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.statistics import Interval, paired_difference
 
 TRAFFIC = "traffic/mib"  # column that decides ties
-_FAR = 1e9  # larger than any value
+_FAR = 1e9  # larger than any value of a metric
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from lit_cfl.local_work import LocalWork
 
 DriftMetric = Literal[ShiftMetric, "loss", "features"]
 
-MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # columns
+# columns of the table
+MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
 THRESHOLDS: dict[str, float] = {"loss": 0.1, "features": 0.25}  # docs/drift.md says how they were found
 _OF_LABELS = 0.2  # threshold for labels, from the paper
@@ -132,7 +133,7 @@ def migrate(
     tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
     accepted = torch.isin(tested, placed)
     if metric == "loss":
-        now = now.masked_fill(accepted[:, None], torch.nan)  # the next test will be under another model
+        now = now.masked_fill(accepted[:, None], torch.nan)  # the next test will use another model
         info = replace(info, down=info.down + changed)  # clients also receive the new model
         accepted |= ~apart
     accepted |= reference[tested].isnan().any(1)

@@ -95,7 +95,7 @@ class PACFL(Algorithm):
         require_clients(1, len(clients))
         bases = self._bases(work, clients)  # lines 3-4
         angles = subspace_angles(bases, bases, self.angles).fill_diagonal_(0)  # line 6
-        angles = (angles + angles.T) / 2  # removes rounding differences between the two halves
+        angles = (angles + angles.T) / 2  # makes the matrix exactly symmetric
         labels = agglomerate(angles, linkage=self.linkage, threshold=self.threshold)  # line 7
         state = PACFLState(
             models=work.initial(0).repeat(int(labels.max()) + 1, 1),  # line 8

@@ -238,8 +238,8 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
     return found
 
 
-NOTE_ON_COSTS = "Rounds, MiB and local steps"  # first words of the note on the columns of a target
-_PAIRED = ("frozen part of the module", "initial model", "partition")  # entries of the fingerprint
+NOTE_ON_COSTS = "Rounds, MiB and local steps"  # first words of the note on the columns about a target
+_PAIRED = ("frozen part of the module", "initial model", "partition")  # fingerprint entries, equal in paired runs
 
 
 def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:

@@ -89,7 +89,7 @@ def _defines(file: Path, name: str) -> bool:
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return False  # errors are reported when it is imported
+        return False  # errors are reported when the module is imported
     return any(getattr(node, "name", "") == name for node in tree.body)
 
 

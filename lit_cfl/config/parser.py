@@ -237,7 +237,7 @@ def _read(
     own = [folder for content in contents.values() for folder in content.get("code") or []]
     require_own_modules(tree.chosen.values(), [*own, *code_folders(words)])
     for file, content in contents.items():
-        # the space belongs to a study
+        # `space` is skipped, since it belongs to a study
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})
     for word in words:
         require_present_path(word)

@@ -38,9 +38,9 @@ _ADDED_OPTIONS = {
 _ADDED_TO_PARTS = {"augment": None, "columns": None}
 # options that earlier versions did not record for experiments made in Python
 _ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
-_ALWAYS_RECORDED = ("partition", "initial model")  # entries of the fingerprint in earlier runs, too
+_ALWAYS_RECORDED = ("partition", "initial model")  # fingerprint entries that earlier versions also recorded
 _MOST_NAMED = 5  # maximum number of differences of a module that an error names
-_CHANGES_NOTHING = "plan.rows_mib:"  # plan.rows_mib limits memory, and changes no result
+_CHANGES_NOTHING = "plan.rows_mib:"  # this option only limits memory
 
 
 def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from lit_cfl.storage.digests import digest_of
 from lit_cfl.storage.run_format import FORMAT, ONE_ROW_A_FILE, require_format
 
 _READS = 3  # attempts to read a checkpoint that another process keeps saving
-_ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # field, round and number; in format 3 field, client and round
+_ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # file names: field, round and number; in format 3: field, client and round
 _ALONE = -1  # position of the only row of a file, as in format 3
 _NOBODY = object()
 _FILE_BYTES = 2**26  # maximum size of the models in a file of rows/, unless a single one is larger

@@ -8,7 +8,8 @@ from pathlib import Path
 from lit_cfl.storage.atomic_writes import write_text
 
 _COMPLETE = "lit-cfl-complete"  # our mark in a folder: its process ended normally, and logged everything
-_LAST_ROUND = "lit-cfl-last-round-"  # our file next to the folders, which an upload may remove; the run's id follows
+# prefix of a file that stays if an upload removes W&B's folders; the run's id follows
+_LAST_ROUND = "lit-cfl-last-round-"
 _MAX_NAMED = 3
 
 

@@ -24,7 +24,7 @@ _ACTIVATIONS: dict[Any, Activation] = {
     }.items()
     for key in keys
 }
-_RESHAPING = {torch.flatten, torch.reshape, "flatten", "reshape", "view", "contiguous"}  # checked numerically later
+_RESHAPING = {torch.flatten, torch.reshape, "flatten", "reshape", "view", "contiguous"}  # results are checked later
 _SHAPES = {getattr, operator.getitem, operator.mul, operator.floordiv, "size", "dim", "numel"}
 
 

@@ -68,7 +68,7 @@ class CapturedSteps:
         with (
             _fastest_convolutions(),
             torch.cuda.stream(stream),
-        ):  # restores the stream after a failed capture, which torch 2.11 does not
+        ):  # restores the stream after a failed capture, as torch 2.11 itself does not
             for number in range(_WARM_UPS):
                 work.at.copy_(before[-1])  # keeps the losses of earlier steps
                 with _refuse_waits() if number else nullcontext():
