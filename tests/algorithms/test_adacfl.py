@@ -16,7 +16,7 @@ from lit_cfl.clustering import distances
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork
 
-ALWAYS = AdaCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever there are three
+ALWAYS = AdaCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever a cluster has three clients
 THREE = torch.tensor([[0.0, 9], [8, 0], [0.4, 9], [-8, 0], [8.5, 0], [-8, 0.3], [8, 0.6]]).double()
 KINDS = [0, 1, 0, 2, 1, 2, 1]
 
@@ -38,10 +38,12 @@ def test_three_clusters_are_found_at_once():
 
 def test_number_of_clusters_is_where_merges_jump_most():
     line = torch.tensor([0.0, 1, 40, 41, 99, 100]).double()[:, None] * torch.tensor([1.0, 0]).double()
-    assert split(ALWAYS, work_in_fc(line))[0].index.tolist() == [0, 0, 0, 0, 1, 1]  # merged at 1, 1, 1, 41, 100
+    # merged at distances 1, 1, 1, 41, 100
+    assert split(ALWAYS, work_in_fc(line))[0].index.tolist() == [0, 0, 0, 0, 1, 1]
     thirds = torch.tensor([0.0, 1, 60, 61, 110, 112]).double()[:, None] * torch.tensor([1.0, 0]).double()
     turned = thirds + torch.tensor([[0, 0], [0, 0], [0, 80], [0, 80], [0, 0], [0, 0.0]]).double()
-    assert split(ALWAYS, work_in_fc(turned))[0].index.tolist() == [0, 0, 1, 1, 2, 2]  # at 1, 1, 2, 95, 112
+    # merged at distances 1, 1, 2, 95, 112
+    assert split(ALWAYS, work_in_fc(turned))[0].index.tolist() == [0, 0, 1, 1, 2, 2]
     even = torch.tensor([0.0, 1, 80, 81]).double()[:, None] * torch.tensor([1.0, 0]).double()
     assert split(ALWAYS, work_in_fc(even))[0].index.tolist() == [0, 0, 1, 1]
 
@@ -60,14 +62,15 @@ def test_clients_that_are_all_as_far_from_each_other_are_not_split():
     even = replace(ALWAYS, layers=["*"])
     state, info = split(even, work)
     assert len(state.models) == 1
-    assert info.similarity is not None  # they were compared
-    assert len(split(even, work_in_fc(torch.ones(4, 2).double()))[0].models) == 1  # nor clients that are the same
+    assert info.similarity is not None  # the clients were compared
+    # identical clients are not split, either
+    assert len(split(even, work_in_fc(torch.ones(4, 2).double()))[0].models) == 1
 
 
 def test_what_is_compared_are_l2_distances_of_fc_weights():
     conv = 30 * torch.randn(7, 2, generator=rng(1), dtype=torch.float64)
     state, info = split(ALWAYS, work_in_fc(THREE, conv))
-    assert state.index.tolist() == KINDS  # whatever the convolution
+    assert state.index.tolist() == KINDS  # the convolution does not matter
     apart = distances(THREE, "l2")
     assert_close(info.similarity.matrix, 1 - 2 * apart / apart.max())
     named, _ = split(replace(ALWAYS, layers=["conv1"]), work_in_fc(torch.zeros(7, 2).double(), THREE))
@@ -88,7 +91,7 @@ def test_it_splits_when_cfl_would(options: dict[str, float]):
 
 
 def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split():
-    work = work_in_fc(torch.tensor([[4.0, 0], [-4, 0], [-4, 0], [4, 0]]).double())  # updates of 2 and -2
+    work = work_in_fc(torch.tensor([[4.0, 0], [-4, 0], [-4, 0], [4, 0]]).double())  # updates are 2 and -2
     for eps2, clusters in {2.0: 1, 1.999: 2}.items():
         assert len(split(replace(ALWAYS, eps2=eps2), work)[0].models) == clusters
 
@@ -111,8 +114,9 @@ def test_newcomers_join_the_part_whose_mean_weights_are_nearest():
 def test_clusters_train_separately_after_the_split():
     work = work_in_fc(THREE)
     mean = (work.num_examples[:, None] * THREE).sum(0) / work.num_examples.sum()
-    state = begun(ALWAYS, work, 0, 0, *mean.tolist())  # where the joint model stands still
-    never_again = replace(ALWAYS, eps1=0.1, eps2=3.0)  # when they stand still, so do their clients
+    state = begun(ALWAYS, work, 0, 0, *mean.tolist())  # starts where the joint model no longer moves
+    # once a cluster model stands still, so do its clients, and it is never split
+    never_again = replace(ALWAYS, eps1=0.1, eps2=3.0)
     for round in range(12):
         state, _ = never_again.round(state, work.population, work.at(round), rng())
     assert state.index.tolist() == KINDS
@@ -123,7 +127,8 @@ def test_clusters_train_separately_after_the_split():
 
 
 def test_it_has_no_options_of_the_bipartition():
-    assert not {"gamma_max", "linkage"} & {option.name for option in fields(AdaCFL)}  # of the bipartition by cosines
+    # options of the bipartition by cosines
+    assert not {"gamma_max", "linkage"} & {option.name for option in fields(AdaCFL)}
 
 
 def test_missing_layers_are_refused_with_the_existing_ones():

@@ -81,6 +81,6 @@ def test_what_buffers_hold_changes_nothing_but_themselves(algorithm: Algorithm):
     assert_close(models[:, :COLUMNS], expected[:, :COLUMNS], rtol=0, atol=1e-12)
     for mine, other in zip(infos, others, strict=True):
         assert mine.scores == pytest.approx(other.scores, nan_ok=True, rel=1e-12)
-    for cluster in index.unique().tolist():  # they are means of what the clients noted, in whatever way
+    for cluster in index.unique().tolist():  # buffers of a cluster are a mean of its clients' values, with any weights
         assert noted.min() <= models[cluster, COLUMNS:].min()
         assert models[cluster, COLUMNS:].max() <= noted.max()

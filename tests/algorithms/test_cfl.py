@@ -22,7 +22,7 @@ A, B, C, D = (4.0, 1.0), (4.0, -1.0), (-4.0, 1.0), (-4.0, -1.0)
 CORNERS = torch.tensor([A, C, B, D, D, B, A, C], dtype=torch.float64)
 SIZES = ids(5, 3, 9, 1, 3, 3, 7, 1)
 BY_HAND = CFL(eps1=0.3, eps2=0.5, warmup_rounds=0)
-SPLITS = CFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # whenever there are three
+SPLITS = CFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever a cluster has three clients
 EVERYONE = torch.arange(8)
 
 
@@ -52,11 +52,11 @@ def after_both_splits(**options: object) -> SplitState:
 def test_three_splits_as_worked_by_hand():
     found = list(rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0)))
     numbers = [state.index.tolist() for state, _ in found]
-    assert numbers[:3] == [[0, 1, 0, 1, 1, 0, 0, 1]] * 3  # A and B, C and D
+    assert numbers[:3] == [[0, 1, 0, 1, 1, 0, 0, 1]] * 3  # corners A and B are together, and so are C and D
     assert numbers[3:5] == [[0, 1, 2, 1, 1, 2, 0, 1]] * 2  # B leaves A; ids, not positions in the cluster (C30)
     assert numbers[5] == [0, 1, 2, 3, 3, 2, 0, 1]  # D leaves C
     states = [state for state, _ in found]
-    assert states[0].models.tolist() == [[2, 0], [2, 0]]  # both go on from the mean
+    assert states[0].models.tolist() == [[2, 0], [2, 0]]  # both clusters continue from the mean
     assert states[1].models.tolist() == [[3, 0], [-1, 0]]
     assert states[2].models.tolist() == [[3.5, 0], [-2.5, 0]]
     assert states[3].models.tolist() == [[3.75, 0], [-3.25, 0], [3.75, 0]]
@@ -68,7 +68,7 @@ def test_u_v_and_parents_as_worked_by_hand():
     infos = [info for _, info in rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0))]
     nan = float("nan")
     u = [[0, nan], [1, 3], [0.5, 1.5], [0.25, 0.75, nan], [0.51539, 0.375, 0.51539], [0.25769, 0.1875, 0.25769, nan]]
-    v = [[9.25, nan], [1.25, 9.25], [0.5, 2.5], [0.3125, 0.8125, nan], [0.265625, 0.390625, 0.265625]]  # squared
+    v = [[9.25, nan], [1.25, 9.25], [0.5, 2.5], [0.3125, 0.8125, nan], [0.265625, 0.390625, 0.265625]]  # squared norms
     for info, expected in zip(infos, u, strict=True):
         assert_close(info.clusters["u"], torch.tensor(expected).double(), equal_nan=True, rtol=1e-4, atol=1e-12)
     for info, expected in zip(infos, v, strict=False):
@@ -87,14 +87,15 @@ def test_of_each_split_the_start_and_the_parts_mean_updates_are_kept():
 
 
 def test_only_a_clusters_own_clients_count_for_its_criterion():
-    stricter = replace(BY_HAND, eps2=0.56)  # in round 3 v is 0.559 where u is small, and 0.90 in the other cluster
+    # in round 3, v is 0.559 in the cluster with small u, and 0.90 in the other one
+    stricter = replace(BY_HAND, eps2=0.56)
     state, _ = list(rounds(stricter, work_of(), begun(stricter, work_of(), 2, 0)))[-1]
     assert state.index.tolist() == [0, 1, 0, 1, 1, 0, 0, 1]
 
 
 def test_similarity_of_the_cluster_looked_at_is_shown_with_its_clients():
     _, info = list(rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0), 4))[3]
-    assert info.similarity.clients.tolist() == [0, 2, 5, 6]  # A B B A
+    assert info.similarity.clients.tolist() == [0, 2, 5, 6]  # the clients are in corners A, B, B, A
     expected = torch.tensor([[1, -1, -1, 1], [-1, 1, 1, -1], [-1, 1, 1, -1], [1, -1, -1, 1]]).double()
     assert_close(info.similarity.matrix, torch.where(expected > 0, 1.0, -0.6).double())
 
@@ -120,7 +121,7 @@ def test_alike_clients_are_never_split(spread: float):  # check 19
     work = work_of(noise + 2, torch.arange(1, 10))
     state, _ = BY_HAND.init(work, rng())
     found = list(rounds(BY_HAND, work, state, 20))
-    assert float(found[-1][1].clusters["u"]) < 0.3  # it stands still
+    assert float(found[-1][1].clusters["u"]) < 0.3  # the mean update is small
     assert len(found[-1][0].models) == 1
 
 
@@ -137,7 +138,7 @@ def opposite(*sides: float) -> QuadraticWork:
         ({"eps1": 1e-9}, True),  # u is 0
         ({"warmup_rounds": 6}, False),
         ({"warmup_rounds": 5}, True),
-        ({"gamma_max": 0.99}, True),  # across: -1, so anything below 1
+        ({"gamma_max": 0.99}, True),  # the largest cosine across is -1, so gamma_max may be anything below 1
         ({"gamma_max": 1.0}, False),
     ],
 )
@@ -147,12 +148,12 @@ def test_two_opposite_tasks_are_split_under_these_rules_alone(options: dict[str,
     state, info = algorithm.round(begun(algorithm, work, 0), work.population, work.at(5), rng())
     assert state.index.tolist() == ([0, 1, 1, 0] if split else [0] * 4)
     if split:
-        assert info.similarity.matrix[0].tolist() == [1, -1, -1, 1]  # within 1, across -1: a gap of 2
+        assert info.similarity.matrix[0].tolist() == [1, -1, -1, 1]  # 1 within a part, -1 across: a gap of 2
 
 
 def test_cluster_whose_mean_moves_by_eps1_is_not_split():
     work = opposite(1, -1, -1, 1)
-    state = begun(SPLITS, work, 0.5)  # u = 0.25
+    state = begun(SPLITS, work, 0.5)  # u is 0.25
     assert len(replace(SPLITS, eps1=0.25).round(state, work.population, work, rng())[0].models) == 1
     assert len(replace(SPLITS, eps1=0.2501).round(state, work.population, work, rng())[0].models) == 2
 
@@ -171,7 +172,7 @@ def test_gamma_max_is_held_against_the_largest_cosine_across():  # Theorem 1
         algorithm = replace(BY_HAND, gamma_max=gamma_max)
         state, info = algorithm.round(begun(algorithm, work_of(), 2, 0), EVERYONE, work_of(), rng())
         assert len(state.models) == clusters
-        assert info.similarity is not None  # what was refused is shown, too
+        assert info.similarity is not None  # the similarity of a refused split is also shown
 
 
 def test_single_linkage_finds_the_optimal_bipartition_and_complete_does_not():  # C29
@@ -197,11 +198,12 @@ def test_mean_and_criterion_have_weights_of_their_own(weights: str, criterion: s
     algorithm = replace(BY_HAND, weights=weights, criterion_weights=criterion)  # C32
     state, info = algorithm.round(begun(algorithm, work_of(), 0, 0), EVERYONE, work_of(), rng())
     assert info.clusters["u"][0] == u
-    assert state.models.tolist() == ([model] if u else [model, model])  # split where u is below eps1
+    assert state.models.tolist() == ([model] if u else [model, model])  # the cluster is split if u is below eps1
 
 
 def test_client_without_data_stays_with_the_part_that_keeps_the_number():
-    sizes = ids(5, 3, 12, 1, 3, 0, 7, 1)  # 5, of corner B, has none; the weights of the corners are as before
+    # client 5, in corner B, has no data; the total weight of each corner is unchanged
+    sizes = ids(5, 3, 12, 1, 3, 0, 7, 1)
     work = work_of(sizes=sizes)
     found = list(rounds(BY_HAND, work, begun(BY_HAND, work, 2, 0)))
     state, info = found[-1]
@@ -233,14 +235,14 @@ def test_newcomers_are_in_no_cluster_before_they_are_placed():
     assert BY_HAND.serve(state, EVERYONE).index.tolist() == [0, 0, 0, -1, 0, 0, -1, -1]
     placed, info = BY_HAND.place(state, ids(7), work, rng())
     assert BY_HAND.serve(placed, EVERYONE).index.tolist() == [0, 0, 0, -1, 0, 0, -1, 0]
-    assert info.down == 0  # there is no choice yet
+    assert info.down == 0  # there is only one model to choose from
 
 
 def test_newcomers_walk_down_the_tree_of_splits():
     state, work = after_both_splits(), with_newcomers((-3, -2), (5, -1), (-5, 2), (3, 1))
     placed, info = BY_HAND.place(state, ids(8, 9, 10, 11), work, rng())
     assert BY_HAND.serve(placed, ids(8, 9, 10, 11)).index.tolist() == [3, 2, 1, 0]
-    assert (info.down, info.up) == (8, 8)  # four at the first split, two at each of the others
+    assert (info.down, info.up) == (8, 8)  # four models at the first split, two at each of the others
     assert torch.equal(placed.index[:8], state.index)
 
 
@@ -258,7 +260,7 @@ def test_the_old_clients_are_placed_where_they_are():
 def test_newcomer_without_data_finds_no_cluster_once_there_are_two():
     work = with_newcomers((-3, -2), (5, -1), sizes=ids(0, 4))
     first, info = BY_HAND.place(begun(BY_HAND, work_of(), 2, 0), ids(8, 9), work, rng())
-    assert first.index[8:].tolist() == [0, 0]  # no choice yet
+    assert first.index[8:].tolist() == [0, 0]  # there is only one model to choose from
     assert info.down == 0
     assert BY_HAND.place(after_both_splits(), ids(8, 9), work, rng())[0].index[8:].tolist() == [-1, 2]
 

@@ -44,8 +44,8 @@ def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())
 
 
-SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # whenever there are three clients
-TWO = {"num_clusters": 2, "pretrain_scale": 2}  # four of the clients found the clusters
+SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever a cluster has three clients
+TWO = {"num_clusters": 2, "pretrain_scale": 2}  # four of the clients take part in the cold start
 OPTIONS: list[Algorithm] = [
     FedAvg(weights="equal"),
     Ditto(0.0),
@@ -122,7 +122,7 @@ def nine_clients(kind: type[Algorithm], clients: type[QuadraticWork] = Quadratic
 
 @pytest.mark.parametrize("kind", ALL)
 def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm]):
-    trained, several = [], kind.mixes_models  # then a client trains each model once, on common batches
+    trained, several = [], kind.mixes_models  # a client may then train several models, each once, on the same batches
 
     class Listening(QuadraticWork):
         def fit(
@@ -160,7 +160,8 @@ def test_ours_cite_their_paper(kind: type[Algorithm]):
 
 
 def test_no_algorithm_but_the_oracle_is_shown_the_true_clusters():
-    assert [kind.__name__ for kind in ALL if kind.sees_truth] == ["Oracle"]  # all others pass without, as above
+    # all other algorithms passed without the true clusters, as tested above
+    assert [kind.__name__ for kind in ALL if kind.sees_truth] == ["Oracle"]
     with pytest.raises(AssertionError, match=r"PeeksAtTheTruth: round 0 .* true_clusters are shown only to"):
         check_algorithm(PeeksAtTheTruth())
 
@@ -190,7 +191,8 @@ class DependsOnTheOrder(FedAvg):
 
 class DrawsByPosition(FedAvg):
     def round(self, state, cohort, work, rng):
-        kept = cohort[torch.rand(len(cohort), generator=rng) < 0.5]  # not for all ids, then indexed
+        # a fault: the draws should be made for all ids, and then indexed
+        kept = cohort[torch.rand(len(cohort), generator=rng) < 0.5]
         return super().round(state, kept, work, rng)
 
 
@@ -208,7 +210,7 @@ class ServesNobodyNew(FedGroup):
 class KnowsNobodyBeyondItsLength(FedGroup):
     def place(self, state, clients, work, rng):
         index = state.index.clone()
-        index[clients] = 0  # newcomers have ids beyond the length of the map
+        index[clients] = 0  # a fault: newcomers' ids exceed the length of this tensor
         return replace(state, index=index), Info()
 
 
@@ -298,7 +300,7 @@ class ForgetsOnSaving(FedAvg):
     cache: ClassVar[dict[int, int]] = {}
 
     def round(self, state, cohort, work, rng):
-        count = self.cache.get(id(state.models), 0) + 1  # a memory beside the state
+        count = self.cache.get(id(state.models), 0) + 1  # a fault: a memory that is not part of the state
         after, info = super().round(state, cohort, work, rng)
         self.cache[id(after.models)] = count
         return replace(after, models=after.models * (1 + 0.01 * count)), info

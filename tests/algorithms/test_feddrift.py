@@ -86,7 +86,7 @@ def test_jump_is_a_drift_above_delta_and_none_at_it(delta: float, detected: int)
 
 def test_reference_is_the_loss_of_the_last_time_step():
     state, found = clusters(1.0, of=ids(0, 0), work=line(1.0, 1.0)), []
-    for number, point in enumerate([2.0, 3.0, 5.0], start=1):  # losses under a model that nobody trains: 0.5, 2, 8
+    for number, point in enumerate([2.0, 3.0, 5.0], start=1):  # losses under a model that nobody trains: 0.5, 2 and 8
         state, info = after_round(state, ONE, line(1.0, point), number, cohort=ids())
         found.append(info.scores["shift/detected"])
     assert found == [0, 0, 1]
@@ -97,7 +97,7 @@ def test_loss_counts_under_the_best_model_so_that_a_known_concept_is_not_drift()
     state, info = after_round(before, ONE, line(8.0, 8.0), 1)
     assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (0, 1, [(0, 0, 1)])
     assert state.index.tolist() == [1, 1]
-    state, info = after_round(state, ONE, line(0.0, 8.0), 2)  # the model of 0 is still there
+    state, info = after_round(state, ONE, line(0.0, 8.0), 2)  # the model of concept 0 still exists
     assert (info.scores["shift/detected"], rows(info), state.index.tolist()) == (0, [(0, 1, 0)], [0, 1])
 
 
@@ -111,7 +111,8 @@ def test_client_that_drifts_starts_from_its_best_model_and_trains_it_alone_in_ea
     work.learning_rate = 0.5
     state, info = algorithm.round(before, ids(0), work.at(2), rng())
     assert (rows(info), served(state)) == ([(3, 0, 2)], [1.0, 1.0, 1.0, 6.5])
-    state, info = algorithm.round(state, ids(1), work.at(3), rng())  # not in the cohort, but in its first time step
+    # client 1 was not in an earlier cohort, but this is still its first time step
+    state, info = algorithm.round(state, ids(1), work.at(3), rng())
     assert (info.tables, info.up, served(state)) == ({}, 2, [1.0, 1.0, 1.0, 7.75])
     state, info = algorithm.round(state, ids(1), work.at(4), rng())
     assert (info.up, served(state)[3]) == (1, 7.75)
@@ -124,7 +125,7 @@ def test_clients_that_drift_together_have_a_model_each_which_merge_one_time_step
     assert (state.index.tolist(), served(state)) == ([0, 1, 2], [1.0, 9.0, 9.5])
     state, info = after_round(state, ONE, now, 2)
     assert (state.index.tolist(), state.sizes.tolist()) == ([0, 1, 1], [5, 4, 0])
-    assert (info.scores["shift/migrated"], rows(info)) == (0, [])  # a merge is no migration
+    assert (info.scores["shift/migrated"], rows(info)) == (0, [])  # a merge is not a migration
     assert served(state)[1] == 9.25
 
 
@@ -158,7 +159,7 @@ def test_merged_model_is_weighted_by_the_examples_that_chose_each_cluster():
     work = line(0.0, 1.0, 1.0, sizes=(3, 2, 4))
     before = clusters(0.0, 1.0, of=ids(0, 1, 1), work=work, sizes=(7, 15))
     state, _ = after_round(before, ONE, work, 1, cohort=ids())
-    assert state.sizes.tolist() == [31, 0]  # 7 + 3 and 15 + 6
+    assert state.sizes.tolist() == [31, 0]  # sums 7 + 3 and 15 + 6
     assert served(state) == pytest.approx([21 / 31] * 3)
     assert state.index.tolist() == [0, 0, 0]
 
@@ -185,7 +186,7 @@ def test_mergers_are_listed_up_to_one_cluster_with_those_that_were_made():
 def test_distance_is_the_larger_rise_on_each_others_clients():
     losses = torch.tensor([[1.0, 4.0], [2.5, 2.0]])  # rows: clients of a cluster, columns: models
     assert cluster_distances(losses).tolist() == [[0.0, 2.0], [2.0, 0.0]]  # 4 - 2 and 2.5 - 1
-    better = torch.tensor([[1.0, 0.5], [0.5, 2.0]])  # each fits the other's clients better than its own
+    better = torch.tensor([[1.0, 0.5], [0.5, 2.0]])  # each model fits the other cluster's clients better than its own
     assert cluster_distances(better).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     diverged = torch.tensor([[1.0, torch.inf], [1.0, torch.inf]])
     assert cluster_distances(diverged)[0, 1] > 1e20
@@ -232,7 +233,7 @@ def test_limit_takes_the_place_of_the_model_unused_for_the_longest_and_never_of_
 def test_place_that_is_taken_leaves_no_client_with_the_model_of_another_concept():
     before = clusters(0.0, 20.0, of=ids(0, 0, 1), work=line(0.0, 0.0, 20.0))
     state, _ = after_round(before, replace(ONE, max_clusters=2), line(0.0, -60.0, 20.0, sizes=(1, 1, 0)), 6)
-    assert state.index.tolist() == [0, 1, -1]  # client 2 has no data, and its model is gone
+    assert state.index.tolist() == [0, 1, -1]  # client 2 has no data, and its model was replaced
 
 
 def test_each_client_starts_alone_and_like_clients_merge():
@@ -242,7 +243,7 @@ def test_each_client_starts_alone_and_like_clients_merge():
     assert (state.index.tolist(), served(state)) == ([0, 1, 2, 3, 4], [0.0] * 5)
     for number in (0, 1):
         state, info = after_round(state, algorithm, work, number, cohort=ids(0, 3))
-        assert info.up == 5  # everyone trains in the first time step
+        assert info.up == 5  # all clients train in the first time step
     state, _ = after_round(state, algorithm, work, 2, cohort=ids())
     assert state.index.tolist() == [0, 0, 2, 2, 0]
     assert served(state) == pytest.approx([(0 + 2 * 0.6 + 0.2) / 4] * 2 + [(8 + 3 * 8.2) / 4] * 2 + [1.4 / 4])
@@ -307,8 +308,8 @@ def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_
         for name, value in state_to_dict(whole).items():
             assert torch.equal(value, state_to_dict(parts)[name]) or value.isnan().any(), name
     assert numbers[0] == 6
-    assert any(later < sooner for sooner, later in pairwise(numbers))  # merged
-    assert any(later > sooner for sooner, later in pairwise(numbers))  # begun
+    assert any(later < sooner for sooner, later in pairwise(numbers))  # clusters were merged
+    assert any(later > sooner for sooner, later in pairwise(numbers))  # clusters were added
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def two_models(weights: Tensor | None = None) -> FedEMState:
 
 
 def test_responsibilities_are_weights_times_likelihoods_normalised():
-    losses = f64([0.0, log(3), 1.0], [log(3), 0.0, 1.0])  # two models, three examples
+    losses = f64([0.0, log(3), 1.0], [log(3), 0.0, 1.0])  # rows: two models; columns: three examples
     weights = f64([0.5, 0.5], [0.2, 0.8])
     found = responsibilities(weights, losses, ids(0, 0, 1))
     assert_close(found, f64([3 / 4, 1 / 4, 0.2], [1 / 4, 3 / 4, 0.8]))
@@ -77,9 +77,10 @@ def test_round_by_hand():
     # model 0: client 0 stays at 0, client 1 goes 0.5 * 1/4 of the way to W1; model 1 the other way round; 2 to 6
     first, second = W1 / 8, 7 / 8 * W1
     assert_close(state.models, f64([6 / 8 * first], [(2 * second + 6 * W1) / 8]))
-    assert info.loss == pytest.approx(log(3) / 4)  # 3/4 * 0 + 1/4 * log 3, of both
+    assert info.loss == pytest.approx(log(3) / 4)  # the mean of 3/4 * 0 + 1/4 * log 3 over both clients
     assert (info.down, info.up, info.skipped) == (4, 4, 0)
-    away = 6 / 8 * first + 2 / 8 * first + 6 / 8 * (W1 - second) + 2 / 8 * (W1 - second)  # each from its model's mean
+    # distance of each local model from the mean
+    away = 6 / 8 * first + 2 / 8 * first + 6 / 8 * (W1 - second) + 2 / 8 * (W1 - second)
     assert info.scores["train/discrepancy"] == pytest.approx(away / 4)
 
 
@@ -109,7 +110,8 @@ def test_examples_of_one_client_may_belong_to_different_models():
     work = TwoKinds(f64([0.0]), ids(4), 0.5)
     state, _ = FedEM(2).round(FedEMState(f64([0.0], [8.0]), f64([0.5, 0.5])), ids(0), work, rng())
     assert_close(state.weights, f64([(3 / 4 + 3 * 1 / 4) / 4, (1 / 4 + 3 * 3 / 4) / 4]))
-    assert_close(state.models, f64([0.0], [8 - 0.5 * 8 * 5 / 8]))  # the gradient's share is the mean of the factors
+    # the gradient is scaled by the mean of the responsibilities, 5/8
+    assert_close(state.models, f64([0.0], [8 - 0.5 * 8 * 5 / 8]))
 
 
 @pytest.mark.parametrize("server", [None, partial(torch.optim.SGD, lr=1.0, momentum=0.9)])
@@ -132,7 +134,7 @@ def test_one_model_gives_fedavgs_metrics_on_nets(tmp_path: Path):
     for algorithm in (
         FedEM(1),
         FedAvg(),
-    ):  # in float64, since only FedAvg can take the compiled steps, which round otherwise
+    ):  # float64, since only FedAvg can use the compiled steps, whose float32 rounding differs
         run(digits(algorithm=algorithm, cohort_size=12, precision="64-true"), tmp_path / type(algorithm).__name__)
     mixed, plain = (read_table(tmp_path / name / "metrics.csv") for name in ("FedEM", "FedAvg"))
     for mine, theirs in zip(mixed, plain, strict=True):
@@ -192,7 +194,7 @@ TABLE: dict[str, Any] = json.loads(
 )
 
 
-CLOSE: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # six rounds of float32 there
+CLOSE: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # for six rounds in float32
 
 
 def clients() -> FederatedData:

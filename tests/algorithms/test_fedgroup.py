@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.testing import QuadraticWork
 
-TWO = FedGroup(num_clusters=2, pretrain_scale=2)  # four of eight clients found the clusters
+TWO = FedGroup(num_clusters=2, pretrain_scale=2)  # four of the eight clients take part in the cold start
 
 
 @pytest.mark.parametrize("measure", ["edc", "madc"])
@@ -38,7 +38,7 @@ def test_cluster_starts_from_the_simple_mean_of_its_members_pretrained_models(tw
     local = two_sides.centers + 0.75**2 * (w0 - two_sides.centers)
     for cluster in (0, 1):
         members = state.founders[state.index[state.founders] == cluster]
-        assert_close(state.models[cluster], local[members].mean(0))  # sizes are unequal: not weighted
+        assert_close(state.models[cluster], local[members].mean(0))  # an unweighted mean, although client sizes differ
         assert_close(state.directions[cluster], local[members].mean(0) - w0)
 
 
@@ -54,7 +54,7 @@ def test_cold_client_joins_its_side_when_it_is_selected(two_sides: QuadraticWork
     after, info = TWO.round(state, cold[:2], two_sides, rng())
     assert (after.index[cold[:2]] >= 0).all()
     assert (after.index[cold[2:]] < 0).all()
-    assert (info.down, info.up) == (2, 4)  # the first update goes up, too
+    assert (info.down, info.up) == (2, 4)  # a client that joins also sends up its pre-training update
     whole, _ = TWO.place(state, cold, two_sides, rng())
     assert adjusted_rand_score(torch.arange(8) % 2, whole.index) == 1
 
@@ -72,7 +72,7 @@ def test_cold_start_depends_on_w0_and_the_frozen_directions_alone(two_sides: Qua
 
 def test_cluster_trains_on_its_members_alone(two_sides: QuadraticWork):
     state, _ = replace(TWO, pretrain_scale=4).init(two_sides, rng(3))
-    cohort = ids(1, 2, 6)  # sizes 2, 3, 7; sides -, +, +
+    cohort = ids(1, 2, 6)  # sizes 2, 3, 7; on the sides -, +, +
     after, _ = TWO.round(state, cohort, two_sides, rng())
     minus, plus = state.index[1], state.index[2]
     local = [two_sides.centers[i] + 0.75**3 * (state.models[state.index[i]] - two_sides.centers[i]) for i in range(8)]
@@ -121,7 +121,7 @@ def test_first_update_of_a_cold_client_of_fedgrouprox_is_pulled_too(two_sides: Q
     cold = (state.index < 0).nonzero().flatten()
     _, pulled = algorithm.place(state, cold, two_sides, rng())
     _, free = replace(algorithm, mu=0.0).place(state, cold, two_sides, rng())
-    assert pulled.closeness.tolist() == [[0.0, 0.0]] * 4  # a zero update is alike nobody
+    assert pulled.closeness.tolist() == [[0.0, 0.0]] * 4  # a zero update has similarity 0 to all directions
     assert free.closeness.abs().min() > 0.5
 
 
@@ -137,7 +137,7 @@ def test_mix_is_made_from_the_new_models_of_clusters_with_members(two_sides: Qua
 def test_cluster_without_selected_members_is_mixed_too_and_discrepancy_is_taken_after_the_mix(
     two_sides: QuadraticWork,
 ):
-    plain, cohort = replace(TWO, pretrain_scale=4), ids(4, 0)  # one side alone
+    plain, cohort = replace(TWO, pretrain_scale=4), ids(4, 0)  # both clients are on one side
     state, _ = plain.init(two_sides, rng(3))
     before, _ = plain.round(state, cohort, two_sides, rng())
     mixed, info = replace(plain, eta_g=0.5).round(state, cohort, two_sides, rng())
@@ -149,7 +149,7 @@ def test_cluster_without_selected_members_is_mixed_too_and_discrepancy_is_taken_
     assert_close(info.scores["train/discrepancy"], float((local - mixed.models[cluster]).norm(dim=1).mean()))
 
 
-def test_the_number_of_clusters_follows_from_their_spread():  # to choose m
+def test_the_number_of_clusters_follows_from_their_spread():  # the spread helps to choose m
     rows = torch.tensor([1.0, 2.0, 1.5, 3.0, -1.0, -2.0], dtype=torch.float64)[:, None]
     work = QuadraticWork(rows * 1e6, ids(1, 2, 3, 1, 1, 1), 0.5, layers={"fc1": 1})
     found = []
@@ -168,7 +168,7 @@ def test_inertia_is_the_sum_of_squares_around_the_mean():
     assert_close(state.inertia, 2 * (1 / 3) ** 2 + (2 / 3) ** 2)  # cosines 0, 1, 1
 
 
-def test_random_centres_found_one_cluster_each(two_sides: QuadraticWork):  # RCC
+def test_random_centres_found_one_cluster_each(two_sides: QuadraticWork):  # RCC: each random centre becomes a cluster
     state, info = replace(TWO, centers="random").init(two_sides, rng(1))
     assert len(state.founders) == 2
     assert sorted(state.index[state.founders].tolist()) == [0, 1]
@@ -198,7 +198,7 @@ def test_everyone_may_be_placed_at_the_start(two_sides: QuadraticWork):
 @pytest.mark.long
 def test_founders_are_drawn_among_all_clients(two_sides: QuadraticWork):
     drawn = torch.cat([TWO.init(two_sides, rng(seed))[0].founders for seed in range(40)])
-    times = torch.bincount(drawn, minlength=8)  # 4 of 8 each time: 20 expected
+    times = torch.bincount(drawn, minlength=8)  # each client is drawn in 4 of 8 cases, so 20 times on average
     assert 10 < times.min() <= times.max() < 30
 
 
@@ -251,7 +251,7 @@ def test_madc_needs_three_founders(two_sides: QuadraticWork):
     algorithm = FedGroup(num_clusters=2, pretrain_scale=1, measure="madc")
     with pytest.raises(InputError, match=r"2 founders .num_clusters 2 times pretrain_scale 1, of 8 clients"):
         algorithm.check(two_sides)
-    replace(algorithm, centers="random").check(two_sides)  # does not compare founders
+    replace(algorithm, centers="random").check(two_sides)  # with random centres, founders are not compared
     replace(algorithm, pretrain_scale=2).check(two_sides)
 
 
@@ -285,7 +285,7 @@ def test_cluster_without_members_neither_mixes_nor_is_mixed(mix: Mix):
     mixed, more = replace(THREE, eta_g=0.5, mix=mix).round(state, ids(0, 3, 4), work, rng())
     assert torch.equal(mixed.models[1], state.models[1])
     assert_close(mixed.models[ids(0, 2)], mix_clusters(plain.models[ids(0, 2)], 0.5, mix))
-    assert more.up - info.up == 2  # m T counts the clusters that take part
+    assert more.up - info.up == 2  # m T counts only the clusters that take part
 
 
 def test_global_model_leaves_out_clusters_without_members():
@@ -298,7 +298,8 @@ def test_cold_client_may_still_join_a_cluster_that_everybody_left():
     state = deserted(work)
     back = replace(state, directions=torch.zeros_like(state.directions).index_fill(0, ids(1), 1.0))
     clients = ids(2, 6)
-    expected = ((work.centers[clients] - state.initial).sum(1) > 0).long().tolist()  # else all are alike at 0 or more
+    # otherwise the similarity 0 with the zero directions is larger
+    expected = ((work.centers[clients] - state.initial).sum(1) > 0).long().tolist()
     placed, _ = THREE.place(back, clients, work, rng())
     assert placed.index[clients].tolist() == expected
     assert 1 in expected

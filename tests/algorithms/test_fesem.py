@@ -40,12 +40,12 @@ def test_first_partition_by_loss_is_the_model_of_minimum_loss_after_training():
     algorithm, work = FeSEM(num_clusters=2, start_partition="loss"), line(0.0, -6.0, 10.0, 8.0)
     state, info = algorithm.round(start(work, 1.0, 9.0), ids(0, 2, 3), work, rng())
     assert state.index.tolist() == [0, -1, 1, 1]
-    assert kept(state) == {0: [0.5], 2: [9.5], 3: [8.5]}  # what was trained to choose leaves no trace
+    assert kept(state) == {0: [0.5], 2: [9.5], 3: [8.5]}  # models trained for the choice are not kept
     assert state.models[:, 0].tolist() == [0.5, 9.0]
     assert (info.down, info.up) == (3 * 2, 3)
     state, info = algorithm.round(state, ids(1, 2), work.at(1), rng())
     assert state.index.tolist() == [0, 0, 1, 1]
-    assert (info.down, info.up) == (1 + 2, 2)  # both models for the one that is new
+    assert (info.down, info.up) == (1 + 2, 2)  # the new client receives both models
 
 
 def test_loss_of_the_first_partition_is_that_after_training():
@@ -58,12 +58,13 @@ def test_loss_of_the_first_partition_is_that_after_training():
 
     work = Held(torch.zeros(1, 1).double(), ids(4), 0.5, steps=3)
     state, _ = FeSEM(num_clusters=2, start_partition="loss").round(start(work, 3.0, -8.0), ids(0), work, rng())
-    assert state.index.tolist() == [1]  # 3 is nearer and becomes 1.5, but -8 becomes -1
+    # the model 3 is nearer to 0, but training ends at 1.5 from it, and at -1 from the model -8
+    assert state.index.tolist() == [1]
 
 
 def test_three_rounds_by_hand():
     work = line(0.0, -6.0, 10.0, 8.0)
-    state = start(work, 1.0, 9.0, index=(0, 1, 1, -1))  # the random partition of the first touch
+    state = start(work, 1.0, 9.0, index=(0, 1, 1, -1))  # as drawn by the random partition of new clients
     state, info = TWO.round(state, ids(0, 1, 2), work, rng())
     assert kept(state) == {0: [(1 + 0) / 2], 1: [(9 - 6) / 2], 2: [(9 + 10) / 2]}
     assert state.models[:, 0].tolist() == [0.5, (1.5 + 9.5) / 2]
@@ -71,7 +72,7 @@ def test_three_rounds_by_hand():
     assert (info.down, info.up, info.skipped) == (3, 3, 0)
 
     state, _ = TWO.round(state, ids(0, 1), work, rng())
-    assert state.index.tolist() == [0, 0, 1, -1]  # 1.5 is 1 from 0.5 and 4 from 5.5
+    assert state.index.tolist() == [0, 0, 1, -1]  # 1.5 is 1 away from 0.5, and 4 away from 5.5
     assert kept(state) == {0: [0.25], 1: [(0.5 - 6) / 2], 2: [9.5]}
     assert state.models[:, 0].tolist() == [(0.25 - 2.75) / 2, 5.5]
 
@@ -80,7 +81,7 @@ def test_three_rounds_by_hand():
     assert state.models[:, 0].tolist() == [-3.625, 7.75]
     assert (info.down, info.up) == (2, 2)
 
-    state, info = TWO.place(state, ids(3), work, rng())  # from the mean 2.0625 half of the way to 8
+    state, info = TWO.place(state, ids(3), work, rng())  # trained from the mean 2.0625 half of the way to 8
     assert state.index.tolist() == [0, 0, 1, 1]
     assert kept(state)[3] == [(2.0625 + 8) / 2]
     assert (info.down, info.up) == (1, 1)
@@ -109,7 +110,7 @@ def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
             drawing = torch.Generator().manual_seed(seed)
             after, _ = replace(TWO, weights="drawn_first").round(state, cohort, work, drawing)
             found.append(after.models[:, 0].tolist())
-        assert found[0] == found[1]  # whatever the order of the cohort
+        assert found[0] == found[1]  # the order of the cohort does not matter
         seen.add(tuple(found[0]))
     assert seen == {(0.5, (9 - 6) / 2), (0.5, (9 + 10) / 2)}
 
@@ -129,7 +130,7 @@ def test_same_start_puts_all_first_time_clients_into_one_cluster(two_sides: Quad
     state, _ = algorithm.init(two_sides, rng())
     state, _ = algorithm.round(state, ids(0, 1, 2, 3, 4), two_sides, rng())
     assert state.index.tolist() == [0, 0, 0, 0, 0, -1, -1, -1]
-    moved = replace(state, models=state.models.flip(0))  # now w_0 is nearest to another
+    moved = replace(state, models=state.models.flip(0))  # w_0 is now nearest to another model
     after, _ = algorithm.round(moved, ids(5, 6, 7), two_sides, rng())
     expected = int((moved.models - two_sides.initial(0)).norm(dim=1).argmin())
     assert expected != 0
@@ -142,7 +143,7 @@ def test_random_start_spreads_first_time_clients():  # C14
     whole, _ = FeSEM().round(state, torch.arange(300), work, rng(5))
     assert min(whole.index.bincount(minlength=3)) > 70
     some, _ = FeSEM().round(state, ids(7, 250, 3), work, rng(5))
-    assert some.index[[3, 7, 250]].tolist() == whole.index[[3, 7, 250]].tolist()  # drawn for all ids
+    assert some.index[[3, 7, 250]].tolist() == whole.index[[3, 7, 250]].tolist()  # the draws are made for all ids
 
 
 def test_distance_may_be_over_the_last_layer_alone():  # C15
@@ -153,7 +154,7 @@ def test_distance_may_be_over_the_last_layer_alone():  # C15
     for cluster_on in ("all", "last_layer"):
         algorithm = replace(TWO, cluster_on=cluster_on)
         state = replace(algorithm.init(work, rng())[0], index=ids(1, -1), models=models)
-        state, _ = algorithm.round(state, ids(0), work, rng())  # W_0 = (0, 0, 1.5, 1.5)
+        state, _ = algorithm.round(state, ids(0), work, rng())  # W_0 is (0, 0, 1.5, 1.5)
         state, _ = algorithm.round(replace(state, models=models), ids(0), work, rng())
         found[cluster_on] = state.index[0].item()
         assert len(state.last[0]) == (4 if cluster_on == "all" else 2)
@@ -162,7 +163,7 @@ def test_distance_may_be_over_the_last_layer_alone():  # C15
 
 def test_running_statistics_are_not_part_of_a_distance():
     work = QuadraticWork(torch.zeros(1, 8, dtype=torch.float64), ids(3), 0.5)
-    work.layout = ParameterLayout.of(nn.BatchNorm1d(2))  # 4 parameters, 4 columns of statistics
+    work.layout = ParameterLayout.of(nn.BatchNorm1d(2))  # 4 columns of parameters, and 4 of running statistics
     far = torch.tensor([[1.0] * 4 + [100.0] * 4, [2.0] * 4 + [0.0] * 4], dtype=torch.float64)
     state = replace(TWO.init(work, rng())[0], models=far, last={0: torch.zeros(4, dtype=torch.float64)})
     after, _ = TWO.round(state, ids(0), work, rng())
@@ -170,7 +171,7 @@ def test_running_statistics_are_not_part_of_a_distance():
 
 
 def test_last_layer_is_the_kernel_without_the_bias():
-    net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))  # 6 + 2, then 2 + 1 columns
+    net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))  # 6 + 2 columns, then 2 + 1
     work = QuadraticWork(torch.zeros(1, 11, dtype=torch.float64), ids(3), 0.5)
     work.layout = ParameterLayout.of(net)
     algorithm = replace(TWO, cluster_on="last_layer")

@@ -68,7 +68,7 @@ def with_labels(*counts: list[int]) -> FromZero:
 
 def test_two_swapped_clients_migrate_into_each_others_cluster_over_several_rounds():  # check 18
     before = line()
-    after = swapped(before, 2, 5)  # (+8, 3 examples) and (-12, 4 examples)
+    after = swapped(before, 2, 5)  # client 2 now has the data +8 of 3 examples, client 5 has -12 of 4
     state, _ = TWO.init(before, rng(3))
     assert state.index.tolist() == [0, 1, 0, 1, 0, 1]
     assert state.models.flatten().tolist() == [4, -4]  # means of 2, 4, 6 and of -2, -4, -6
@@ -150,7 +150,7 @@ def test_only_clients_in_training_that_have_a_cluster_are_tested():
     _, info = TWO.round(state, ids(), after, rng())
     assert info.scores["shift/detected"] == 0
     state, _ = TWO.init(before, rng(3))
-    after.population = torch.tensor([k for k in range(6) if k != one])  # it is not in training any more
+    after.population = torch.tensor([k for k in range(6) if k != one])  # the client leaves the training population
     _, info = TWO.round(state, ids(), after, rng())
     assert [row["client"] for row in info.tables["migrations"]] == [other]
 
@@ -164,7 +164,8 @@ def test_cold_client_is_compared_with_the_labels_it_had_at_the_start():
     for _ in range(3):
         state, info = TWO.round(state, ids(right, left), after, rng())
         found.append((info.scores["shift/detected"], info.scores["shift/migrated"]))
-    assert found == [(0, 0), (2, 0), (0, 0)]  # placed by their present data, compared with the first ones
+    # clients are placed by their present data, whose label counts become the new reference
+    assert found == [(0, 0), (2, 0), (0, 0)]
 
 
 def test_newcomer_is_compared_with_the_labels_it_came_with():
@@ -205,7 +206,8 @@ def test_migration_sends_no_models():
 def test_directions_go_to_each_client_that_joins_and_once():
     work = with_labels([5, 0], [5, 0], [5, 0], [5, 0], [0, 0], [5, 0])
     state, info = replace(TWO, pretrain_scale=1).init(work, rng(3))
-    assert (info.down, info.up) == (2 + 2 * 2, 2)  # w_0's updates of two founders, who get both directions
+    # two founders send their updates from w_0, and then receive both directions
+    assert (info.down, info.up) == (2 + 2 * 2, 2)
     cold = (state.index < 0).nonzero().flatten()
     state, info = TWO.place(state, cold, work, rng())
     assert (info.down, info.up, info.skipped) == (2 * (len(cold) - 1), 0, 1)  # client 4 has no data and stays cold
@@ -248,7 +250,7 @@ def test_migrations_have_a_row_for_every_client_whose_shift_was_detected(tmp_pat
         mine = [line for line in migrations if line["round"] == row["round"]]
         assert row["shift/detected"] == len(mine)
         assert row["shift/migrated"] == sum(line["cluster_before"] != line["cluster_after"] for line in mine)
-        assert row["clusters/ari"] == 1  # nobody is ever in the wrong cluster
+        assert row["clusters/ari"] == 1  # no client is ever in the wrong cluster
     assert len(migrations) > 0
 
 
@@ -290,7 +292,8 @@ def test_every_swap_between_clusters_is_detected_and_answered_before_the_round()
             apart = moves.before != moves.after
             assert r.info.scores["shift/detected"] == int(apart.sum())
             for client, partner in zip(moves.clients[apart].tolist(), moves.partners[apart].tolist(), strict=True):
-                assert r.state.index[client] == served[partner]  # the cluster of these data's owner before
+                # the cluster that served the previous owner of these data
+                assert r.state.index[client] == served[partner]
             migrated += int(r.info.scores["shift/migrated"])
         served = r.state.index
     assert migrated >= 4
@@ -298,7 +301,7 @@ def test_every_swap_between_clusters_is_detected_and_answered_before_the_round()
 
 def test_who_migrates_trains_from_w0_wherever_the_models_are_by_now():  # check 13
     state, _ = TWO.init(line(), rng(3))
-    gone = replace(state, models=state.models + 100)  # from there, everybody would go left
+    gone = replace(state, models=state.models + 100)  # starting from these models, all clients would move left
     after, info = TWO.round(gone, ids(0), swapped(line(), 2, 5), rng())
     assert after.index.tolist() == [0, 1, 1, 1, 0, 0]
     assert info.scores["shift/migrated"] == 2

@@ -13,7 +13,8 @@ from lit_cfl.algorithms.flhc import FLHC, FLHCState
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork
 
-COHORTS = [ids(0, 3, 4), ids(1, 2), torch.arange(6), ids(0, 1, 4), ids(2, 3, 5), ids(1, 5)]  # clustered in round 2
+# clients are clustered in round 2
+COHORTS = [ids(0, 3, 4), ids(1, 2), torch.arange(6), ids(0, 1, 4), ids(2, 3, 5), ids(1, 5)]
 TWO = FLHC(warmup_rounds=2, num_clusters=2)
 
 
@@ -43,7 +44,8 @@ def test_it_is_fedavg_before_the_clustering_and_every_cluster_starts_from_the_jo
 
 def test_each_cluster_then_trains_alone():
     work = quadratic_clients(6)
-    *_, before, after = states(TWO, work)  # the last cohort: clients 1 and 5, n = 2 and 6, both of cluster 1
+    # the last cohort has clients 1 and 5 with 2 and 6 examples, both in cluster 1
+    *_, before, after = states(TWO, work)
     local = work.centers + 0.75**3 * (before.models[1] - work.centers)
     assert torch.equal(after.models[0], before.models[0])
     assert_close(after.models[1], (2 * local[1] + 6 * local[5]) / 8)

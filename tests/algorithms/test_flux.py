@@ -19,9 +19,9 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Statistic, keep_statistic
 from lit_cfl.testing import QuadraticWork
 
-# the table was made by the functions of github.com/dariofenoglio98/FLUX at 43aadbe (extract_descriptors,
-# client_descr_scaling, aggregate_fit with CLIENT_CLUSTER_METHOD 4, extract_descriptors_inference), with stand-ins for
-# Flower and its drawings, n_classes 3 and a model that returns its inputs as latent features
+# The table was made by the functions of github.com/dariofenoglio98/FLUX at 43aadbe (extract_descriptors,
+# client_descr_scaling, aggregate_fit with CLIENT_CLUSTER_METHOD 4, extract_descriptors_inference). Flower and plotting
+# were stubbed; n_classes is 3, and the model returns its inputs as latent features.
 PUBLISHED = json.loads(Path(__file__).with_name("flux_published_code.json").read_text())
 
 
@@ -64,7 +64,7 @@ def published_points(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def axes_of(points: Tensor, number: int) -> tuple[Tensor, Tensor]:
         assert points.shape == (200, 5)
-        assert 0.98 * 1.02 * 3.14 < points.max() < 1.02 * 3.14  # 3.14 is the largest latent feature
+        assert 0.98 * 1.02 * 3.14 < points.max() < 1.02 * 3.14  # the largest latent feature is 3.14
         drawn = np.random.RandomState(1).uniform(0, 1.02 * 3.14, size=(200, 5))
         return principal_axes(torch.from_numpy(drawn), number)
 
@@ -118,7 +118,8 @@ def test_unequal_data_of_one_mean_are_distinguished_by_deviation_or_by_labels():
     known = KnownExamples(examples, 2)
     assert FLUX().place(state, torch.arange(6), known, rng())[0].index.tolist() == [0, 0, 1, 1, 2, 2]
     unlabelled, info = FLUX().place_unlabelled(state, torch.arange(6), known, rng())
-    assert unlabelled.index.tolist() == [0, 0, 1, 1, 0, 0]  # by their features alone nobody can tell 4 from 0
+    # without labels, client 4 cannot be distinguished from client 0
+    assert unlabelled.index.tolist() == [0, 0, 1, 1, 0, 0]
     assert_close(info.closeness[4, 2], info.closeness[4, 0])
 
 
@@ -174,7 +175,7 @@ def test_every_client_with_data_is_described_and_only_the_cohort_trains():
     state, info = algorithm.round(state, ids(0, 1, 5), first, rng())
     assert state.index.tolist() == [0, 1, 0, 1, 0, -1]
     assert (info.down, info.up, info.skipped) == (5, 2, 1)
-    assert first.bytes_up == 5 * (2 * 8 + 4 * 1 * 8)  # range, and four blocks of one number
+    assert first.bytes_up == 5 * (2 * 8 + 4 * 1 * 8)  # the range, and four blocks of one number each
     _, info = algorithm.round(state, ids(0, 1), later, rng())
     assert (info.down, info.up, later.bytes_up) == (2, 2, 0)
 
@@ -187,7 +188,7 @@ def test_client_without_data_joins_by_its_descriptor_once_it_has_some():
     later = two_sides().at(1)
     state, info = algorithm.round(state, ids(5), later, rng())
     assert state.index.tolist() == [0, 1] * 3
-    assert (info.down, info.up) == (2, 1)  # the joint model, then that of its cluster
+    assert (info.down, info.up) == (2, 1)  # the joint model, then the model of the client's cluster
 
 
 def test_newcomers_before_the_clustering_have_the_joint_model():
@@ -228,7 +229,7 @@ def test_labels_other_than_classes_are_left_out():
     work = two_sides()
     work.label_counts = work.label_counts[:, :0]
     state, _ = clustered(FLUX(radius_scale=50.0), work)
-    assert state.centroids.shape == (2, 2, 2)  # ten axes are wanted, two there
+    assert state.centroids.shape == (2, 2, 2)  # of the ten axes asked for, only two exist
     assert state.index.tolist() == [0, 1] * 3
 
 

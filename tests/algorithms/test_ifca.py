@@ -48,7 +48,7 @@ def test_three_rounds_by_hand(weights: str):
 
     state, info = algorithm.round(state, ids(2, 4), work, rng())
     first, second = (first + 5.2) / 2, (second + 10) / 2
-    assert state.index.tolist() == [0, 0, 1, 1, 0]  # the second model went away from 5.2
+    assert state.index.tolist() == [0, 0, 1, 1, 0]  # after this round, the second model is too far from 5.2
     assert_close(state.models[:, 0].tolist(), [first, second])
     assert (info.down, info.up) == (2 * 2, 2)
 
@@ -94,7 +94,7 @@ def test_gradients_move_a_cluster_by_its_share_of_the_round():  # check 6
     state = start(work, 4.0, 9.0)
     averaged, _ = TWO.round(state, ids(0, 1, 2), work, rng())
     summed, _ = replace(TWO, averaging="gradients").round(state, ids(0, 1, 2), work, rng())
-    factor = torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)[:, None]  # |group| / |S_t|
+    factor = torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)[:, None]  # the group's share |group| / |S_t|
     assert_close(summed.models - state.models, factor * (averaged.models - state.models))
     gradients = [work.gradients(state.models[j], ids(i)) for i, j in enumerate((0, 0, 1))]
     line_12 = [4 - 0.5 / 3 * (gradients[0] + gradients[1]).item(), 9 - 0.5 / 3 * gradients[2].item()]
@@ -125,7 +125,7 @@ def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
             drawing = torch.Generator().manual_seed(seed)
             after, _ = replace(TWO, weights="drawn_first").round(state, cohort, work, drawing)
             found.append(after.models[:, 0].tolist())
-        assert found[0] == found[1]  # whatever the order of the cohort
+        assert found[0] == found[1]  # the order of the cohort does not matter
         seen.add(tuple(round(value, 9) for value in found[0]))
     assert seen == {((4 + 2) / 2, (9 + 10) / 2), ((4 + 2) / 2, (9 + 14) / 2)}
 
@@ -163,7 +163,8 @@ def test_unselected_client_keeps_its_cluster_unless_all_choose_again():  # C13
 
 def test_choosing_again_is_by_the_models_after_the_round():
     work = line(0.0, 5.2)
-    state = start(work, 4.4, 6.2)  # 5.2, which is not selected, is nearer to 4.4, but then that goes to 2.2
+    # client 1 (5.2, not selected) is nearer to 4.4 before the round, which moves that model to 2.2
+    state = start(work, 4.4, 6.2)
     after, _ = replace(TWO, reassign_at_evaluation=True).round(state, ids(0), work, rng())
     assert after.index.tolist() == [0, 1]
 

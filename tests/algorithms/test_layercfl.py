@@ -19,9 +19,10 @@ from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import QuadraticWork
 
-ALWAYS = LayerCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever there are three
+ALWAYS = LayerCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever a cluster has three clients
 LAYERS = {"conv1": 2, "conv2": 2, "fc1": 2}
-PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1, 1, 0, 0, 1]}  # who is with whom
+# clusters that each layer suggests
+PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1, 1, 0, 0, 1]}
 
 
 def layered(strength: dict[str, float], **options: object) -> QuadraticWork:
@@ -70,7 +71,7 @@ def test_l2_of_weights_is_l2_of_updates_where_the_start_is_common():
     )
     assert torch.equal(weights[0].index, updates[0].index)
     assert_close(weights[1].similarity.matrix, updates[1].similarity.matrix)
-    apart = distances(work.centers[:, 4:] / 2, "l2")  # half a step from 0
+    apart = distances(work.centers[:, 4:] / 2, "l2")  # one step covers half of the distance from 0
     assert_close(updates[1].similarity.matrix, 1 - 2 * apart / apart.max())
 
 
@@ -88,7 +89,8 @@ def test_cosines_are_of_weights_or_of_updates():
 @pytest.mark.parametrize(
     ("skew", "sizes", "chosen"),
     [
-        ("feature", {f"conv{k}": 1 for k in range(1, 6)} | {"fc1": 1, "fc2": 1}, ["conv4"]),  # VGG16's fourth layer
+        # the fourth convolution, as for VGG16
+        ("feature", {f"conv{k}": 1 for k in range(1, 6)} | {"fc1": 1, "fc2": 1}, ["conv4"]),
         ("feature", {"conv1": 2, "conv2": 3, "fc1": 2}, ["conv2"]),
         ("feature", {"fc1": 3, "fc2": 4}, ["*"]),
         ("label", {"conv1": 3, "fc1": 2, "fc2": 2}, ["fc1"]),
@@ -118,14 +120,15 @@ def test_auto_finds_the_layer_in_which_the_clients_differ(layer: str, score: str
     assert list(rows) == list(LAYERS)
     assert {name: row["chosen"] for name, row in rows.items()} == {name: int(name == layer) for name in LAYERS}
     assert max(rows, key=lambda name: rows[name][score]) == layer
-    assert rows[layer]["gap"] > 0.5  # well separated
-    assert min(row["gap"] for row in rows.values()) < 0  # noise is not
+    assert rows[layer]["gap"] > 0.5  # the chosen layer separates the clusters well
+    assert min(row["gap"] for row in rows.values()) < 0  # a layer of noise does not
     assert all(-1 <= row["silhouette"] <= 1 and -2 <= row["gap"] <= 2 for row in rows.values())
 
 
 @pytest.mark.parametrize(("linkage", "within", "across"), [("single", 121, 49), ("complete", 90, 42)])
 def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, within: int, across: int):
-    angles = torch.tensor([0, 38, 80, 121, 170]).double()  # single leaves the last alone, complete the first two
+    # single linkage separates the last client, complete linkage the first two
+    angles = torch.tensor([0, 38, 80, 121, 170]).double()
     centers = torch.stack([angles.deg2rad().cos(), angles.deg2rad().sin()], 1)
     work = work_of(centers, ids(1, 2, 3, 4, 5), layers={"fc1": 2})
     _, info = split(replace(ALWAYS, layers="auto", linkage=linkage), work)
@@ -136,7 +139,7 @@ def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, wit
 
 @pytest.mark.parametrize("on", ["whole", "layer"])
 def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split(on: str):
-    work = opposite(1, -1, -1, 1)  # updates of 2 and -2
+    work = opposite(1, -1, -1, 1)  # updates are 2 and -2
     for eps2, clusters in {2.0: 1, 1.999: 2}.items():
         algorithm = replace(ALWAYS, layers=["*"], eps2=eps2, eps2_on=on)
         assert len(split(algorithm, work)[0].models) == clusters
@@ -144,7 +147,7 @@ def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split(on: str):
 
 def test_auto_goes_by_updates_alone():
     """Label counts, from which true clusters could be guessed, do not change the choice of layers."""
-    counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # as fc1 would divide them
+    counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # labels that agree with fc1
     plain = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}))
     informed = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}, label_counts=counts))
     assert plain[1].tables == informed[1].tables
@@ -171,7 +174,7 @@ def test_layer_is_chosen_again_at_each_split():
     assert state.index.tolist() == [0, 1, 2, 3, 3, 2, 0, 1]
     assert [len(layers) for layers in state.layers] == [1, 1, 1]
     clusters = [row["cluster"] for _, info in found for row in info.tables["layers"]]
-    assert clusters == [0, 0, 0, 0, 1, 1]  # two layers each time
+    assert clusters == [0, 0, 0, 0, 1, 1]  # two layers in each split
 
 
 def test_eps2_is_held_against_the_whole_update_or_the_layers():  # C33
@@ -219,7 +222,7 @@ def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Pa
     assert rows[0]["layer"].endswith("fc1")
     assert (tmp_path / "run" / "pictures" / "layers.png").read_bytes().startswith(b"\x89PNG")
     run(digits(algorithm=replace(ALWAYS, layers=["*"]), rounds=2), tmp_path / "named")
-    assert not (tmp_path / "named" / "pictures" / "layers.png").exists()  # nothing was scored
+    assert not (tmp_path / "named" / "pictures" / "layers.png").exists()  # no layers were scored, since they were given
 
 
 def test_picture_has_a_line_a_look_and_marks_what_was_chosen():

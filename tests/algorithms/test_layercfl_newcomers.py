@@ -8,9 +8,9 @@ from test_cfl import begun
 from lit_cfl.algorithms import CFL, AdaCFL, LayerCFL
 from lit_cfl.testing import QuadraticWork
 
-ALWAYS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever there are three
+ALWAYS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever a cluster has three clients
 MEMBERS = [[1.0, 4.0], [1.0, 4.5], [-1.0, -4.0], [-1.0, -4.5]]  # columns: conv1, fc1
-CONTRADICTING = [[-100.0, 4.0], [100.0, -4.0]]  # conv1 speaks for the other part, and louder
+CONTRADICTING = [[-100.0, 4.0], [100.0, -4.0]]  # conv1 is nearer to the other part, and its updates are larger
 
 
 def work_of(*centers: list[float]) -> QuadraticWork:
@@ -32,7 +32,7 @@ def test_newcomer_is_placed_by_the_layers_of_the_split_whatever_the_others_say(a
     assert state.index.tolist() == [0, 0, 1, 1]
     placed, _ = algorithm.place(state, ids(5, 4), work_of(*MEMBERS, *CONTRADICTING), rng())
     assert placed.index.tolist() == [0, 0, 1, 1, 0, 1]
-    whole = CFL(**ALWAYS)  # all layers: the other way round
+    whole = CFL(**ALWAYS)  # comparing all layers gives the opposite result
     state, _ = whole.round(begun(whole, work, 0.0, 0.0), work.population, work, rng())
     placed, _ = whole.place(state, ids(5, 4), work_of(*MEMBERS, *CONTRADICTING), rng())
     assert placed.index.tolist() == [0, 0, 1, 1, 1, 0]

@@ -25,7 +25,7 @@ def test_each_client_takes_its_own_steps_from_the_common_start_and_no_others():
     start = work.initial(0)
     for client, rounds in {0: 2, 1: 2, 2: 1, 3: 3}.items():
         assert_close(personal[client], work.centers[client] + 0.75 ** (3 * rounds) * (start - work.centers[client]))
-    assert set(personal) == {0, 1, 2, 3}  # client 4 was never drawn
+    assert set(personal) == {0, 1, 2, 3}  # client 4 was never selected
 
 
 def test_it_is_ditto_without_a_pull():

@@ -47,7 +47,7 @@ def test_swapped_clients_change_cluster_before_the_round_although_not_selected()
     assert after.index.tolist() == [1, 1, 0, 0]
     assert rows(info) == [(0, 0, 1), (3, 1, 0)]
     assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 2)
-    assert (info.down, info.up) == (2 * 1 + 2 * 2, 1)  # KT(m + 1) + m for each shifted client
+    assert (info.down, info.up) == (2 * 1 + 2 * 2, 1)  # down K T (m + 1) + m for each shifted client
     sticky, plain = replace(MIG, migrate=False).round(begun(), ids(1), swapped, rng())
     assert sticky.index.tolist() == [0, 1, 0, 1]
     assert (plain.tables, plain.down) == ({}, 2)
@@ -57,7 +57,7 @@ def test_swapped_clients_change_cluster_before_the_round_although_not_selected()
 def test_selected_client_migrates_before_it_chooses_for_the_round():
     state = replace(begun(), index=ids(0, 1, -1, 1))
     after, info = MIG.round(state, ids(0, 2), clients((3, 1, 1, 0)), rng())
-    assert rows(info) == [(0, 0, 1), (3, 1, 0)]  # 2, whose labels changed as well, had no cluster to leave
+    assert rows(info) == [(0, 0, 1), (3, 1, 0)]  # client 2, whose labels also changed, had no cluster yet
     assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 2)
     assert after.index.tolist() == [1, 1, 1, 0]
 
@@ -66,7 +66,7 @@ def test_migration_ends_once_the_new_labels_are_the_reference():
     swapped = clients((3, 1, 2, 0))
     state, _ = MIG.round(begun(), ids(1), swapped, rng())
     assert state.reference.tolist() == [[0, 10], [0, 4], [8, 0], [6, 0]]
-    assert state.sizes.tolist() == [6, 4, 8, 10]  # n_i at the start, for ever
+    assert state.sizes.tolist() == [6, 4, 8, 10]  # the sizes n_i at the start, which never change
     after, info = MIG.round(state, ids(1), swapped, rng())
     assert (info.scores["shift/detected"], rows(info), info.down) == (0, [], 2)
     assert after.index.tolist() == [1, 1, 0, 0]
@@ -82,7 +82,7 @@ def test_shift_that_leaves_the_cluster_unchanged_is_detected_and_costs():
 
 def test_slow_drift_adds_up_until_it_fires():
     state, found = begun(), []
-    for moved in (1, 2, 3):  # of client 3's 10 examples: 0.1, 0.2 (not above the threshold), 0.3
+    for moved in (1, 2, 3):  # for client 3's 10 examples these are shares of 0.1, 0.2 (not above the threshold) and 0.3
         work = clients(labels=[[6, 0], [0, 4], [8, 0], [moved, 10 - moved]])
         state, info = MIG.round(state, ids(1), work, rng())
         found.append(info.scores["shift/detected"])
@@ -105,7 +105,7 @@ def test_threshold_of_counts_is_by_the_first_number_of_examples():
 
 def test_cold_client_does_not_migrate():
     state = replace(begun(), index=ids(0, 1, -1, 1))
-    changed = clients(labels=[[6, 0], [0, 4], [0, 8], [10, 0]])  # 2 is cold
+    changed = clients(labels=[[6, 0], [0, 4], [0, 8], [10, 0]])  # client 2 is cold
     after, info = MIG.round(state, ids(1), changed, rng())
     assert (info.scores["shift/detected"], rows(info)) == (1, [(3, 1, 1)])
     assert after.index.tolist() == [0, 1, -1, 1]
@@ -150,7 +150,7 @@ def test_migrating_fesem_trains_the_same_models():  # check 7
         (a, _), (b, info) = plain.round(a, cohort, work, rng(number)), migrating.round(b, cohort, work, rng(number))
         assert torch.equal(a.models, b.models)
         detected, up = detected + info.scores["shift/detected"], up + info.up
-        assert (info.down, info.up) == (len(cohort), len(cohort))  # migration is the server's work alone
+        assert (info.down, info.up) == (len(cohort), len(cohort))  # migration needs no communication
     assert detected >= 4
 
 
@@ -168,8 +168,9 @@ def test_migrating_fesem_moves_shifted_clients_to_the_nearest_model():
         index=ids(0, 1, 0, 0),
         last={client: torch.tensor([value], dtype=torch.float64) for client, value in last.items()},
     )
-    after, info = algorithm.round(state, ids(1), clients((1, 1, 3, 3)), rng())  # labels of 0 and 2 changed
-    assert after.index.tolist() == [0, 1, 1, 0]  # 0 stays: data do not enter; 3 was not shifted
+    after, info = algorithm.round(state, ids(1), clients((1, 1, 3, 3)), rng())  # the labels of clients 0 and 2 changed
+    # client 0 stays, since FeSEM compares models, not data; client 3 was not shifted
+    assert after.index.tolist() == [0, 1, 1, 0]
     assert rows(info) == [(0, 0, 0), (2, 0, 1)]
     assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 1)
 
@@ -180,7 +181,8 @@ def test_selected_client_of_fesem_migrates_before_the_e_step():
     last = {client: torch.tensor([2.0], dtype=torch.float64) for client in range(4)}
     models = torch.tensor([[-3.0], [3.0]], dtype=torch.float64)
     state = replace(state, models=models, index=ids(0, 1, -1, 1), last=last)
-    after, info = algorithm.round(state, ids(0, 2), clients((1, 1, 3, 3)), rng())  # labels of 0 and 2 changed
+    # the labels of clients 0 and 2 changed
+    after, info = algorithm.round(state, ids(0, 2), clients((1, 1, 3, 3)), rng())
     assert rows(info) == [(0, 0, 1)]
     assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (1, 1)
     assert after.index.tolist() == [1, 1, 1, 1]
@@ -189,7 +191,7 @@ def test_selected_client_of_fesem_migrates_before_the_e_step():
 def test_client_that_has_no_model_of_its_own_stays_and_keeps_its_reference():
     algorithm = FeSEM(num_clusters=2, migrate=True)
     state, _ = algorithm.init(clients(), rng())
-    state = replace(state, index=ids(0, 1, 0, 1))  # assigned, but their training failed
+    state = replace(state, index=ids(0, 1, 0, 1))  # assigned, but without a trained model
     after, info = algorithm.round(state, ids(), clients((3, 1, 2, 0)), rng())
     assert (info.scores["shift/detected"], rows(info)) == (2, [])
     assert torch.equal(after.reference, state.reference)
@@ -214,7 +216,8 @@ class FromTwo(QuadraticWork):
 
 def at(*points: float) -> FromTwo:
     centers = torch.tensor(points, dtype=torch.float64)[:, None]
-    return FromTwo(centers, torch.ones(len(points), dtype=torch.int64), 0.0)  # nobody moves a model
+    # a learning rate of 0: training changes no model
+    return FromTwo(centers, torch.ones(len(points), dtype=torch.int64), 0.0)
 
 
 def placed(algorithm: IFCA, work: QuadraticWork, models: list[float], index: Tensor, last: list[float]) -> State:
@@ -239,7 +242,7 @@ def test_loss_is_tested_in_the_cohort_against_the_last_test_and_falls_are_not_dr
     for cohort, point in ((ids(0), -1.0), (ids(1), -9.0), (ids(0), -2.0), (ids(0), -6.0), (ids(0), -1.0)):
         state, info = LOSS.round(state, cohort, at(point, 0.0), rng())
         found.append((info.scores["shift/detected"], float(state.reference[0, 0])))
-    # losses 0.5, not tested, 2, 18, 0.5; under the initial model 4.5, -, 8, 32, 4.5: below 1 each, all references
+    # losses 0.5, not tested, 2, 18, 0.5; initial model's 4.5, -, 8, 32, 4.5: all distances below 1, new references
     assert found == [(0, 0.5), (0, 0.5), (0, 2.0), (0, 18.0), (0, 0.5)]
 
 
@@ -248,22 +251,24 @@ def test_client_that_was_placed_again_is_compared_under_its_new_clusters_model()
     state, info = LOSS.round(before, ids(0), at(9.5, 0.0), rng())
     assert rows(info) == [(0, 0, 1)]
     assert state.reference[:, 0].isnan().tolist() == [True, False]
-    state, info = LOSS.round(state, ids(0), at(9.5, 0.0), rng())  # 0.125 under the new model: the reference
+    # the loss 0.125 under the new model becomes the reference
+    state, info = LOSS.round(state, ids(0), at(9.5, 0.0), rng())
     assert (info.scores["shift/detected"], state.reference[0].tolist()) == (0, [0.125])
 
 
 def test_client_that_changes_its_cluster_by_its_loss_receives_one_model_more():
     before = placed(LOSS, at(0, 0), [0.0, 9.0], ids(0, 0), [0.0, 0.0])
     _, info = LOSS.round(before, ids(0, 1), at(9.5, 0.0), rng())
-    assert info.down == 2 * 2 + 2 + 1  # two clients choose among two models; one chooses again, and changes
+    # both clients receive two models to choose from; one chooses again, and receives another
+    assert info.down == 2 * 2 + 2 + 1
 
 
 def test_features_see_inputs_that_move_for_every_client_and_slow_drift_adds_up():
     work = at(0.0, 0.0, 1.0)
     state = placed(FEATURES, work, [0.0, 9.0], ids(0, 0, 0), [])
-    assert state.reference.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]  # mean, and no spread
+    assert state.reference.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]  # a mean, and no variance
     state, info = FEATURES.round(state, ids(1), at(9.0, 0.0, 1.0), rng())
-    assert rows(info) == [(0, 0, 1)]  # not in the cohort
+    assert rows(info) == [(0, 0, 1)]  # migrates although it is not in the cohort
     assert state.reference[0].tolist() == [9.0, 0.0]
     _, info = FEATURES.round(state, ids(1), at(9.0, 0.0, 1.0), rng())
     assert rows(info) == []
@@ -287,7 +292,7 @@ def test_default_threshold_is_that_of_the_metric():
     for metric, threshold in THRESHOLDS.items():
         for distance, detected in ((threshold - 0.01, 0), (threshold + 0.01, 1)):
             algorithm = replace(MIG, shift_metric=metric)
-            last = [2.0 * (0.0 - distance)] if metric == "loss" else []  # the loss of the initial model is 2
+            last = [2.0 * (0.0 - distance)] if metric == "loss" else []  # the loss under the initial model is 2
             state = placed(algorithm, work, [0.0, 9.0], ids(0), last)
             if metric == "features":
                 state = replace(state, reference=torch.tensor([[distance, 2.0]], dtype=torch.float64))

@@ -13,7 +13,7 @@ from lit_cfl.algorithms.oracle import OracleState
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork
 
-TRUTH = torch.tensor([7, 2, 7, 2, 2, 7])  # numbers of clusters need not begin at 0, nor follow each other
+TRUTH = torch.tensor([7, 2, 7, 2, 2, 7])  # numbers of true clusters need not start at 0 or be consecutive
 
 
 def trained(work: QuadraticWork, cohorts: list[Tensor], algorithm: Oracle = Oracle()) -> OracleState:

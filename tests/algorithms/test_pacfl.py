@@ -65,7 +65,7 @@ def test_planes_that_share_a_line_and_are_turned_around_it_by_30_degrees():
 
 def test_principal_angles_depend_on_the_subspaces_alone_and_those_of_vectors_on_the_vectors():
     flat, one = rows([1, 0, 0], [0, 1, 0]), rows(at_angle(0))
-    slanted = rows(at_angle(20), at_angle(65))  # the same plane, and no orthonormal basis of it
+    slanted = rows(at_angle(20), at_angle(65))  # another, not orthonormal basis of the same plane
     for which in ("smallest", "sum"):
         assert_close(subspace_angles(flat[None], slanted[None], which), rows([0]), atol=2e-6, rtol=0)
     assert_close(subspace_angles(flat[None], slanted[None], "vectors"), rows([20]))
@@ -121,7 +121,7 @@ def test_average_linkage_of_the_published_code_is_weighted():
 
 
 def test_clients_at_known_angles_become_the_clusters_of_the_threshold():
-    work = directions(0, 50, 6, 58, 180, 90)  # the last but one on the first line
+    work = directions(0, 50, 6, 58, 180, 90)  # 180 degrees is the same line as 0
     for threshold, expected in ((5, [0, 1, 2, 3, 0, 4]), (10, [0, 1, 0, 1, 0, 2]), (91, [0, 0, 0, 0, 0, 0])):
         assert clustered(PACFL(threshold=threshold), work).index.tolist() == expected
 
@@ -149,7 +149,7 @@ def test_each_cluster_trains_as_fedavg_on_its_clients_alone():
 def test_vectors_are_sent_once_and_each_round_costs_a_model_each_way():
     work = directions(0, 50, 6, 58, 3, 52)
     state, info = PACFL().init(work, rng())
-    assert work.bytes_up == 6 * 3 * 8  # a direction of three float64 numbers from each client
+    assert work.bytes_up == 6 * 3 * 8  # each client sends a direction of three float64 numbers
     assert (info.down, info.up) == (0, 0)
     view = work.at(0)
     _, info = PACFL().round(state, ids(0, 1), view, rng())
@@ -158,8 +158,9 @@ def test_vectors_are_sent_once_and_each_round_costs_a_model_each_way():
 
 @pytest.mark.parametrize(("linkage", "expected"), [("single", 1), ("complete", 0), ("average", 1), ("weighted", 1)])
 def test_newcomer_joins_the_cluster_at_the_smallest_distance_by_the_linkage(linkage: str, expected: int):
-    work = directions(0, 44, 60, 32)  # angles of the newcomer 3: 32 to cluster 0; 12 and 28 to cluster 1
-    work = directions(0, 40, 75, 33) if linkage == "complete" else work  # 33; 7 and 42
+    # newcomer 3 is 32 degrees from cluster 0, and 12 and 28 degrees from the clients of cluster 1
+    work = directions(0, 44, 60, 32)
+    work = directions(0, 40, 75, 33) if linkage == "complete" else work  # here 33, and 7 and 42 degrees
     work.population = ids(0, 1, 2)
     algorithm = PACFL(linkage=linkage, threshold=39)
     state = clustered(algorithm, work)
@@ -174,7 +175,7 @@ def test_newcomers_are_placed_without_labels_unless_each_label_has_a_subspace():
     work = directions(0, 50, 6, 48)
     work.population = ids(0, 1)
     state = clustered(PACFL(), work)
-    work.label_counts = work.label_counts.flip(1)  # other labels, which are not asked for
+    work.label_counts = work.label_counts.flip(1)  # other labels, which placing does not use
     assert PACFL().place_unlabelled(state, ids(3, 2), work, rng())[0].index.tolist() == [0, 1, 0, 1]
     with pytest.raises(InputError, match="subspace each_label compares the examples of each label, and these clients"):
         PACFL(subspace="each_label").place_unlabelled(state, ids(3, 2), work, rng())
@@ -184,7 +185,7 @@ def test_a_subspace_of_each_label_holds_its_vectors_side_by_side():
     labels = torch.tensor([[2, 0, 3], [0, 1, 0]])
     work = directions(0, 30, sizes=[5, 1], label_counts=labels)
     state = clustered(PACFL(subspace="each_label", angles="vectors"), work)
-    assert state.bases.shape == (2, 2, 3)  # two labels of client 0, one of client 1
+    assert state.bases.shape == (2, 2, 3)  # client 0 has two labels, client 1 only one
     assert_close(state.bases[0].abs(), rows([1, 0, 0], [1, 0, 0]))
     assert not state.bases[1, 1].any()
 
@@ -206,7 +207,8 @@ def test_client_whose_examples_are_all_zero_is_alone():
     work.centers[1] = 0
     state = clustered(PACFL(threshold=60), work)
     assert state.index.tolist() == [0, 1, 0]
-    assert PACFL().place(state, ids(1), work, rng())[0].index[1] == 0  # 90 degrees from both
+    # 90 degrees from both clusters: the first one wins
+    assert PACFL().place(state, ids(1), work, rng())[0].index[1] == 0
 
 
 def test_what_spans_no_subspace_is_refused():

@@ -47,7 +47,8 @@ KEPT, SENT = slice(2), slice(2, 4)  # conv1 and fc1, two columns each
 EVERYONE = torch.arange(8)
 SPLITTING: list[Algorithm] = [kind(eps1=10.0, eps2=1e-6, warmup_rounds=1) for kind in (CFL, AdaCFL, LayerCFL)]
 SENDING: list[Algorithm] = [*(kind() for kind in AVERAGING if kind not in (Ditto, FedEM)), FLUX(), *SPLITTING]
-BY_MODELS = (FedAvg, FedProx, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle)  # and not by losses or data
+# their clusters depend on models, not on losses or data
+BY_MODELS = (FedAvg, FedProx, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle)
 
 
 class Mixing(FedAvg):
@@ -89,7 +90,7 @@ def test_algorithms_keep_the_contract(algorithm: Algorithm):
 def test_means_clusters_and_mixes_are_those_of_models_without_the_layers(algorithm: Algorithm):
     """Clients differ most in column 0, which is personal and so must not decide their clusters."""
     work = quadratic_clients(8, **truth_for(algorithm))
-    work.centers[:, 2] = torch.where(EVERYONE < 4, 5.0, -5.0)  # otherwise than column 0
+    work.centers[:, 2] = torch.where(EVERYONE < 4, 5.0, -5.0)  # differs from the pattern in column 0
     for found, expected in zip(
         states(keeping(algorithm), work), states(algorithm, Rest(work, **truth_for(algorithm))), strict=True
     ):
@@ -153,7 +154,8 @@ def test_newcomer_is_placed_with_the_mean_of_each_cluster_and_keeps_none():
     work, algorithm = quadratic_clients(8), keeping(IFCA(2))
     state = last(algorithm, work, [EVERYONE[:6]] * 3)
     more = quadratic_clients(8)
-    more.centers[7] = algorithm.serve(state, EVERYONE).models[1]  # the second model with its mean layers fits exactly
+    # the second model fits this client exactly, if completed with the mean of the personal layers
+    more.centers[7] = algorithm.serve(state, EVERYONE).models[1]
     placed, _ = algorithm.place(state, ids(7), more, rng())
     assert placed.index[7] == 1
     assert placed.own_layers.keys() == state.own_layers.keys() == set(range(6))
@@ -172,7 +174,7 @@ def clients_at_hand(work: QuadraticWork) -> tuple[_PersonalWork, Tensor, dict[in
 def test_losses_of_a_client_are_with_its_own_layers_and_else_with_those_of_each_cluster():
     work = quadratic_clients(8)
     clients, means, own = clients_at_hand(work)
-    models = torch.cat([torch.eye(2), torch.full((1, 2), 9.0)]).double()  # the third is no cluster's
+    models = torch.cat([torch.eye(2), torch.full((1, 2), 9.0)]).double()  # the third model is not a cluster's
     found = clients.losses(models, ids(5, 0, 2, 1))
     for row, client in enumerate((5, 0, 2, 1)):
         layers = own[client].expand(3, -1) if client in own else means
@@ -193,7 +195,8 @@ def test_losses_of_examples_are_listed_in_the_order_of_the_clients():
     weights = torch.full((int(sizes.sum()),), 0.5)
     fitted = clients.fit(models, asked, ids(0, 1, 0, 0), weights=weights)
     center = work.centers[2, SENT]
-    assert_close(fitted.rows[2], center + 0.875**3 * (models[0] - center))  # half the loss, half the rate
+    # halving the loss has the effect of halving the learning rate
+    assert_close(fitted.rows[2], center + 0.875**3 * (models[0] - center))
 
 
 def test_algorithm_that_trains_a_client_twice_in_a_round_is_refused():
@@ -208,7 +211,7 @@ def test_algorithm_that_trains_a_client_twice_in_a_round_is_refused():
 def test_gradients_and_statistics_of_a_client_are_with_its_own_layers():
     work = quadratic_clients(8)
     clients, means, own = clients_at_hand(work)
-    asked, model = ids(5, 0, 2), torch.tensor([0.0, 1.0]).double()  # the second cluster's
+    asked, model = ids(5, 0, 2), torch.tensor([0.0, 1.0]).double()  # the model of the second cluster
     assert_close(clients.gradients(model, asked), model - work.centers[asked][:, SENT])
     assert_close(
         clients.gradients(model, asked, lambda rows: rows[:, :1]), (model - work.centers[asked][:, SENT])[:, :1]
@@ -219,7 +222,7 @@ def test_gradients_and_statistics_of_a_client_are_with_its_own_layers():
         assert_close(difference, work.centers[client] - whole)
     assert clients.map(lambda inputs, labels: inputs[0], asked)[2].tolist() == work.centers[2].tolist()
     from_w0 = clients.map(lambda inputs, labels, module: module(inputs)[0], asked, work.initial(0)[SENT])
-    assert_close(torch.stack(from_w0), work.centers[asked] - work.initial(0))  # w_0 is sent whole
+    assert_close(torch.stack(from_w0), work.centers[asked] - work.initial(0))  # w_0 is sent with all layers
 
 
 def test_what_is_compared_is_trained_from_w0_whole_and_kept_by_nobody():
@@ -299,7 +302,7 @@ def test_running_statistics_belong_to_their_layer():
     for affine, patterns, columns in ((True, ["batchnorm[*]"], 4 * 64), (False, ["1"], 2 * 64)):
         experiment = digits(task=partial(task, affine=affine), algorithm=FedAvg(), personal=patterns, rounds=2)
         *_, found = experiment.prepare(3).rounds()
-        assert found.state.own_columns.numel() == columns  # weights and biases, means and variances
+        assert found.state.own_columns.numel() == columns  # weights and biases, running means and variances
         means = torch.stack([row[-128:-64] for row in found.state.own_layers.values()])
         assert means.abs().sum(1).min() > 0
         assert (means[0] - means[1]).abs().max() > 0

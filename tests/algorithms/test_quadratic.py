@@ -51,11 +51,11 @@ def test_map_shows_the_centre_once_for_each_label():
 def test_weights_of_examples_are_a_factor_of_the_loss_of_their_client():
     start, center = torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[3.0], [3.0]], dtype=torch.float64)
     work = QuadraticWork(center, ids(2, 3), learning_rate=0.5)
-    weights = torch.tensor([0.5, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0])  # means 1/4, 1 and 0
+    weights = torch.tensor([0.5, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0])  # mean weights are 1/4, 1 and 0
     found = work.fit(start, ids(0, 1, 0), weights=weights)
     assert found.rows.flatten().tolist() == pytest.approx([1.25, 2.0, 1.0])  # 1 + 0.5 * share * 2
     assert found.losses.tolist() == pytest.approx([0.5, 2.0, 0.0])
     assert found.loss == pytest.approx((2 * 0.5 + 3 * 2 + 2 * 0) / 7)
     pulled = work.fit(start, ids(0), prox=0.5, centers=start + 1, weights=weights[:2], budget=Budget(40))
-    assert float(pulled.rows) == pytest.approx((0.25 * 3 + 0.5 * 2) / 0.75)  # where both pulls are equal
+    assert float(pulled.rows) == pytest.approx((0.25 * 3 + 0.5 * 2) / 0.75)  # at this point, both pulls are equal
     assert work.example_losses(torch.cat([start, start + 1]), ids(1, 0)).tolist() == [[2.0] * 5, [0.5] * 5]

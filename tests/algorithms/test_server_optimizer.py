@@ -58,7 +58,7 @@ def scalar(algorithm: Algorithm, rounds: int) -> list[float]:
 
 def test_fedavgm_by_hand():
     path = scalar(with_server(FedAvg(), MOMENTUM), 3)
-    # 0 + 1; momentum .9 * 1 + .25 * 3 = 1.65; .9 * 1.65 + .25 * 1.35 = 1.8225
+    # 1: 0 + 1; 2.65: momentum .9 * 1 + .25 * 3 = 1.65; 4.4725: momentum .9 * 1.65 + .25 * 1.35 = 1.8225
     assert path == pytest.approx([1.0, 2.65, 4.4725])
     assert scalar(with_server(FedAvg(), partial(SGD, lr=0.5)), 2) == pytest.approx([0.5, 0.9375])
 
@@ -142,7 +142,7 @@ def test_merged_cluster_keeps_the_momentum_of_the_one_whose_model_it_has(merged_
     state = replace(
         state,
         models=models,
-        sums=models.clone(),  # one direction: they merge
+        sums=models.clone(),  # equal directions, so that the clusters merge
         counts=torch.tensor([1, 2]),
         index=torch.tensor([0, 1, 1, -1, -1, -1, -1, -1]),
         server={"momentum_buffer": torch.tensor([[10.0, 0, 0, 0], [20.0, 0, 0, 0]], dtype=torch.float64)},

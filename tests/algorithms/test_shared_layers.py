@@ -47,7 +47,7 @@ def test_all_layers_shared_is_fedavg_whatever_the_clusters():
 
 def test_cluster_that_nobody_trains_has_the_shared_layers_and_keeps_its_own():
     work, algorithm = quadratic_clients(8, true_clusters=TRUTH), with_shared_layers(Oracle(), ["conv1"])
-    before, after = states(algorithm, work, [ids(0, 1), ids(2, 4)])  # the second round trains cluster 0 alone
+    before, after = states(algorithm, work, [ids(0, 1), ids(2, 4)])  # the second round trains only cluster 0
     assert torch.equal(after.models[1, SHARED], after.models[0, SHARED])
     assert not torch.equal(after.models[1, SHARED], before.models[1, SHARED])
     assert torch.equal(after.models[1, OWN], before.models[1, OWN])
@@ -103,7 +103,7 @@ def test_running_statistics_go_with_their_layer():
     *_, found = prepared.rounds()
     layout = prepared.engine.layout
     columns = layout.columns_with_buffers(["batchnorm1d[0]"])
-    assert len(columns) == 4 * 64  # weights, biases, means and variances
+    assert len(columns) == 4 * 64  # weights, biases, running means and variances
     assert torch.equal(found.state.models[0, columns], found.state.models[1, columns])
     others = layout.columns("linear[0]")
     assert not torch.allclose(found.state.models[0, others], found.state.models[1, others])

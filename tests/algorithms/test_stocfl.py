@@ -21,7 +21,7 @@ from lit_cfl.local_work import Budget
 from lit_cfl.testing import QuadraticWork
 
 GRADIENT = StoCFL(psi="gradient", lambda_=0.5)
-HALF = 0.5  # learning rate of the clients below
+HALF = 0.5  # learning rate of the clients in this file
 
 
 class AtZero(QuadraticWork):
@@ -61,30 +61,31 @@ def test_three_rounds_of_a_few_clients_by_hand():
     # 0 and 1 are orthogonal: two clusters, both started from omega_0 = 0
     assert first.index.tolist() == [0, 1, -1, -1, -1]
     assert first.models.tolist() == [[2, 0], [0, 2]]  # c / 2
-    assert first.omega.tolist() == [1, 1]  # mean of the same
+    assert first.omega.tolist() == [1, 1]  # the mean of both
     assert (info.down, info.up) == (6, 6)
     second, info = GRADIENT.round(first, ids(2, 0, 3), work, rng())
-    # 2 is alike 0 (cosine .97): it joins with 0's theta; 3 is alone: it starts from omega_1; 1 is not touched
+    # client 2 joins client 0 (cosine .97) and its theta; client 3 is alone and starts from omega_1; 1 is unchanged
     assert second.index.tolist() == [0, 1, 0, 2, -1]
     zero = torch.tensor([2 + 1 - 0.25, 0.25])  # (2, 0) - ((2, 0) - (4, 0))/2 - ((2, 0) - (1, 1))/4
-    two = torch.tensor([2 + 1 - 0.25, 0.5 + 0.25])  # the same with c = (4, 1)
+    two = torch.tensor([2 + 1 - 0.25, 0.5 + 0.25])  # the same for the centre (4, 1)
     assert_close(second.models[0].float(), (zero + two) / 2)
     assert second.models[1].tolist() == [0, 2]
-    assert second.models[2].tolist() == [0.5, 1 - 2.5]  # from (1, 1), which is the centre: half way to (0, -4)
+    # half of the way from (1, 1), which is also the proximal centre, to (0, -4)
+    assert second.models[2].tolist() == [0.5, 1 - 2.5]
     assert_close(second.omega, torch.tensor([(2.5 + 2.5 + 0.5) / 3, (0.5 + 1 - 1.5) / 3]).double())
     assert second.counts.tolist() == [2, 1, 1]
     assert second.sums.tolist() == [[-8, -1], [0, -4], [0, 4]]
     assert (info.down, info.up) == (2 + 6, 2 + 6)
     third, info = GRADIENT.round(second, ids(4, 1), work, rng())
-    # 4 is alike cluster 0, which nobody of the cohort is in: it stays alone, next to 1 (cosine .24)
+    # client 4 is similar to cluster 0, but nobody of it is in the cohort: it stays alone, next to 1 (cosine .24)
     assert third.index.tolist() == [0, 1, 0, 2, 3]
-    assert torch.equal(third.models[ids(0, 2)], second.models[ids(0, 2)])  # not touched
+    assert torch.equal(third.models[ids(0, 2)], second.models[ids(0, 2)])  # these models are unchanged
     last, info = GRADIENT.round(third, ids(0, 4), work, rng())
-    assert last.index.tolist() == [0, 1, 0, 2, 0]  # they meet; number 3 is free
+    assert last.index.tolist() == [0, 1, 0, 2, 0]  # both clusters merge, and number 3 becomes free
     assert last.counts.tolist() == [3, 1, 1, 0]
     assert last.sums[0].tolist() == [-16, -3]
     assert (info.down, info.up) == (4, 4)
-    start, omega = third.models[0], third.omega  # of the larger cluster
+    start, omega = third.models[0], third.omega  # theta of the larger cluster
     step = start - (start - work.centers[[0, 4]]) / 2 - (start - omega) / 4
     assert_close(last.models[0], step.mean(0))
 
@@ -125,7 +126,7 @@ def test_number_of_clusters_never_rises():
     for number in range(13):
         cohort = torch.randperm(12, generator=rng(number))[: 3 if number < 12 else 12]
         state, _ = GRADIENT.round(state, cohort, work.at(number), rng())
-        now = len(partition(state)) + int((state.index < 0).sum())  # the unobserved are clusters of one
+        now = len(partition(state)) + int((state.index < 0).sum())  # unobserved clients count as clusters of one
         assert now <= before
         before = now
     assert before == 2
@@ -135,7 +136,8 @@ def test_psi_is_the_gradient_at_omega_0_or_the_way_of_the_budget():
     work = quadratic_clients(4)
     w0 = work.initial(0)
     state = ran(replace(GRADIENT, tau=1.0), work, ids(1, 2), ids(1, 3))
-    assert_close(state.sums, w0 - work.centers[[1, 2, 3]])  # that of 3, too, though omega has moved
+    # client 3's Psi is taken at w_0, too, though omega has moved
+    assert_close(state.sums, w0 - work.centers[[1, 2, 3]])
     update = StoCFL(tau=1.0, psi_budget=Budget(2, "steps", "full"))
     assert_close(ran(update, work, ids(1, 2)).sums, (1 - 0.75**2) * (w0 - work.centers[[1, 2]]))
 
@@ -217,7 +219,7 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
     first = c[2] + 0.75**3 * (w0 - c[2])
     second = c[5] + 0.75**3 * (first - c[5])
     parallel = c[5] + 0.75**3 * (w0 - c[5])
-    other = c[2] + 0.75**3 * (parallel - c[2])  # the other way round
+    other = c[2] + 0.75**3 * (parallel - c[2])  # the two clients in the opposite order
     assert_close(ran(GRADIENT, two_sides, ids(2, 5)).omega, (first + parallel) / 2)
 
     def omega(algorithm: StoCFL, seed: int, *cohort: int) -> torch.Tensor:
@@ -225,13 +227,13 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
         return algorithm.round(begun, ids(*cohort), two_sides, torch.Generator().manual_seed(seed))[0].omega
 
     either, ways = ((first + second) / 2, (parallel + other) / 2), set()
-    for seed in range(12):  # in the order of a draw, not of ids nor of the cohort
+    for seed in range(12):  # the order is drawn: neither the ids nor the cohort's order matter
         found = omega(in_turn, seed, 2, 5)
         assert torch.equal(found, omega(in_turn, seed, 5, 2))
         ways |= {way for way in (0, 1) if torch.allclose(found, either[way])}
         weighted = ((3 * first + 6 * second) / 9, (6 * parallel + 3 * other) / 9)
         assert any(torch.allclose(omega(replace(in_turn, weights="examples"), seed, 2, 5), one) for one in weighted)
-        assert_close(omega(by_id, seed, 5, 2), either[0])  # of ids, however the cohort was drawn
+        assert_close(omega(by_id, seed, 5, 2), either[0])  # the order of ids, for any order of the cohort
         assert_close(omega(replace(by_id, weights="examples"), seed, 5, 2), weighted[0])
     assert ways == {0, 1}
 
@@ -276,10 +278,10 @@ def test_number_of_a_merged_cluster_is_given_to_the_next_new_one():
 
 def test_cluster_is_represented_by_all_its_members_or_by_those_sampled():  # C21
     work = at_degrees(0, 40, 80, 115)
-    all_of_them = StoCFL(tau=0.76, psi="gradient")  # 40.5 degrees
+    all_of_them = StoCFL(tau=0.76, psi="gradient")  # tau as an angle: 40.5 degrees
     sampled = replace(all_of_them, representation="sampled")
     for algorithm, clusters in ((all_of_them, 2), (sampled, 1)):
-        state = ran(algorithm, work, ids(0, 1, 2), ids(2, 3))  # from the mean at 40 it is 75 degrees, from 80 it is 35
+        state = ran(algorithm, work, ids(0, 1, 2), ids(2, 3))  # 75 degrees from the mean at 40, but 35 degrees from 80
         assert len(partition(state)) == clusters
     assert ran(all_of_them, work, ids(0, 1)).psi == {}
     kept = ran(sampled, work, ids(0, 1)).psi
@@ -299,7 +301,7 @@ def test_newcomer_joins_at_tau_and_else_founds_a_cluster_with_the_nearest_theta(
     assert placed.index[2] == 2
     assert torch.equal(placed.models[2], state.models[0])
     both, _ = StoCFL(tau=0.95, psi="gradient").place(state, ids(4, 3), work, rng())
-    assert both.index.tolist() == [0, 1, -1, 2, 3]  # cosines .89 with cluster 1
+    assert both.index.tolist() == [0, 1, -1, 2, 3]  # cosine .89 with cluster 1, below tau
     assert torch.equal(both.models[2:], state.models[[1, 1]])
     assert torch.equal(both.omega, state.omega)
 
@@ -309,17 +311,17 @@ def test_newcomers_alike_found_one_cluster_together():
     state = ran(StoCFL(tau=0.9, psi="gradient"), work, ids(0, 1))
     placed, _ = StoCFL(tau=0.9, psi="gradient").place(state, ids(4, 2, 3), work, rng())
     assert placed.index.tolist() == [0, 1, 2, 2, 2]
-    assert torch.equal(placed.models[2], state.models[1])  # 95 degrees away, not 175
+    assert torch.equal(placed.models[2], state.models[1])  # nearest in angle: 95 degrees, against 175
     assert placed.counts.tolist() == [1, 1, 3]
     ditto, _ = StoCFL(tau=1.0, psi="gradient").place(state, ids(0, 2), work, rng())
-    assert ditto.index.tolist() == [2, 1, 3, -1, -1]  # nobody joins, not even its own
+    assert ditto.index.tolist() == [2, 1, 3, -1, -1]  # with tau 1, no client joins a cluster, not even its own
 
 
 def test_free_number_is_nobodys_nearest():
     work, state = grown_apart()
     algorithm = StoCFL(tau=0.5, psi="gradient")
     after, _ = algorithm.round(state, ids(0, 2), work, rng())
-    away = at_degrees(0, 10, 60, 50, 55, 210)  # every cosine is negative, that with nobody would be 0
+    away = at_degrees(0, 10, 60, 50, 55, 210)  # every cosine is negative, so a missing cluster must not count as 0
     placed, info = algorithm.place(after, ids(5), away, rng())
     assert info.closeness[0, 1] == -torch.inf
     assert torch.equal(placed.models[placed.index[5]], after.models[0])
@@ -422,7 +424,7 @@ def test_clients_of_one_psi_are_represented_by_it():
     work = QuadraticWork(point.repeat(4, 1), ids(1, 2, 3, 9), 0.25)
     algorithm = StoCFL(psi="gradient")
     state, _ = algorithm.init(work, rng())
-    for cohort in (ids(2, 0), ids(1, 2, 3)):  # 2 is asked once
+    for cohort in (ids(2, 0), ids(1, 2, 3)):  # client 2 is in both cohorts, but computes its Psi only once
         state, _ = algorithm.round(state, cohort, work, rng())
     assert state.index.tolist() == [0, 0, 0, 0]
     used = state.counts > 0
@@ -445,10 +447,10 @@ def test_clusters_of_small_cohorts_are_those_of_everyone_at_once():
         clusters.append(int((state.counts > 0).sum()))
         together = before[observed][:, None] == before[observed]
         now = state.index[observed][:, None] == state.index[observed]
-        assert now[together].all()  # who is in one cluster stays in one, also clients that are not in the cohort
+        assert now[together].all()  # clients of one cluster stay together, even those that are not in the cohort
         assert int(state.counts.sum()) == int((state.index >= 0).sum())
         held = state.index[state.index >= 0].bincount(minlength=len(state.counts))
-        assert torch.equal(held, state.counts)  # the server's counts are those of the map
+        assert torch.equal(held, state.counts)  # the counts agree with the clients' assignment
     assert (state.index >= 0).all()
     assert max(clusters) > clusters[-1] == 2
     assert torch.equal(state.index[:, None] == state.index, everyone.index[:, None] == everyone.index)

@@ -30,7 +30,7 @@ from lit_cfl.algorithms import (
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.testing import QuadraticWork
 
-K, N, M, ALPHA = 20, 200, 5, 20  # FEMNIST
+K, N, M, ALPHA = 20, 200, 5, 20  # sizes of the paper's FEMNIST
 T = 300
 
 
@@ -73,7 +73,7 @@ def test_ifca_sends_all_models_down():
 @pytest.mark.parametrize("kind", [FedGroup, FedGrouProx])
 def test_fedgroup_is_fedavg_after_its_cold_starts(kind: Callable[..., FedGroup]):
     algorithm = kind(num_clusters=M, pretrain_scale=ALPHA, cold_start_at="start")
-    cold_starts = N - ALPHA * M  # one update each, up alone: w_0 is not counted
+    cold_starts = N - ALPHA * M  # one update each, only up: sending w_0 is not counted
     assert sent(algorithm, corners(), 30) == 2 * K * 30 + 2 * ALPHA * M + cold_starts
 
 
