@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # they start processes, each of which imports PyTorch
+pytestmark = pytest.mark.slow  # these tests start processes, each of which imports PyTorch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NOT_NEEDED = (
@@ -19,7 +19,7 @@ NOT_NEEDED = (
     "jsonargparse",
     "docstring_parser",
     "optuna",
-)  # rich: Lightning looks for its files
+)  # rich is not listed, since Lightning looks for its files
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_scale_benchmark_prints_a_table_and_draws_it(
     monkeypatch.setattr(sys, "argv", ["scale.py", *sizes, "--out", str(out), "--picture", str(picture)])
     import scale
 
-    scale.main()  # each row is measured in a process of its own
+    scale.main()  # each row is measured in a separate process
     assert [row[:2] for row in cells(capsys.readouterr().out)[2:]] == [["cohort", "20"], ["population", "20,000"]]
     found = json.loads(out.read_text())
     assert all(row["round s"] > 0 and row["peak MiB"] > row["above imports MiB"] > 0 for row in found)

@@ -20,15 +20,15 @@ def test_default_thresholds_are_those_of_the_rule(drift):
 
 
 def test_scores_by_hand(drift):
-    alarms = [(3, 0), (7, 0), (22, 0), (25, 0), (21, 1), (20, 2)]  # completed rounds, client
+    alarms = [(3, 0), (7, 0), (22, 0), (25, 0), (21, 1), (20, 2)]  # alarms as (completed rounds, client)
     tests = [(index, client) for index in (4, 7, 20, 22) for client in range(4)]
     found = drift.score_alarms(alarms, tests, {0, 2, 3}, since=5)
     assert found == {
         "drifted": 3,
-        "found": 2,  # 3 is not
+        "found": 2,  # client 3 is not found
         "delay": 2 + 0,
-        "alarms": 2,  # of 0 in round 7, before it drifts, and of 1
-        "tests": 4 + 1 + 1,  # all in round 7, then client 1 alone
+        "alarms": 2,  # client 0 in round 7, before it drifts, and client 1
+        "tests": 4 + 1 + 1,  # all clients in round 7, then only client 1
     }
 
 
@@ -40,7 +40,7 @@ def test_clients_that_turn_have_the_images_of_the_next_cluster(drift):
     assert len(log.clients) == 10
     assert (log.after == (log.before + 1) % 4).all()
     assert torch.equal(turned.train[client], (data.train[client] + number) % (4 * number))
-    assert torch.equal(turned.label_counts, data.label_counts)  # which labels do not show
+    assert torch.equal(turned.label_counts, data.label_counts)  # label counts do not show this drift
 
 
 def test_fresh_clients_have_half_of_their_images_another_one_in_each_round(drift):

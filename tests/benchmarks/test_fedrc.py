@@ -60,7 +60,7 @@ def test_the_first_round_is_that_of_fedem_and_the_second_divides_by_the_label_sh
     plain, _ = theirs.round(plain, cohort, work, rng())
     assert_close(state.models, plain.models)
     assert_close(state.weights, plain.weights)
-    assert_close(state.counts[0], state.weights[0][:, None] * counts[0])  # all examples of a client have one loss
+    assert_close(state.counts[0], state.weights[0][:, None] * counts[0])  # all examples of a client have the same loss
     assert not state.counts[2].any()
 
     shares = state.counts.sum(0) / state.counts.sum((0, 2))[:, None]

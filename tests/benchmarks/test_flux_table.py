@@ -50,7 +50,7 @@ def test_a_table_of_shifts_has_means_over_whole_folds(flux_table, tmp_path):
     rows = [{"fold": f, "shift": s, "accuracy": 10 * (1 + flux_table.SHIFTS.index(s))} for f, s in pairs]
     rows += [{"net": "LeNet5", "fold": fold, "shift": "x", "accuracy": 10 + 2 * fold} for fold in (0, 1)]
     lines = flux_table.format_tables(write_rows(tmp_path / "rows.csv", flux_table, rows)).splitlines()
-    assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in lines  # fold 0 alone has four shifts
+    assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in lines  # only fold 0 has all four shifts
     assert "| IFCA | 11.0 | 1.4 | 0.50 | 2.0 | 2 |" in lines  # LeNet-5 has one shift, in two folds
 
 

@@ -11,7 +11,8 @@ from lit_cfl.datamodules import ArrayData
 
 mnist_writers = loaded("mnist_writers")
 LABELS = {"train": [5, 0, 4, 1], "test": [7, 2, 1]}
-WRITERS = {"train": [30, 10, 10, 30], "test": [10, 20, 20]}  # writer 10 of the test images is another one
+# writer 10 of the test images is another person than writer 10 of the training images
+WRITERS = {"train": [30, 10, 10, 30], "test": [10, 20, 20]}
 IMAGES = np.arange(7 * 4, dtype=np.uint8).reshape(7, 1, 2, 2)
 
 

@@ -43,7 +43,7 @@ def test_every_bug_is_described_and_names_tests_there_are_and_the_list_is_sorted
 
     for mutant in mutants.read_mutants():
         assert mutant.bug.endswith("."), mutant.name
-        assert "|" not in mutant.bug, mutant.name  # it stands in a table
+        assert "|" not in mutant.bug, mutant.name  # the text is a cell of a Markdown table
         assert mutant.tests, mutant.name
         assert all((ROOT / test.partition("::")[0]).is_file() for test in mutant.tests), mutant.name
     names = [mutant.name for mutant in mutants.read_mutants()]

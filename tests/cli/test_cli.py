@@ -256,7 +256,7 @@ def test_plan_with_resume_is_used_with_new_plan_and_otherwise_refused(capsys: py
     assert main(["run", "--resume", "run", "--rounds", "3", "--new_plan", "--plan.rows_mib", "7"]) == 0
     now = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]
     assert now["rows_mib"] == 7
-    assert now["lanes"] != 3  # what is not asked for is chosen by rule
+    assert now["lanes"] != 3  # options that are not given are chosen by rule
 
 
 AT_THE_END = """
@@ -288,7 +288,7 @@ def test_process_ends_with_the_commands_code_after_the_handlers_of_libraries(wor
     )
     assert (ended.returncode, ended.stdout) == (code, out)
     assert ("ValueError: a traceback" in ended.stderr) == bool(words)
-    assert "leaked" not in ended.stderr  # as nanobind reports of objects that are never collected
+    assert "leaked" not in ended.stderr  # nanobind reports leaks of objects that are never collected
 
 
 def test_ctrl_c_before_a_run_handles_it_prints_one_line(

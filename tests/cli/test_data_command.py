@@ -23,7 +23,7 @@ def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines["clients"] == "6 in training, 3 newcomers"
     assert lines["examples"] == "1,293 train, 144 validation, 360 test"
     assert lines["true"].split(maxsplit=1)[1] == "4 of 2 to 3 clients"
-    assert lines["skew"] == "of inputs"  # rotations
+    assert lines["skew"] == "of inputs"  # the skew is by rotations
     assert lines["fingerprint"] == partition_hash(Digits(9, newcomers=0.3, validation=0.1).federated(5))
 
 
@@ -38,7 +38,7 @@ def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.
     ]
     for name in ("clusters", "labels", "sizes"):
         with Image.open(tmp_path / "d" / f"{name}.png") as picture:
-            assert len(set(picture.convert("L").tobytes())) > 10  # something is drawn
+            assert len(set(picture.convert("L").tobytes())) > 10  # the picture is not empty
     module = Digits(validation=0.1)
     assert partition_hash(load_partition(tmp_path / "d" / "partition.npz", module.examples)) in capsys.readouterr().out
 
@@ -67,7 +67,8 @@ def test_options_of_an_experiment_that_the_data_do_not_use_are_named():
 
 
 def test_a_command_shows_each_note_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which the command replaces
+    # restored after the test, since the command replaces it
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     main(["data"])
     shown = [warnings.formatwarning(text, Notice, "file.py", 1) for text in ("a", "b", "a")]
     assert shown == ["Note: a.\n", "Note: b.\n", ""]

@@ -65,10 +65,10 @@ def test_a_run_needs_no_home_folder(tmp_path: Path):
     ("word", "expected"),
     [
         ("--out=~/d", "--out=/home/me/d"),
-        ("--stop=~", "--stop=~"),  # YAML's null
+        ("--stop=~", "--stop=~"),  # ~ is YAML's null
         ("--out=~x/d", "--out=~x/d"),
         ("--name=a~/b", "--name=a~/b"),
-        ("~/d", "~/d"),  # a shell has replaced it, or it was quoted
+        ("~/d", "~/d"),  # a shell would have expanded it, unless it was quoted
         ("--out", "--out"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_name_that_no_folder_can_have_is_refused(name: str, said: str, tmp_pat
         require_folder_name(name, "name")
     file = tmp_path / "named.yaml"
     file.write_text(yaml.safe_dump(QUICK | {"name": name}))
-    if name != "\ud800":  # which YAML itself refuses
+    if name != "\ud800":  # YAML itself refuses this name
         with pytest.raises(InputError, match="it names a folder in runs/"):
             parse_run(["--config", str(file)])
 
@@ -160,8 +160,8 @@ def test_a_configuration_may_come_from_a_pipe(tmp_path: Path, monkeypatch: pytes
     assert words[0::2] == ["--config", "--rounds"]
     request = parse_run(words)
     assert (request.experiment.name, request.experiment.rounds) == ("pröbe", 3)
-    assert parse_run(words).experiment.name == "pröbe"  # it can be read again
-    assert code_folders(words) == [str(tmp_path)]  # nothing lies beside a pipe
+    assert parse_run(words).experiment.name == "pröbe"  # a second call reads it again
+    assert code_folders(words) == [str(tmp_path)]  # the folder of the pipe does not count
     (tmp_path / "plain.yaml").write_text("rounds: 3\n")
     assert copy_piped_configs(["--config=plain.yaml"]) == ["--config=plain.yaml"]
     read, write = os.pipe()

@@ -42,7 +42,7 @@ def answers(
 @pytest.mark.parametrize("words", ["--help", "-h", "--algorithm.help FedGroup", "--task.net.help=torch.nn.Linear"])
 def test_a_help_text_is_made_once(words: str, capsys: pytest.CaptureFixture[str]):
     assert answers(words, capsys) == ([f"text of {words}\n"] * 3, 1)
-    assert answers("--data.help", capsys)[1] == 1  # each question has its own text
+    assert answers("--data.help", capsys)[1] == 1  # each question has a separate cache entry
     assert answers(words, capsys)[1] == 0
 
 

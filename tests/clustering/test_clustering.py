@@ -98,7 +98,7 @@ def test_edc_is_a_symmetric_distance(num_directions: int):
     distances = edc(random_updates(6, 9), num_directions)
     assert_close(distances, distances.T)
     assert (distances.diagonal() == 0).all()
-    through = (distances[:, :, None] + distances[None]).amin(1)  # the best detour
+    through = (distances[:, :, None] + distances[None]).amin(1)  # the shortest way through a third client
     assert (distances <= through + 1e-12).all()
 
 
@@ -180,7 +180,7 @@ def test_kmeans_numbers_clusters_by_their_lowest_member():
 
 def test_kmeans_takes_the_best_of_its_starts():
     points = torch.tensor([6.0, 8, 10, 12, 17, 26, 30, 34, 39])[:, None]
-    for seed in range(5):  # squares of 91.7, the least there is; a single start finds it three times in ten
+    for seed in range(5):  # the minimum sum of squares is 91.7, which a single start finds in 3 of 10 cases
         assert kmeans(points, 3, rng(seed)).tolist() == [0, 0, 0, 0, 0, 1, 1, 2, 2]
 
 

@@ -55,7 +55,7 @@ def test_without_a_knee_the_largest_distance_is_the_radius():
 
 @pytest.mark.parametrize(
     ("values", "knee"),
-    [  # those of kneed 0.9.0: KneeLocator(range(n), values, curve="convex", direction="increasing").elbow
+    [  # results of kneed 0.9.0: KneeLocator(range(n), values, curve="convex", direction="increasing").elbow
         ([0, 1, 2, 3, 4], None),
         ([1, 1, 1, 1], None),
         ([2], None),

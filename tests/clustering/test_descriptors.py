@@ -31,7 +31,7 @@ def test_moments_of_all_and_of_each_label():
     points = numbers([0, 1], [2, 1], [4, 7], [10, -1])
     found = describe(points, ids(0, 0, 2, 0), 3)
     assert_close(found[0], numbers([4, 2])[0])
-    assert_close(found[1].square(), numbers([14, 9])[0])  # of n, not n - 1
+    assert_close(found[1].square(), numbers([14, 9])[0])  # divided by n, not n - 1
     assert_close(found[2:5], numbers([4, 1 / 3], [-1, -1], [-1, -1]))  # label 2 has one example, label 1 none
     assert_close(found[5:].square(), numbers([56 / 3, 8 / 9], [1, 1], [1, 1]))
     assert (found[6:] == -1).all()

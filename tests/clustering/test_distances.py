@@ -19,7 +19,8 @@ def random_rows(n: int, d: int, seed: int = 0) -> torch.Tensor:
     [
         ("l1", [[0, 7, 14, 7], [7, 0, 7, 8], [14, 7, 0, 13], [7, 8, 13, 0]]),
         ("l2", [[0, 5, 10, 5], [5, 0, 5, 50**0.5], [10, 5, 0, 125**0.5], [5, 50**0.5, 125**0.5, 0]]),
-        ("cosine", [[0, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]]),  # a zero row is alike nobody
+        # a zero row has similarity 0 to all others
+        ("cosine", [[0, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]]),
     ],
 )
 def test_distances_of_hand_worked_rows(metric: str, expected: list[list[float]]):
@@ -46,7 +47,8 @@ def test_distance_from_itself_is_exactly_zero(metric: str):
     assert (cross_distances(rows, rows, metric).diagonal() == 0).all()
 
 
-def test_models_that_lie_close_together_keep_their_distances():  # not lost in |a|^2 - 2ab + |b|^2
+# no cancellation, as it would occur in |a|^2 - 2ab + |b|^2
+def test_models_that_lie_close_together_keep_their_distances():
     updates = 1e-6 * random_rows(6, 500)
     models = 100 * random_rows(1, 500, seed=1) + updates
     assert_close(distances(models, "l2"), distances(updates, "l2"), rtol=1e-6, atol=0)

@@ -27,9 +27,9 @@ BEFORE = counts(_0=30, _1=30)  # check 16: C = 10, n = 60, tau = 1.2
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (counts(_7=30, _8=30), [0.0, 12.0, 1.0, 7.0]),  # other labels
-        (counts(_0=18, _1=30, _2=12), [2.4, 2.4, 0.2, 0.4]),  # 12 of 60 moved to a new label
-        (torch.tensor([[7.5, 7.5] + [0] * 8]), [4.5, 4.5, 0.0, 0.0]),  # a quarter released
+        (counts(_7=30, _8=30), [0.0, 12.0, 1.0, 7.0]),  # all examples have other labels
+        (counts(_0=18, _1=30, _2=12), [2.4, 2.4, 0.2, 0.4]),  # 12 of 60 examples received a new label
+        (torch.tensor([[7.5, 7.5] + [0] * 8]), [4.5, 4.5, 0.0, 0.0]),  # a quarter of the examples is released
         (BEFORE, [0.0, 0.0, 0.0, 0.0]),
     ],
     ids=["others", "moved", "released", "same"],
@@ -91,7 +91,8 @@ def moved(number: int, of: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("metric", "most"), [("sorted_counts", 6), ("l1_counts", 6), ("total_variation", 12)])
-def test_trigger_is_strict(metric: str, most: int):  # 6 of 60 is 1.2000000000000004 in floats, and tau is 1.2
+# 6 of 60 gives 1.2000000000000004 in floating point, and tau is 1.2
+def test_trigger_is_strict(metric: str, most: int):
     now = torch.cat([moved(most - 1, 60), moved(most, 60), moved(most + 1, 60)])
     before = BEFORE.expand(3, -1)
     assert find_drifted(now, before, ids(60, 60, 60), 0.2, metric).tolist() == [False, False, True]

@@ -103,7 +103,7 @@ def at_angles(*degrees: float) -> torch.Tensor:
     return torch.stack([angles.cos(), angles.sin()], 1)
 
 
-def test_merge_is_transitive():  # 0-30-60: each step above tau, the ends below
+def test_merge_is_transitive():  # at 0, 30 and 60 degrees: each step is above tau, the two ends are below
     assert merge_by_threshold(at_angles(0, 200, 30, 60), 0.8).tolist() == [0, 1, 0, 0]
 
 

@@ -39,7 +39,7 @@ def test_one_bundle_and_mere_noise_are_one_cluster():
 def test_number_is_at_most_the_one_asked_for_and_a_quarter_of_the_clients():
     updates = bundles([8] * 6)
     assert found(updates, most=3) <= 3
-    assert found(updates[:7]) == 1  # of seven clients no two clusters have two in each half
+    assert found(updates[:7]) == 1  # seven clients are too few for two clusters with two clients in each half
     assert found(updates, most=1) == 1
 
 
@@ -50,13 +50,13 @@ def test_length_of_updates_does_not_matter_and_the_rng_decides_all_draws():
     assert found(lengths * updates) == 3
     torch.manual_seed(5)
     assert found(updates, seed=3) == found(updates, seed=3)
-    assert found([updates[:10], updates[10:]]) == 3  # chunks
+    assert found([updates[:10], updates[10:]]) == 3  # the same updates in chunks
 
 
 def test_prediction_strength_by_hand():
     one = np.array([[0.0], [0.1], [10.0], [10.1]])
     assert prediction_strength(one, one + 0.05, 2) == 1
-    # The centres 0.05 and 10.05 leave 4.9 with 0 and 5.5 with 10: one of 3 pairs of {4.9, 5.5, 5.6} is together.
+    # The centres 0.05 and 10.05 assign 4.9 to 0, and 5.5 and 5.6 to 10: one of the three pairs stays together.
     other = np.array([[-9.0], [-9.1], [4.9], [5.5], [5.6]])
     assert prediction_strength(one, other, 2) == pytest.approx(1 / 3)
     assert prediction_strength(one, np.array([[0.0], [0.0], [0.0]]), 2) == 0
@@ -78,7 +78,8 @@ def test_a_number_is_given_up_once_its_mean_cannot_reach_the_threshold(monkeypat
 
     monkeypatch.setattr("lit_cfl.clustering.number_of_clusters.prediction_strength", strength)
     assert found(bundles([12, 12, 12]), most=3) == 2
-    assert asked == [3, 3, *[2] * 10]  # 0.6 and 0.6 are missing, and a mean of 0.9 over ten may miss 1
+    # with 3 clusters, two divisions already miss 0.6 each; a mean of 0.9 over ten allows 1 in total
+    assert asked == [3, 3, *[2] * 10]
 
 
 NO_LABELS = torch.zeros(60, 0, dtype=torch.int64)

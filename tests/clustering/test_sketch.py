@@ -23,10 +23,10 @@ def test_error_of_a_cosine_is_that_of_the_dimension(sketch_dim: int):
         errors.append((cosine_similarity(sketch(rows)) - cosine_similarity(rows))[*torch.triu_indices(40, 40, 1)])
     error = torch.stack(errors)
     assert error.square().mean().sqrt() == pytest.approx(sketch_dim**-0.5, rel=0.25)
-    assert error.mean().abs() < 0.5 * sketch_dim**-0.5  # no bias
+    assert error.mean().abs() < 0.5 * sketch_dim**-0.5  # the estimate is unbiased
 
 
-def test_rows_without_a_common_column_stay_at_right_angles():  # without signs their sums would look alike
+def test_rows_without_a_common_column_stay_at_right_angles():  # without random signs, their sketches would look similar
     rows = torch.ones(2, 20_000)
     rows[0, ::2], rows[1, 1::2] = 0, 0
     assert cosine_similarity(random_projection(20_000, 1_000, 0)(rows))[0, 1].abs() < 4 / 1_000**0.5
@@ -38,7 +38,7 @@ def test_every_column_goes_into_one_bucket_and_keeps_its_size(num_columns: int, 
     assert ((sketched != 0).sum(1) == 1).all()
     assert (sketched.abs().sum(1) == 1).all()
     used = sketched.abs().sum(0)
-    assert used.max() - used.min() <= 1  # buckets of equal size, but for the last columns
+    assert used.max() - used.min() <= 1  # buckets have equal sizes, up to the remaining columns
 
 
 def test_as_many_buckets_as_columns_keep_every_cosine():

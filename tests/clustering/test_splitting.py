@@ -116,7 +116,7 @@ def test_linkage_that_gives_no_bipartition_is_refused():
 def test_gap_of_a_hand_worked_matrix():
     similarity = torch.tensor([[1.0, 0.8, 0.1], [0.8, 1.0, -0.3], [0.1, -0.3, 1.0]], dtype=torch.float64)
     assert separation_gap(similarity, ids(0, 0, 1)) == pytest.approx(0.8 - 0.1)
-    assert separation_gap(similarity, ids(4, 2, 2)) == pytest.approx(-0.3 - 0.8)  # the wrong split
+    assert separation_gap(similarity, ids(4, 2, 2)) == pytest.approx(-0.3 - 0.8)  # a wrong division
 
 
 def test_gap_of_distances_is_across_minus_within():

@@ -136,7 +136,7 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("FedAvg seed 0  loading the data")
-    assert out.splitlines()[-2:] == ["Files: c", "As a page: lit-cfl report c"]  # as it was given
+    assert out.splitlines()[-2:] == ["Files: c", "As a page: lit-cfl report c"]  # paths are printed as they were given
     assert [line.split("  ")[:2] for line in out.splitlines() if re.match(r"\d/4 ", line)] == [
         ["1/4", "FedAvg seed 0"],
         ["2/4", "IFCA seed 0"],
@@ -168,8 +168,8 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
         "runs.csv",
     }
     assert Path("c/pictures/curve.png").stat().st_size > 5000
-    assert not Path("c/pictures/curve.pdf").exists()  # nobody asked for it
-    assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # a whole run directory
+    assert not Path("c/pictures/curve.pdf").exists()  # PDF was not asked for
+    assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # each run has a complete run directory
 
 
 @pytest.mark.long
@@ -203,7 +203,8 @@ def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert len([line for line in capsys.readouterr().out.splitlines() if "/3  " in line]) == 1
     assert not list(Path("c").rglob("error.txt"))
-    assert table("c/results.csv")[1]["test_mean"] == table("c/results.csv")[0]["test_mean"]  # it is FedAvg otherwise
+    # the other options are those of FedAvg
+    assert table("c/results.csv")[1]["test_mean"] == table("c/results.csv")[0]["test_mean"]
 
 
 @pytest.mark.long
@@ -227,13 +228,14 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     names, own = ("IFCA", "two", "l2", "FLUX"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
     given = read_arguments([*SMALL[1:], "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", "FLUX", *own])
     plan, notices = plan_comparison(given)
-    for name, given in zip(names, (True, False, True, True), strict=True):  # another option of its own changes nothing
+    # setting another option of IFCA changes nothing
+    for name, given in zip(names, (True, False, True, True), strict=True):
         assert (f"{name} runs with num_clusters 4, as the file's algorithm" in notices) is given
     configs = [plan.experiments[name].to_dict() for name in names]
     assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4, 4]
     assert [config["name"] for config in configs] == [f"quickstart-{name}" for name in names]
     assert {config["plan"]["threads"] for config in configs} == {1}
-    assert len({id(one.data) for one in plan.experiments.values()}) == 1  # loaded once
+    assert len({id(one.data) for one in plan.experiments.values()}) == 1  # the data are loaded once
 
 
 @pytest.mark.long
@@ -298,7 +300,7 @@ def test_lost_files_of_a_finished_run_are_named_or_written_again(capsys: pytest.
     Path("c/Ditto/seed-0/clients.csv").unlink()
     assert main(["compare", "--resume", "c"]) == 0
     assert Path("c/Ditto/seed-0/clients.csv").exists()
-    Path("c/Ditto/seed-0/checkpoint.pt").unlink()  # to make room
+    Path("c/Ditto/seed-0/checkpoint.pt").unlink()  # the user may delete checkpoints to save space
     capsys.readouterr()
     assert main(["compare", "--resume", "c"]) == 0
     assert "Under seed 0 it is unknown whether Ditto are paired: no checkpoint.pt." in capsys.readouterr().out
@@ -337,7 +339,7 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     assert processes(Plan(threads=16), None, 30) == 1
     assert processes(Plan(threads=1), None, 5) == 5
     assert processes(Plan(workers=2, threads=1), None, 30) == 1
-    assert processes(Plan(device="cuda:0"), None, 30) == 1  # no GPU is here
+    assert processes(Plan(device="cuda:0"), None, 30) == 1  # this machine has no GPU
     room = [{"CPU": 5.0, "GPU": 2.0}, {"CPU": 6.0, "GPU": 1.0}]
     monkeypatch.setattr(cluster, "is_there", lambda: True)
     monkeypatch.setattr(cluster, "_join", lambda plan: None)

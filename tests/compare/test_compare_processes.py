@@ -77,7 +77,7 @@ def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, o
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert contents(Path("c")) == contents(whole)
     assert finished == {file: file.stat().st_mtime_ns for file in Path("c/FedAvg/seed-1").rglob("*")}
-    assert Path("c/IFCA/seed-1/environment.json").read_text() == before  # it went on, and did not begin again
+    assert Path("c/IFCA/seed-1/environment.json").read_text() == before  # the run was resumed, not started again
 
 
 @pytest.mark.full
@@ -107,7 +107,8 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     whole: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ):
     mark = f"LITCFL_TEST_MARK={output.parent}-{time.monotonic_ns()}"
-    monkeypatch.setenv(*mark.split("=", 1))  # of this process, too, but its /proc/<id>/environ is that of its start
+    # also set in this process, whose /proc/<id>/environ shows only the variables at its start
+    monkeypatch.setenv(*mark.split("=", 1))
     words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), "--num_cpus", "2"]
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
@@ -117,7 +118,7 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     assert left(mark, agents=False) == []
     assert main(["compare", "--resume", "c", "--num_cpus", "2"]) == 0
     assert contents(Path("c")) == contents(whole)
-    assert left(mark) == []  # last: Ray's agents of the killed command have ended meanwhile, or do so now
+    assert left(mark) == []  # checked last, to give Ray's agents of the killed command time to end
 
 
 def test_a_worker_that_dies_is_a_failed_run():
@@ -143,7 +144,7 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     folder = Path("c/FedAvg/seed-1")
     shutil.rmtree(folder / "pictures")
     (folder / "pictures").write_text("in the way")
-    (folder / "summary.json").unlink()  # as if it had been killed just before its end
+    (folder / "summary.json").unlink()  # as if the run had been killed just before its end
     error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1), tmp_path / "note.json")
     assert error is None
     assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]

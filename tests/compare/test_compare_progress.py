@@ -26,7 +26,7 @@ def row(round: int) -> dict[str, Any]:
 def test_lines_say_at_once_and_after_ten_quiet_seconds_what_each_run_does():
     seconds, out = [5.0], io.StringIO()
     lines = LogDisplay(Console(file=out, width=200), 3, clock=lambda: seconds[0])
-    lines.beat()  # nothing has begun
+    lines.beat()  # no run has started
     lines.started(ONE, 0, 9)
     lines.started(TWO, 0, 9)
     lines.activity(ONE, Activity("loading the data"))
@@ -36,7 +36,7 @@ def test_lines_say_at_once_and_after_ten_quiet_seconds_what_each_run_does():
     seconds[0] = 15.0
     lines.beat()
     lines.ended(ONE, "failed: no licence", failed=True)
-    lines.row(TWO, row(1))  # its rounds are not shown
+    lines.row(TWO, row(1))  # rounds of parallel runs are not printed
     seconds[0] = 25.0
     lines.beat()
     lines.ended(TWO, "test accuracy 0.50")
@@ -98,8 +98,8 @@ def test_a_worker_writes_what_it_does_for_the_driver_to_read(tmp_path: Path, mon
     assert side_by_side.in_worker(job, tmp_path / "nowhere/note.json") == (None, [])
     seen: list[tuple[str, Activity]] = []
     display = Seen(Console())
-    side_by_side._show(job, tmp_path / "note.json", display)  # nothing was written yet
+    side_by_side._show(job, tmp_path / "note.json", display)  # the note does not exist yet
     assert side_by_side.in_worker(job, tmp_path / "note.json") == (None, [])
-    assert json.loads((tmp_path / "note.json").read_text())["done"] == 0  # not for each client
+    assert json.loads((tmp_path / "note.json").read_text())["done"] == 0  # the note is not written for each client
     side_by_side._show(job, tmp_path / "note.json", display)
     assert seen == [("FedAvg seed 1", Activity("training", 2, 0, 8))]

@@ -29,12 +29,12 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
 
 
 def reached(rounds: int, mib: float) -> dict[str, Any]:
-    unknown = {"local_steps_to_target": None, "local_examples_to_target": None}  # a run of before 0.3
+    unknown = {"local_steps_to_target": None, "local_examples_to_target": None}  # a run made before 0.3
     return {"rounds_to_target": rounds, "mib_to_target": mib} | unknown
 
 
 def test_cost_is_of_the_first_round_that_reaches_the_target():
-    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == reached(3, 1.5)  # rounds 1, 3, 5, 7
+    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == reached(3, 1.5)  # evaluated in rounds 1, 3, 5 and 7
     assert cost_of(rows(0.1, None, 0.4, 0.6), 0.45) == reached(7, 3.5)
     assert cost_of(rows(0.1, 0.5), 0.6) is None
     assert cost_of(rows(0.1, 0.5), None) is None
@@ -46,7 +46,7 @@ def test_a_round_in_which_clients_have_no_model_does_not_count():
     assert cost_of(table, 0.5) == reached(5, 2.5)
     assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == reached(
         1, 0.5
-    )  # `evaluation.clients: all`
+    )  # as with `evaluation.clients: all`
 
 
 def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
@@ -58,7 +58,7 @@ def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
 def test_a_target_for_which_lower_is_better_is_reached_from_above_and_the_common_one_is_above_every_end():
     error = Score("mae", higher_is_better=False)
     assert common_target([0.8, 0.7001, None, 0.8003], error) == 0.801
-    assert common_target([0.000412, 0.0002], error) == 0.00042  # not 0.001, which any first round may reach
+    assert common_target([0.000412, 0.0002], error) == 0.00042  # not 0.001, which the first round may reach
     table = [row | {"test/weighted_mae": row["test/weighted_accuracy"]} for row in rows(0.9, 0.6, 0.5, 0.4)]
     assert cost_of(table, 0.5, (error,)) == reached(5, 2.5)
     assert cost_of(table, 0.3, (error,)) is None
@@ -105,7 +105,7 @@ def test_latex_fits_a_page():
     all_known = as_latex(results("A", "B", local_steps=9, seconds=1.0, **known))
     columns = r"algorithm & test accuracy & tuned accuracy & difference to A & gap closed & ARI & traffic MiB \\"
     assert columns in all_known
-    assert NOTE_ON_COSTS not in all_known  # it explains omitted columns
+    assert NOTE_ON_COSTS not in all_known  # the note explains omitted columns, of which there are none
     assert r"algorithm & seeds & test accuracy & difference to A \\" in as_latex(results("A", "B", runs=1))
 
 

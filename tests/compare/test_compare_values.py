@@ -25,12 +25,12 @@ ACCURACIES = {  # by round, for each seed; one of B's runs never reaches the tar
     "A": ((0.5, 0.375, 0.5), (0.25, 0.5, 0.625), (0.25, 0.375, 0.75)),
     "B": ((0.25, 0.5, 0.75), (0.25, 0.3125, 0.375), (0.125, 0.625, 0.9375)),
 }
-MIB = {"A": (0.5, 1.0, 2.5), "B": (4.0, 5.0, 9.0)}  # a round, for each seed
-OTHERS = {  # of each seed's summary: validation, ARI, seconds, clusters
+MIB = {"A": (0.5, 1.0, 2.5), "B": (4.0, 5.0, 9.0)}  # MiB per round, for each seed
+OTHERS = {  # from each seed's summary: validation, ARI, seconds, clusters
     "A": ((0.25, 0.0, 10.0, 1), (0.5, 0.25, 20.0, 1), (0.75, 0.5, 60.0, 1)),
     "B": ((0.125, 0.625, 100.0, 2), (0.25, 0.75, 200.0, 3), (0.375, 0.875, 600.0, 2)),
 }
-T = 4.302653  # Student's t, 97.5 %, two degrees of freedom
+T = 4.302653  # 97.5 % quantile of Student's t with two degrees of freedom
 
 
 def made(path: Path, name: str, seed: int) -> None:
@@ -92,7 +92,7 @@ def test_local_work_is_that_of_the_whole_run_and_of_the_rounds_to_the_target(res
 
 def test_a_row_has_means_deviations_and_the_cost_only_where_every_run_reached_the_target(results: Results):
     first, second = results.rows
-    gain = 0.0625  # of 0.25, -0.25 and 0.1875
+    gain = 0.0625  # mean of 0.25, -0.25 and 0.1875
     half = T * ((0.1875**2 + 0.3125**2 + 0.125**2) / 2 / 3) ** 0.5
     shared = {"runs": 3, "failed": 0, "target": 0.5, "rounds_with_all_clients": 0}
     a = {"algorithm": "A", "class": "FedAvg", "test_mean": 0.625, "test_sd": 0.125, "val_mean": 0.5, "val_sd": 0.25}
@@ -204,7 +204,8 @@ def test_notes_count_the_seeds_under_which_the_two_score_different_clients(tmp_p
     found = collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {})
     _, row = found.rows
     assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
-    assert row["difference"] == pytest.approx(((0.75 - 0.25) - 0.25 + 0.1875) / 3)  # clients 0 and 1 under seed 0
+    # under seed 0, only clients 0 and 1 are shared
+    assert row["difference"] == pytest.approx(((0.75 - 0.25) - 0.25 + 0.1875) / 3)
     assert "B: its runs and those of A score different clients under 1 of 3 seeds; " in " ".join(found.notes)
     assert "B: in 1 of 3 runs some clients have no model at the end and are not scored" in " ".join(found.notes)
 
@@ -216,4 +217,5 @@ def test_the_curve_of_an_algorithm_is_the_mean_of_its_runs_in_a_band_of_one_devi
     assert (list(a.x), list(a.y)) == ([1, 2, 3], pytest.approx([1 / 3, 1.25 / 3, 0.625]))
     assert list(b.y) == pytest.approx([0.625 / 3, 1.4375 / 3, 0.6875])
     assert (target.name, list(target.y)) == (f"target {TARGET:g}", [TARGET] * 2)
-    assert (a.low[-1], a.high[-1]) == pytest.approx((0.5, 0.75))  # 0.625, give or take the deviation of a sample
+    # 0.625 plus and minus the standard deviation of the sample
+    assert (a.low[-1], a.high[-1]) == pytest.approx((0.5, 0.75))

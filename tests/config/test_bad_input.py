@@ -46,7 +46,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # and takes away afterwards what was imported from there
+    monkeypatch.syspath_prepend(tmp_path)  # the fixture also forgets the modules that were imported from this folder
     for name, text in FILES.items():
         Path(name).write_text(text, encoding="latin-1")
     Path("twice.yaml").write_text(yaml.safe_dump(QUICK) + "rounds: 4\n")

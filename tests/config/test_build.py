@@ -32,7 +32,7 @@ def objects(experiment: Experiment) -> dict[str, object]:
 def test_the_same_configuration_gives_the_same_experiment(configured: ConfiguredExperiment):
     again = build_experiment(configured.to_dict())
     assert again.to_dict() == configured.to_dict() == build(configured.to_dict()).to_dict()
-    alike = [name for name in OPTIONS if name not in ("data", "task")]  # which have no equality
+    alike = [name for name in OPTIONS if name not in ("data", "task")]  # data and task have no equality
     assert [repr(getattr(again, name)) for name in alike] == [repr(getattr(configured, name)) for name in alike]
     assert {name for name in configured.to_dict() if name in OPTIONS} == set(OPTIONS)
 
@@ -56,7 +56,7 @@ def test_a_change_is_in_the_configuration_and_in_the_object(
     whole = build_experiment(changed.to_dict())
     assert whole.to_dict() == changed.to_dict()
     assert {name: getattr(whole, name) for name in expected} == expected
-    assert changed.data is configured.data  # with the examples that it has loaded
+    assert changed.data is configured.data  # shares the loaded examples
     assert changed.task is configured.task
 
 
@@ -98,7 +98,8 @@ def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
         assert changed.prepare(0).data.num_clients == 4
         assert changed.rounds == 1
         assert changed.tracking.wandb == "disabled"
-        assert changed.to_dict()["rounds"] == 20  # the whole experiment, and that it was shrunk
+        # the configuration of the whole experiment, and a mark that it was shrunk
+        assert changed.to_dict()["rounds"] == 20
 
 
 def test_a_configured_experiment_has_no_other_field_than_its_configuration():

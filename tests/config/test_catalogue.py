@@ -70,7 +70,7 @@ def test_paper_is_the_class_variable_that_importing_gives(kind: str):
     module = importlib.import_module(PACKAGES[kind][0])
     papers = {entry.name: entry.paper for entry in catalogue.entries(kind)}
     assert papers == {name: getattr(getattr(module, name), "paper", "") for name in papers}
-    if kind == "algorithms":  # FedGrouProx has FedGroup's
+    if kind == "algorithms":  # FedGrouProx has FedGroup's paper
         assert [name for name, paper in papers.items() if not re.search(r"\b20\d\d\b", paper)] == []
         assert papers["FedGrouProx"] == papers["FedGroup"] != papers["FlexCFL"]
 
@@ -165,7 +165,7 @@ def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]):
 def test_list_of_a_name_names_the_command_that_explains_it(word: str, command: str, capsys: pytest.CaptureFixture[str]):
     assert main(["list", word]) == 2
     assert f"; see {command}\n" in capsys.readouterr().err
-    if word != "quickstart":  # which would run
+    if word != "quickstart":  # its command would train
         assert main(command.split()[1:]) == 0
 
 

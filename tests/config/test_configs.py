@@ -12,7 +12,7 @@ from lit_cfl.config.parser import parse_run
 from lit_cfl.runs.run import run
 
 CONFIGS = catalogue.configs()
-RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py looks at the studies
+RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py checks the studies
 SHORT = [name for name in RUNS if name.endswith(("digits", "quickstart"))]
 LONG = [pytest.param(name, marks=pytest.mark.full) for name in RUNS if name not in SHORT]  # most load whole image sets
 
@@ -47,7 +47,7 @@ def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
         prepared = request.experiment.prepare(request.experiment.seeds[0])
     assert prepared.engine.layout.num_parameters > 0
     assert request.notices == []
-    run(tiny.shrink(request.experiment), tmp_path / "run")  # as `--tiny` does; the data are loaded once for both
+    run(tiny.shrink(request.experiment), tmp_path / "run")  # as `--tiny` does; the data are loaded once for both tests
     assert (tmp_path / "run" / "summary.json").exists()
 
 

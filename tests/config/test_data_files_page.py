@@ -32,7 +32,7 @@ def test_commands_of_the_page_run_and_their_clusters_pay(tmp_path: Path, monkeyp
             read_table(tmp_path / path / "metrics.csv")[-1] for path in (f"run{number}", f"run{number}/baseline")
         )
         assert ours["test/weighted_accuracy"] > fedavg["test/weighted_accuracy"] + 0.2
-        assert ours["clusters/ari"] == (1 if number == 2 else None)  # the arrays alone have true clusters
+        assert ours["clusters/ari"] == (1 if number == 2 else None)  # only the arrays have true clusters
 
 
 def test_images_of_the_hub_are_described_by_existing_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

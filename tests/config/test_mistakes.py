@@ -33,7 +33,7 @@ class Kept:
     depth: int = 1
 
 
-class Changed(Kept):  # no dataclass itself
+class Changed(Kept):  # not a dataclass itself
     def __init__(self, strength: float) -> None:
         super().__init__(int(strength))
 
@@ -78,7 +78,8 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": OWN}, None),
         ({"own": own(speed=2, group={"length": 2}, ratio=1)}, None),
         ({"own": own(speed="fast")}, "own.speed: 'fast' is not a number"),
-        ({"own": own(ratio="x")}, "own.ratio: 'x' is not a number"),  # nobody types a tensor
+        # Tensor is a possible type, too, but not for a typed value
+        ({"own": own(ratio="x")}, "own.ratio: 'x' is not a number"),
         ({"own": own(group={"length": 2.5})}, "own.group.length: '2.5' is not a whole number"),
         ({"own": own(group={"lenght": 2})}, "own.group has no option 'lenght' (did you mean length?)"),
         ({"own": own(group=3)}, "own.group: '3' cannot be used; give its options one by one (own.group.<option>)"),
@@ -115,7 +116,7 @@ def own(**more: Any) -> dict[str, Any]:
             {"net": "torch.nn.Linear"},
             "net: 'torch.nn.Linear' is not a subclass of Net; derive it from lit_cfl.nets.base.Net, or name",
         ),
-        ({"optimizer": "torch.optim.SGD"}, None),  # what it optimizes is given later
+        ({"optimizer": "torch.optim.SGD"}, None),  # the parameters to optimize are passed later
         ({"optimizer": 3}, "optimizer: '3' is not an optimizer. Write for example torch.optim.SGD"),
         ({"names": ["a", None]}, "names is null; give text, or leave it out"),
         ({"names": "a"}, "names: 'a' is not a list; write [a]"),
@@ -159,7 +160,7 @@ def test_options_of_a_command_line_count_more_than_a_files(words: list[str], exp
     (tmp_path / "group.yaml").write_text("n: 7\n")
     files = [{"a": {"class_path": "A", "init_args": {"y": 2}}}, {"g.n": 1}]
     assert merge_options(files, words) == expected
-    assert files == [{"a": {"class_path": "A", "init_args": {"y": 2}}}, {"g.n": 1}]  # they are left alone
+    assert files == [{"a": {"class_path": "A", "init_args": {"y": 2}}}, {"g.n": 1}]  # the input is unchanged
 
 
 def test_what_a_class_gives_its_base_is_not_asked_for():

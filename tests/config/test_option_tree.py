@@ -87,7 +87,7 @@ def test_an_optimizer_of_pytorch_is_read_from_its_source():
     assert found is not None
     assert {"lr", "momentum", "nesterov"} <= found.options.keys()
     assert find_path("somewhere.Else") is None
-    assert tree("--task", "own.Task").look_up("task.anything") is None  # a class of the user's own is not read
+    assert tree("--task", "own.Task").look_up("task.anything") is None  # a user's class is not read
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_optimizer_of_pytorch_is_read_from_its_source():
         ("momentum", "task.optimizer.momentum"),
         ("clients_per_round", "cohort_size"),
         ("epochs", "local.epochs"),
-        ("batch_size", "local.batch_size"),  # and not that of a pre-training, or of the data
+        ("batch_size", "local.batch_size"),  # not that of a pre-training or of the data
         ("num_clients", "data.num_clients"),
         ("wandb", "tracking.wandb"),
         ("rouds", "rounds"),
@@ -128,7 +128,7 @@ LISTS = [
     (["--pictures.formats", "png"], ["--pictures.formats=[png]"]),
     (["--tracking.tags", "on", "1"], ['--tracking.tags=["on", "1"]']),  # texts stay texts
     (["--task.kernel_l2_layers", "a*", "b"], ['--task.kernel_l2_layers=["a*", "b"]']),
-    (["--task.kernel_l2_layers", "a*"], ["--task.kernel_l2_layers", "a*"]),  # a text alone is one, too
+    (["--task.kernel_l2_layers", "a*"], ["--task.kernel_l2_layers", "a*"]),  # a single text is a list of one
     (
         ["--data.partition", "LabelGroups", "--data.partition.groups", "0,1", "2,3"],
         ["--data.partition", "LabelGroups", "--data.partition.groups=[[0, 1], [2, 3]]"],
@@ -141,9 +141,11 @@ LISTS = [
     (["--algorithm.eta_g", "-1e-3"], ["--algorithm.eta_g=-1e-3"]),
     (["--algorithm.eta_g", "-.inf", "--tiny"], ["--algorithm.eta_g=-.inf", "--tiny"]),
     (["--rounds", "-3"], ["--rounds=-3"]),
-    (["--rounds", "3", "quickstart"], ["--rounds", "3", "quickstart"]),  # no list: a word too much
+    # not a list: `quickstart` is an additional word
+    (["--rounds", "3", "quickstart"], ["--rounds", "3", "quickstart"]),
     (["--name", "a,b"], ["--name", "a,b"]),
-    (["--personal", "linear[-1]", "conv[*]"], ['--personal=["linear[-1]", "conv[*]"]']),  # not brackets of the list
+    # these brackets belong to the entries
+    (["--personal", "linear[-1]", "conv[*]"], ['--personal=["linear[-1]", "conv[*]"]']),
     (["--personal", "bn1,linear[-1]"], ['--personal=["bn1", "linear[-1]"]']),
 ]
 
@@ -284,10 +286,10 @@ def test_what_needs_no_pytorch_is_refused_before_it_is_loaded():
     ("value", "option", "known"),
     [
         ("IFCA", "reassign_at_evaluation", True),
-        ("IFCA", "pretrain_scale", False),  # one of the file's FedGroup
+        ("IFCA", "pretrain_scale", False),  # an option of the file's FedGroup
         ("{class_path: IFCA, init_args: {num_clusters: 3}}", "reassign_at_evaluation", True),
         ("{class_path: IFCA}", "pretrain_scale", False),
-        ("mine/algorithm.yaml", "anything", True),  # what a file names is not read here
+        ("mine/algorithm.yaml", "anything", True),  # files that are named as values are not read here
         ("own.Mine", "anything", True),
         ("null", "anything", True),
     ],

@@ -26,7 +26,7 @@ from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import STUDY
 
 PAGES = ("own_algorithm", "own_model", "own_data")
-OTHERS = {"loads": "mae", "talk": "perplexity"}  # configurations of other tasks, by their score
+OTHERS = {"loads": "mae", "talk": "perplexity"}  # configurations of other tasks, and their scores
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_own_algorithm_keeps_the_contract(empty_folder: Path, monkeypatch: pytes
     unpack("own_algorithm")
     text = (DOCS / "own_algorithm.md").read_text()
     (check,) = [code for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "check_algorithm" in code]
-    monkeypatch.delitem(sys.modules, "nearest", raising=False)  # of another test
+    monkeypatch.delitem(sys.modules, "nearest", raising=False)  # another test may have imported it
     sys.path.insert(0, str(empty_folder))
     exec(check, {"__name__": "a_script"})  # noqa: S102  # written on the page
     del sys.modules["nearest"]
@@ -185,7 +185,7 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(
     run = empty_folder / "runs" / "x"
     poisoned(run, name)
     monkeypatch.chdir(run if here == "runs/x" else empty_folder)
-    monkeypatch.syspath_prepend(Path.cwd())  # as `python -m` has it
+    monkeypatch.syspath_prepend(Path.cwd())  # as with `python -m`
     for command in (["evaluate", str(run)], ["run", "--resume", str(run)], ["assign", str(run), "--data.seed", "3"]):
         assert main(command) == 2
         assert "evil_code" in capsys.readouterr().err
@@ -269,7 +269,7 @@ def test_an_own_file_that_an_installed_package_hides_is_named(tmp_path: Path, mo
             require_own_modules([name], folders)
     require_own_modules(
         ["datasets.Dataset", "torch.optim.SGD", "FedAvg", "nowhere.Mine"], folders
-    )  # none of them is here
+    )  # the folders contain none of these
     Path("mine.py").write_text("class Mine:\n    pass\n")
     require_own_modules(["mine.Mine"], folders)
     words = ["run", "--config", "quickstart", "--algorithm", "random.Mine"]
@@ -301,5 +301,5 @@ def test_an_option_without_a_type_is_read_as_in_a_file(
     Path("untyped_net.py").write_text(UNTYPED)
     words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.norm", value]
     experiment = parse_run([*words, "--task.net.name", "3"]).experiment
-    assert experiment.task().net.got == [read, 64, "3"]  # a text stays one
+    assert experiment.task().net.got == [read, 64, "3"]  # text is not converted to a number
     assert experiment.to_dict()["task"]["init_args"]["net"]["init_args"]["norm"] == read

@@ -47,7 +47,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> RecordedResults:
 @pytest.mark.parametrize(
     ("unit", "paper", "ours", "expected"),
     [
-        ("points", 8.4, 9.9, "holds"),  # 1.5, which is not 1.5 in binary
+        ("points", 8.4, 9.9, "holds"),  # the difference 1.5, which is not exact in floating point
         ("points", 8.4, 9.91, "same direction"),
         ("points", 8.4, 0.1, "same direction"),
         ("points", 8.4, -0.1, "does not hold"),
@@ -81,7 +81,7 @@ def test_difference_is_the_mean_over_rows_that_ran_and_the_paper_is_shifted_to_t
     (part,) = judge_parts(claim("flexcfl-mnist-fesem"), results)
     assert (part.rows, part.rows_run, part.seeds) == (3, 2, 1)
     assert part.recomputed == pytest.approx((95.8 - 84.6 + 97.0 - 89.8 + 99.0 - 92.0) / 3)
-    assert part.follows is True  # 8.47 is printed as 8.4
+    assert part.follows is True  # the paper prints 8.47 as 8.4
     assert part.compared_with == pytest.approx(8.4 + (11.2 + 7.2) / 2 - part.recomputed)
     assert part.ours == pytest.approx((96 - 85 + 97 - 90) / 2)
     assert (part.verdict, part.published) == ("holds", None)
@@ -146,7 +146,8 @@ def test_ratio_over_rows_of_unequal_size_is_that_of_the_means(tmp_path: Path):
     parts = tuple(Part("traffic", 1.2, unit, **both, metric="traffic") for unit in ("ratio", "percent"))
     ratio, percent = judge_parts(Claim("own", "P", "sends more", parts), recorded(tmp_path, runs))
     assert (ratio.rows_run, ratio.seeds) == (2, 1)
-    assert ratio.ours == pytest.approx((400 + 2000) / (200 + 1800))  # the mean of the ratios 2 and 1.11 is 1.56
+    # not the mean of the ratios 2 and 1.11, which is 1.56
+    assert ratio.ours == pytest.approx((400 + 2000) / (200 + 1800))
     assert percent.ours == pytest.approx(20.0)
 
 
@@ -156,7 +157,7 @@ def test_sum_is_over_the_rows_that_ran(tmp_path: Path):
     (part,) = judge_parts(claim("flexcfl-incremental"), recorded(tmp_path, runs))
     assert part.recomputed == pytest.approx(0.6)
     assert part.ours == pytest.approx(2.0)
-    assert part.compared_with == pytest.approx(0.0)  # both are equal in the paper's two rows
+    assert part.compared_with == pytest.approx(0.0)  # the paper's two rows have equal values
 
 
 def test_clusters_are_counted(tmp_path: Path):
@@ -181,9 +182,9 @@ def test_claims_and_what_the_papers_cells_give_are_those_that_were_transcribed(n
     for fact, ours in zip(facts, read_claims(), strict=True):
         parts = judge_parts(ours, nothing)
         listed = [value if isinstance(value, list) else [value] for value in (fact["value"], fact.get("recomputed"))]
-        if "tau" not in ours.id:  # whose values are thresholds there, and numbers of clusters here
+        if "tau" not in ours.id:  # for tau, the facts list thresholds, and the claim lists numbers of clusters
             assert [part.part.value for part in parts] == listed[0]
-        sign = -1 if ours.id == "flexcfl-incremental" else 1  # FlexCFL minus FedGroup there
+        sign = -1 if ours.id == "flexcfl-incremental" else 1  # the facts list FlexCFL minus FedGroup
         for part, value in zip(parts, listed[1], strict=False):
             if value is not None:
                 assert part.recomputed == pytest.approx(sign * value, abs=0.006), ours.id

@@ -46,7 +46,7 @@ def test_every_panel_names_an_experiment_and_methods_of_its_table():
 
 def test_lines_are_means_over_seeds_between_minimum_and_maximum(results: RecordedResults):
     found = draw_figure(figure("flexcfl-3"), results)
-    assert [len(row) for row in found.grid] == [1, 1, 1]  # MLP and CNN have no run
+    assert [len(row) for row in found.grid] == [1, 1, 1]  # MLP and CNN were not run
     panel = found.grid[0][0]
     assert panel is not None
     assert (panel.title, panel.y) == ("(a) MCLR", "test accuracy, %")
@@ -83,7 +83,8 @@ def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(
     assert write_figures(tmp_path, results) == ["flexcfl-3"]
     assert [file.name for file in (tmp_path / "figures").iterdir()] == ["flexcfl-3.png"]
     with Image.open(tmp_path / "figures" / "flexcfl-3.png") as picture:
-        assert picture.width == pytest.approx(7.16 * 180, abs=2)  # a page of a paper, though it has one panel
+        # as wide as a page of a paper, although it has one panel
+        assert picture.width == pytest.approx(7.16 * 180, abs=2)
     page = (tmp_path / "figures.md").read_text()
     assert page.count("![") == 1
     assert page.count("\nNot run yet.\n") == len(read_figures()) - 1
@@ -131,7 +132,7 @@ def test_pairs_are_those_of_the_clients_that_found_the_clusters(monkeypatch: pyt
     assert len(rows) == len({(row["client"], row["other"]) for row in rows}) == len(clients) * (len(clients) - 1) // 2
     alike = min(rows, key=lambda row: float(row["madc"]))
     apart = max(rows, key=lambda row: float(row["madc"]))
-    assert alike["client"] % 4 == alike["other"] % 4  # one rotation
+    assert alike["client"] % 4 == alike["other"] % 4  # clients under the same rotation
     assert apart["client"] % 4 != apart["other"] % 4
     assert float(alike["edc"]) < float(apart["edc"])
 
@@ -144,7 +145,7 @@ def test_colours_are_white_at_0_and_symmetric_and_numbers_can_be_read_on_them():
     shade = np.asarray(image.norm(values))
     assert np.allclose(shade[:, 0], 0.5)
     assert np.allclose(shade[0] + shade[1], 1)
-    assert 0.55 < shade[0, 1] < 0.7 < shade[0, 2] == 1  # 3 points can be seen beside 60
+    assert 0.55 < shade[0, 1] < 0.7 < shade[0, 2] == 1  # a difference of 3 points is visible next to one of 60
     orange, purple = (image.cmap(image.norm(value)) for value in (20.0, -20.0))
     assert orange[0] > orange[2]
     assert purple[2] > purple[0]

@@ -89,7 +89,7 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             True,
             "in 1 of 2 rounds by conv1, in 0 by fc1",
         ),
-        (  # as often, not more often
+        (  # equally often
             "weights_separate_in_fc",
             gaps(rounds(conv1_cos=[1, -1], fc1_cos=[1, -1])),
             None,
@@ -104,7 +104,7 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
         ),
         ("largest_in_fc", gaps(rounds(conv1_delta_cos=[-2, 0.3])), False, "fc1 0.000"),
         ("largest_in_fc", gaps(rounds(fc1_delta_cos=[1, -0.3])), None, "fc1 0.000 (Gap > 0 under 0 of 1 seeds), conv1"),
-        (  # -0.5 counts as 0: (0 + 0.25) / 2
+        (  # a negative Gap counts as 0: (0 + 0.25) / 2
             "largest_in_conv",
             by_images([[-0.5], [0.25]], [[1], [1]]),
             True,
@@ -122,13 +122,13 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             None,
             "conv1 in rounds 3, FMTL 3, AdaCFL 3 (3: never)",
         ),
-        (  # nobody is first in the first of two, and in the second conv1: that is half
+        (  # in the first case nobody is first, in the second conv1 is: that is half of the cases
             "layer_is_first",
             by_images([[-1, -1], [1, 1]], [[-1, -1], [-1, 1]]),
             None,
             "conv1 in rounds 1 3, FMTL 2 3",
         ),
-        (  # whole updates are first in the first, so that conv1 is at best in half, whatever the second comes to
+        (  # conv1 is not first in the first case, so it is first in at most half of them
             "layer_is_first",
             by_images([[-1, -1], [-1, 1]], [[-1, -1], [1, 1]]),
             False,
@@ -146,25 +146,25 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             None,
             "at least one of the two has a Gap > 0 in 0 of 1",
         ),
-        (  # conv1 needs 3 or more, and 1
+        (  # conv1 needs at least 3 rounds, and 1
             "needs_fewer_rounds",
             by_images([[-1, -1], [1, 1]], [[1, 1], [1, 1]]),
             False,
             "conv1 needs 4 rounds or more (never in 1), FMTL 2 rounds: 100% more",
         ),
-        (  # conv1 needs 3 twice; FMTL 1, and 4 or more, which may be any number
+        (  # conv1 needs 3 rounds in both cases; FMTL needs 1, and at least 4
             "needs_fewer_rounds",
             by_images([[-1, -1, 1], [-1, -1, 1]], [[1, 1, 1], [-1, -1, -1]]),
             None,
             "conv1 needs 6 rounds, FMTL 5 rounds or more (never in 1): 20% more",
         ),
-        (  # conv1 needs 3 or more, and 1; FMTL 1, and 3 or more
+        (  # conv1 needs at least 3 rounds, and 1; FMTL needs 1, and at least 3
             "needs_fewer_rounds",
             by_images([[-1, -1], [1, 1]], [[1, 1], [-1, -1]]),
             None,
             "conv1 needs 4 rounds or more (never in 1), FMTL 4 rounds or more (never in 1)",
         ),
-        (  # LeNet on CIFAR-10: 456 parameters in conv1 (6 x 3 x 5 x 5 + 6), 62,006 in all; 2 rounds and 3
+        (  # LeNet on CIFAR-10 has 456 parameters in conv1 (6 x 3 x 5 x 5 + 6), 62,006 in total; 2 and 3 rounds
             "compares_less",
             gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
             True,
@@ -182,7 +182,7 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             True,
             "larger for 1 of 1; mean Gaps: +0.50, whole updates +0.25",
         ),
-        (  # behind by 0.5, then by 0.25
+        (  # the Gap is smaller by 0.5, and later by 0.25
             "layer_gap_comes_nearer",
             by_images([[0] * 4 + [0.5], [0] * 4 + [0.75]], [[1] * 5, [1] * 5]),
             True,
@@ -263,7 +263,7 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
     layers = ["conv1", "conv2", "fc1", "fc2", "fc3", "whole"]
     assert list(rows[0])[3:] == [f"{layer} {distance}" for layer in layers for distance in DISTANCES]
     assert rows[0]["auto"] in layers
-    for layer in layers:  # clients start alike, so distances of weights are those of updates
+    for layer in layers:  # clients start from the same model, so weights have the same distances as updates
         assert rows[1][f"{layer} l2"] == pytest.approx(rows[1][f"{layer} delta_l2"], abs=1e-5)
         assert -2 <= rows[1][f"{layer} delta_cos"] <= 2
     for layer, distance in product(
@@ -286,7 +286,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     what = CONTENT["measured"]["rotation"]
     left = find_missing(tmp_path, CONTENT)
     assert first in left
-    assert second not in left  # matrices are of the first seed alone
+    assert second not in left  # matrices are recorded only for the first seed
     pairs = [
         {"layer": layer, "distance": distance, "i": i, "j": j, "value": 2.0 if (i < 5) == (j < 5) else 4.0}
         for layer, distance in product(["conv1", "whole"], DRAWN)
@@ -297,9 +297,10 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     known = read_curves(tmp_path, CONTENT)
     assert list(known) == [first, second]
     assert [row["round"] for row in known[second]] == [1, 2]
-    assert [row["conv1 cos"] for row in known[second]] == [1.0, -0.12346]  # five digits
+    assert [row["conv1 cos"] for row in known[second]] == [1.0, -0.12346]  # rounded to five digits
     record_gaps(tmp_path, second, rounds(conv1_cos=[0.5, 0.25]))
-    assert [row["conv1 cos"] for row in read_curves(tmp_path, CONTENT)[second]] == [0.5, 0.25]  # the later one
+    # the later record replaces the earlier one
+    assert [row["conv1 cos"] for row in read_curves(tmp_path, CONTENT)[second]] == [0.5, 0.25]
     (tmp_path / GAPS).unlink()
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
@@ -307,12 +308,12 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     with Image.open(tmp_path / "figures" / "layercfl-4-lenet.png") as picture:
         colours = {colour: count for count, colour in picture.convert("RGB").getcolors(2**24) or []}
     like, unlike = (tuple(map(int, viridis(share, bytes=True)[:3])) for share in (1.0, 0.0))
-    assert colours[like] == pytest.approx(colours[unlike], rel=0.1)  # 50 of 100 places each, with a client itself
+    assert colours[like] == pytest.approx(colours[unlike], rel=0.1)  # 50 of the 100 cells each, including the diagonal
 
 
 @pytest.mark.full
 def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # they take seconds
+    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # drawing takes seconds
     shutil.copytree(COMMITTED / "gaps", tmp_path / "gaps")
     write_page(tmp_path)
     for name in ("layercfl.csv", "layercfl.md"):
@@ -323,10 +324,10 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
 def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # they take seconds
+    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # drawing takes seconds
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
-    assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images, 36 ms each
+    assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images at 36 ms each
     assert "(figures: 9 for 4 and 5, 9 for 8 and 9, 77 for 6 and 7, 30 for 10, 128 for 11)" in page
     assert "| VGG16 |" not in page
     narrow = GapMeasurement("rotation", "vgg16", "cifar10", 500, 0)

@@ -89,7 +89,7 @@ def test_every_option_of_a_table_parses_with_each_of_its_files(name: str):
     for setting in settings_of(name):
         options = {(setting.config, word) for word in ("--config", *setting.words)}
         if options <= met:
-            continue  # to parse a command takes 0.15 s
+            continue  # skips options already met, since parsing a command takes 0.15 s
         met |= options
         seed = setting.seeds[-1]
         words = shlex.split(setting.command(seed))
@@ -111,7 +111,7 @@ def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
 
 def test_pattern_that_fits_no_cell_is_named():
     with pytest.raises(InputError, match=r"no cell of flexcfl-1 matches \*-cnn-\*; there are flexcfl-t1-"):
-        select_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # though the other one fits
+        select_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # fails although the first pattern matches
 
 
 @pytest.mark.long
@@ -159,7 +159,7 @@ def test_population_of_synthetic_is_drawn_again_for_each_seed():
     for planned in runs:
         config = planned.setting.build(planned.seed).to_dict()
         assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (planned.seed, [planned.seed])
-        assert planned.key == compute_key(config)  # though the command was parsed for the first seed alone
+        assert planned.key == compute_key(config)  # also for other seeds than that for which the command was parsed
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_table_is_filled_run_by_run_and_resumed(capsys: pytest.CaptureFixture[st
     assert "2 runs are missing" in capsys.readouterr().out
     assert main(["t", "--seeds", "1", "--jobs", "1"]) == 0
     ledger, table = Ledger.read(Path("docs/reproduction")), load_table("t")
-    assert len(ledger.rows) == 2  # the default of both cells is one run
+    assert len(ledger.rows) == 2  # both cells share the run with the default options
     rows = {row["id"]: row for row in read_table(Path("docs/reproduction/t.csv"))}
     assert tuple(rows["t-two"]) == COLUMNS
     assert rows["t-two"]["seeds"] == 1
@@ -224,7 +224,8 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
     for words, seconds in recorded.items():
         command = f"lit-cfl run --config quickstart {words}"
         ledger = ledger.with_run({"run": words, "command": command, "rounds": words.split()[1], "seconds": seconds})
-    assert estimate_seconds(run("--rounds 5", 0.5), ledger) == pytest.approx(12)  # what was measured comes first
+    # a recorded run takes precedence over the estimate
+    assert estimate_seconds(run("--rounds 5", 0.5), ledger) == pytest.approx(12)
     assert estimate_seconds(run("--rounds 20 --cohort_size 99"), ledger) == pytest.approx(2000)
     assert estimate_seconds(run("--rounds 20 --cohort_size 99", 0.5), ledger) == 1800
 
@@ -236,7 +237,8 @@ def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again
     recorded = Path("docs/reproduction/runs.csv").read_text()
     summary = next(Path("runs/reproduction").rglob("summary.json"))
     written = summary.stat().st_mtime_ns
-    Path("docs/reproduction/runs.csv").unlink()  # as after a kill
+    # removes the file, as if the process had been killed before it was written
+    Path("docs/reproduction/runs.csv").unlink()
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     assert Path("docs/reproduction/runs.csv").read_text() == recorded
     assert summary.stat().st_mtime_ns == written
@@ -255,7 +257,7 @@ def test_killed_command_resumes_and_runs_nothing_twice(tmp_path: Path, monkeypat
     assert main(["t", "--jobs", "1"]) == 0
     after = Ledger.read(Path("docs/reproduction")).rows
     assert len(after) == 4
-    assert {key: after[key] for key in before} == before  # their seconds, too
+    assert {key: after[key] for key in before} == before  # their seconds are unchanged, too
 
 
 @pytest.mark.full
@@ -272,7 +274,8 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
     assert "stale" in Path("docs/reproduction/t.md").read_text()
     assert Ledger.read(Path("docs/reproduction")).by_command == {}
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
-    assert len(list(Path("runs/reproduction").rglob("summary.json"))) == 2  # it ran again, and was not only read again
+    # the run was trained again, not only read again
+    assert len(list(Path("runs/reproduction").rglob("summary.json"))) == 2
     assert find_missing(runs, Ledger.read(Path("docs/reproduction"))) == []
 
 
@@ -301,7 +304,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
     found: list[str | None] = []
 
     def noted(jobs: Sequence[Job], plan: Plan, *others: Any) -> dict[Job, str]:
-        found.append(plan.device)  # cores are counted for a CPU, else GPUs
+        found.append(plan.device)  # on a CPU, cores are counted; otherwise GPUs
         return dict.fromkeys(jobs, "not tried")
 
     monkeypatch.setattr("lit_cfl.engines.choose_device.count_gpus", lambda: gpus)
@@ -373,14 +376,15 @@ def test_page_shows_clusters_next_to_accuracy_if_the_true_ones_are_known(tmp_pat
     assert (
         "| FedAvg | test accuracy | 94.96 ± 0.11 | 90 (1) | 94 (1), global accuracy | not reproduced | 1 |  |" in page
     )
-    assert "| StoCFL | test accuracy | 52.84 ± 0.74 |  |  | not run |\n" in page  # nothing of this experiment ran
+    # no run of this experiment is recorded
+    assert "| StoCFL | test accuracy | 52.84 ± 0.74 |  |  | not run |\n" in page
     row = next(row for row in read_table(tmp_path / "stocfl-1.csv") if row["id"] == stocfl)
     assert (row["clusters"], row["ari"]) == (4.5, 0.75)
 
 
 @pytest.mark.parametrize("default", [86.0, 88.0], ids=["not reproduced", "matches"])
 def test_page_lists_every_option_of_a_cell(default: float, tmp_path: Path):
-    cell = "flexcfl-t3-mnist-mclr-flexcfl_rac-max_weighted_test_accuracy"  # the paper's 88.2
+    cell = "flexcfl-t3-mnist-mclr-flexcfl_rac-max_weighted_test_accuracy"  # the paper has 88.2
     variants = {"default": default, "C19": 86.5, "without C10": 88.1}
     results = None
     for variant, value in variants.items():
@@ -434,14 +438,14 @@ def test_committed_verdicts_follow_from_the_committed_runs(name: str):
         )
         if None not in found or not any(f"{data} " in command for command, _ in known):
             return found
-        configs = setting.configs(setting.seeds)  # a run may serve two settings, and have one's command
+        configs = setting.configs(setting.seeds)  # a run may serve two settings, but records the command of only one
         return [compute_key(config) for config in configs.values()]
 
     for row, cell in zip(rows, table.cells, strict=True):
         found = {}
         for setting in table.settings(cell):
             if setting.variant not in ("default", "published"):
-                continue  # a verdict does not look at it
+                continue  # the verdict does not depend on this variant
             runs = [ledger.rows[key] for key in keys(setting) if key in ledger.rows]
             found[setting.variant] = summarise_runs(table.metric(cell, setting.variant), runs)
         expected = judge_cell(

@@ -19,7 +19,7 @@ round,test/weighted_accuracy,train/loss,train/discrepancy,traffic/models_down,tr
 SUMMARY = {
     "round": 5,
     "time/elapsed_seconds": 12.5,
-    "test/max_weighted_accuracy": 0.875,  # of the rounds that scored every client: not the best of all rounds
+    "test/max_weighted_accuracy": 0.875,  # the best of the rounds that scored every client, not of all rounds
     "test/weighted_accuracy": 0.6,
     "test/mean_accuracy": 0.55,
     "test/global_accuracy": 0.45,
@@ -51,10 +51,10 @@ def test_every_score_is_that_of_its_definition(run: Path):
             "max_weighted_test_accuracy": 87.5,
             "last_weighted_test_accuracy": 60.0,
             "accuracy_max": 90.0,
-            "accuracy_median": (60.0 + 85.0) / 2,  # of 50, 60, 85 and 90
+            "accuracy_median": (60.0 + 85.0) / 2,  # the median of 50, 60, 85 and 90
             "rounds_to_85": 3,
             "discrepancy_mean": (1 + 2 + 4 + 7) / 4,  # 3.5
-            "discrepancy_variance": (2.5**2 + 1.5**2 + 0.5**2 + 3.5**2) / 4,  # by n
+            "discrepancy_variance": (2.5**2 + 1.5**2 + 0.5**2 + 3.5**2) / 4,  # divided by n, not n - 1
             "test_accuracy": 55.0,
             "global_accuracy": 45.0,
             "traffic": 150 + 50,

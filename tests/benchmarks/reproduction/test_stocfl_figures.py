@@ -141,7 +141,8 @@ def test_clients_of_one_kind_are_neighbours_on_the_map(monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     kind = np.arange(40) // 20
     y = rng.integers(0, 10, (40, 30))
-    x = rng.normal(0, 0.3, (40, 30, 784)) + np.eye(784)[(y + 10 * kind[:, None])]  # each kind has its labels elsewhere
+    # labels depend on different inputs in each kind
+    x = rng.normal(0, 0.3, (40, 30, 784)) + np.eye(784)[(y + 10 * kind[:, None])]
     owner = np.arange(40).repeat(30)
     module = ArrayData(x.reshape(-1, 784).astype(np.float32), y.ravel(), owner, kind.repeat(30), test=0.0)
     rows, truth = script.compute_psi(module, "gradient")

@@ -36,7 +36,7 @@ def test_counts_of_the_readme_are_those_of_the_summary():
     best = f"{last['of']} of the {matches} matches compare the best round on test data, as the papers do."
     assert f"{best} Only {last['value']} of these {last['of']} also match in the last round." in page
     match, near = (numbers[f"cells of Synthetic {what}"]["value"] for what in ("that match", "within 1.5 points"))
-    by_rules = match - near + 8  # 8: FedGroup's Table III, judged again
+    by_rules = match - near + 8  # 8 cells of FedGroup's Table III were judged again
     assert f"Two facts limit what the {matches} matches show" in page
     assert f"{by_rules} of the {matches} matches depend on two rules that were made after results had been seen" in page
 
@@ -76,7 +76,7 @@ def test_command_writes_the_summary_of_what_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     results = recorded(tmp_path, {f"flexcfl-t3-mnist-mclr-fedavg-{SCORE}": [{SCORE: 89.0}]})
-    monkeypatch.setattr(RecordedResults, "read", lambda folder: results)  # which takes a minute
+    monkeypatch.setattr(RecordedResults, "read", lambda folder: results)  # reading takes a minute
     assert main(["summary", "--out", str(tmp_path)]) == 0
     assert f"Summary: {tmp_path / 'summary.md'}" in capsys.readouterr().out
     names = {"summary.md", "claims.csv", "claims.md", "figures.csv", "figures.md"}

@@ -19,7 +19,7 @@ def runs(*values: float | None) -> Measured:
 @pytest.mark.parametrize(
     ("metric", "paper", "ours", "expected"),
     [
-        ("max_weighted_test_accuracy", 94.3, 92.8, True),  # 1.5 points, which are not 1.5 in binary
+        ("max_weighted_test_accuracy", 94.3, 92.8, True),  # 1.5 points, which are not exact in floating point
         ("max_weighted_test_accuracy", 94.3, 92.79, False),
         ("accuracy_median", 79.3, 80.8, True),
         ("accuracy_median", 79.3, 80.81, False),
@@ -47,7 +47,7 @@ def test_each_metric_has_its_rule(metric: str, paper: float, ours: float | None,
         (13.6, (0, 2, 4, 6, 8), True),  # 4 + 2.7764 * 3.1623 * sqrt(1.2) = 13.617
         (13.63, (0, 2, 4, 6, 8), False),
         (-5.6, (0, 2, 4, 6, 8), True),
-        (4.0, (0, 2, 4, 6), False),  # too few
+        (4.0, (0, 2, 4, 6), False),  # too few populations
         (4.0, (0, 2, 4, 6, 8, None), False),
     ],
 )
@@ -111,7 +111,8 @@ def test_a_section_says_how_long_a_run_takes_where_that_is_why_it_has_not_run():
     cells = [cell for cell in table.cells if cell.experiment == table.cells[0].experiment]
     assert len(cells) == 4
     open_cells = [Judged(cell, {}, "not run", explain_open(table, cell), False) for cell in cells]
-    assert _section(table, cells[0].experiment, open_cells)[-2] == (  # clients of StoCFL train two models
+    # clients of StoCFL train two models, so a run takes twice the time
+    assert _section(table, cells[0].experiment, open_cells)[-2] == (
         "Not run: a run takes about 1 core-hours without a GPU (FedAvg, IFCA, CFL); "
         "a run takes about 2 core-hours without a GPU (StoCFL)."
     )

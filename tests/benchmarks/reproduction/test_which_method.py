@@ -35,7 +35,8 @@ from lit_cfl.statistics import interval
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "which_method"
 PROTOCOL = Protocol.read()
-OPTIONS = {"FedAvg": "algorithm.weights", "IFCA": "algorithm.weights", "StoCFL": "algorithm.tau"}  # one of each
+# one option of each system
+OPTIONS = {"FedAvg": "algorithm.weights", "IFCA": "algorithm.weights", "StoCFL": "algorithm.tau"}
 SMALL = replace(
     PROTOCOL,
     trials=3,
@@ -112,7 +113,7 @@ def test_every_first_trial_parses_and_is_the_system_s_default(data: str):
         what = PROTOCOL.systems[system]
         assert type(built.algorithm).__name__ == what.get("algorithm", system)
         assert built.rounds == (60 if data == "MNIST by writer" else 100)
-        named = {"shift_threshold": 0.2} if system == "FlexCFL" else {}  # what null is for labels
+        named = {"shift_threshold": 0.2} if system == "FlexCFL" else {}  # with a metric of labels, null means 0.2
         named |= {name.rpartition(".")[2]: value for name, value in what.get("always", {}).items()}
         named |= {"num_clusters": PROTOCOL.data[data]["clusters"]} if what.get("needs_clusters") else {}
         assert repr(built.algorithm) == repr(type(built.algorithm)(**named))
@@ -308,7 +309,8 @@ def test_trial_that_diverges_has_been_tried_and_cannot_be_the_best(tmp_path: Pat
 def test_one_run_can_be_trained_alone(
     words: list[str], command: str, tmp_path: Path, attempts: list[PlannedRun], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.chdir(COMMITTED.parents[1])  # the committed trials have chosen, though the runs go elsewhere
+    # trials come from the committed files, although the runs are written elsewhere
+    monkeypatch.chdir(COMMITTED.parents[1])
     monkeypatch.setattr(Protocol, "read", lambda: replace(PROTOCOL, data=SMALL.data))
     assert main(["which-method", "--out", str(tmp_path / "one"), "--only", "Hybrid MNIST/FedAvg", *words]) == 1
     (run,) = attempts
@@ -339,7 +341,7 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     assert (tmp_path / "which_method" / "systems.png").stat().st_size > 5000
     groups = best_of_data(SMALL, collect_entries(SMALL, ledger))
     assert rank_systems(groups).mean_ranks == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
-    alone = {"Rotated MNIST": groups["Rotated MNIST"]}  # 81, 80.5 and 61
+    alone = {"Rotated MNIST": groups["Rotated MNIST"]}  # accuracies 81, 80.5 and 61
     assert rank_systems(alone).mean_ranks == {"StoCFL": 1.0, "IFCA": 2.0, "FedAvg": 3.0}
 
 
@@ -354,7 +356,7 @@ def test_picture_colours_only_significant_differences_from_the_baseline(
 
     monkeypatch.setattr("benchmarks.reproduction.which_method_page.heat_table", draw)
     write_page(tmp_path / "which_method", SMALL, ledger_of(ACCURACY, VALIDATION))
-    # hybrid: IFCA's differences are -1 and 0, +- 6.4; StoCFL's are -5 and -6, +- 6.4
+    # on Hybrid, IFCA's differences are -1 and 0 (+- 6.4), StoCFL's are -5 and -6 (+- 6.4)
     assert drawn == [{"FedAvg": [0, 0], "IFCA": [19.5, 0], "StoCFL": [20, 0]}]
 
 
@@ -362,7 +364,8 @@ def test_page_marks_runs_that_end_with_one_cluster():
     rows = {seed: {"num_clusters": count} for seed, count in enumerate([1, 4, 1], 1)}
     entry = Entry("Mixture", "IFCA", "best", {}, True, rows)
     assert (entry.clusters, entry.num_degenerate) == ([1, 4, 1], 2)
-    assert replace(entry, system="FedAvg").num_degenerate == 0  # one model by design
+    # a system with one model by design does not count as degenerate
+    assert replace(entry, system="FedAvg").num_degenerate == 0
 
 
 def test_share_of_oracles_gain(tmp_path: Path):
