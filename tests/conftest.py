@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 if SHARED_DATA.is_dir():
     os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))
-# Threads of PyTorch that wait for each other leave their cores to the tests beside them: three times as fast.
+# Threads of PyTorch that wait for each other leave their cores to other tests: three times as fast in parallel.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("RAY_worker_niceness", "0")  # Ray gives its workers 15: they would wait for other tests
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
-os.environ["WANDB_MODE"] = "disabled"  # tests of tracking set their own; with a key, all the others would go online
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 would make its workers wait for other tests
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, without retries
+# tests of tracking set their own mode; with an API key, all other tests would go online
+os.environ["WANDB_MODE"] = "disabled"
 
 
 @pytest.fixture(scope="session", autouse=True)

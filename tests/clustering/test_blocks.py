@@ -103,4 +103,4 @@ def test_no_copy_of_all_rows_is_made(name: str, small_blocks: None):
     }
     with Largest() as largest:
         functions[name](rows)
-    assert 0 < largest.elements <= max(2 * 50 * COLUMNS, 20 * 20)  # all models have 20 * 2,000 elements
+    assert 0 < largest.elements <= max(2 * 50 * COLUMNS, 20 * 20)  # the matrix of all rows has 20 * 2,000 elements

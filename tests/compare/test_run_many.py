@@ -32,7 +32,7 @@ def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
     assert list(failed) == [tmp_path / "wild" / "seed-3"]
     assert "99" in failed[tmp_path / "wild" / "seed-3"]
     assert "fast seed 4  is number 3" in capsys.readouterr().out
-    assert two.rounds == 2  # changes an option of the base and keeps the others
+    assert two.rounds == 2  # run_many ran its seeds separately, but did not change the given experiment
     losses = [read_table(directory / "metrics.csv")[-1]["train/loss"] for directory in ended]
     assert len(set(losses)) == 3
     assert load_experiment(str(tmp_path / "slow" / "config.yaml")).to_dict()["plan"]["threads"] == 1

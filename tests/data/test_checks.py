@@ -133,7 +133,7 @@ def test_image_under_another_view_overlaps_but_does_not_repeat():
 def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
     def shared(division: Division) -> Division:
         few = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([2, 2, 2, 2, 2, 0]))
-        return replace(lists(train3=[30, 2])(division), test=few)  # client 3 has the list of client 0
+        return replace(lists(train3=[30, 2])(division), test=few)  # clients 3 and 0 have the same list
 
     first, second = notes(Own(change=shared))
     assert first.startswith("Own: test: 1 clients have an example more than once (4; such as example 59)")
@@ -231,4 +231,4 @@ def test_labels_that_are_all_one_are_noted():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         require_examples(pool(), "Made")
-        require_examples(pool(labels=torch.zeros(60), num_labels=0), "Made")  # numbers
+        require_examples(pool(labels=torch.zeros(60), num_labels=0), "Made")  # labels are numbers to predict

@@ -84,7 +84,7 @@ def test_newcomers_are_named_when_they_cannot_be_placed(tmp_path: Path):
 
 def test_clients_are_read_back_with_their_names(tmp_path: Path):
     trained = experiment(wards(("007", "NA", "North", "Saint-Étienne")))
-    assert len(repr(run(trained, tmp_path / "run"))) < 200 + len(str(tmp_path))  # a notebook shows it
+    assert len(repr(run(trained, tmp_path / "run"))) < 200 + len(str(tmp_path))  # short enough for a notebook
     assert load_run(tmp_path / "run", trained).clients["name"].tolist() == ["007", "NA", "North", "Saint-Étienne"]
 
 

@@ -129,7 +129,7 @@ def test_integers_may_be_token_ids_unless_they_are_negative_scaled_or_bytes():
     inputs = torch.tensor([[5, 7], [2, 3]])
     assert Examples(inputs, ids(0, 1), 2).num_tokens == 8
     assert Examples(inputs, ids(0, 1), 2, vocabulary=20).num_tokens == 20
-    assert Examples(inputs, ids(0, 0), 0).num_outputs == 8  # of a net that predicts them
+    assert Examples(inputs, ids(0, 0), 0).num_outputs == 8  # for a net that predicts tokens
     others = (inputs - 3, 1.0), (inputs, 0.5), (inputs.to(torch.uint8), 1.0), (inputs.float(), 1.0)
     assert [Examples(other, ids(0, 1), 2, scale).num_tokens for other, scale in others] == [0, 0, 0, 0]
 
@@ -279,7 +279,8 @@ def test_test_data_of_a_label_that_nobody_trains_on_go_to_nobody():
 
 
 def test_apportioned_numbers_sum_to_the_total_by_largest_remainders():
-    assert apportion(torch.tensor([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]  # remainders equal: the first ones
+    # equal remainders: the first entries get more
+    assert apportion(torch.tensor([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]
     assert apportion(torch.tensor([0.0, 3.0, 1.0]), 3).tolist() == [0, 2, 1]
 
 
@@ -287,13 +288,13 @@ def test_shared_test_data_hold_the_labels_of_the_cluster():
     counts = torch.tensor([[5, 0, 0], [0, 2, 0], [0, 0, 1]])
     found = find_same_labels(counts, ids(0, 0, -1), ids(0, 1, 2, 2, 0))
     assert [one.tolist() for one in found] == [[0, 1, 4], [0, 1, 4], [2, 3]]
-    assert found.starts[0] == found.starts[1]  # one stretch for both
+    assert found.starts[0] == found.starts[1]  # both share one list
 
 
 def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
     run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("bike", "run", "sit", "walk"))
     new = Examples(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), 3, label_names=("sit", "walk", "swim"))
-    found = new.renumber_labels(run)  # no example has the label swim
+    found = new.renumber_labels(run)  # no example has the label `swim`
     assert (found.labels.tolist(), found.num_labels, found.label_names) == ([2, 3, 3, 2], 4, run.label_names)
     assert found.inputs is new.inputs
     swim = replace(new, labels=torch.tensor([0, 1, 2, 0]))

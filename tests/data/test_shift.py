@@ -39,7 +39,7 @@ def test_data_of_a_round_depend_on_seed_and_round_alone(seed: int):
     data = made(shifts=SHIFTS)
     stepped = data
     for r in range(8):
-        stepped, _ = apply_shifts(stepped, SHIFTS, r, seed, ids(0, 1))  # whoever is warm
+        stepped, _ = apply_shifts(stepped, SHIFTS, r, seed, ids(0, 1))  # with any clients as warm ones
         fresh = tuple(replace(shift) for shift in SHIFTS)
         assert everything(stepped) == everything(data_at(made(shifts=fresh), fresh, r, seed))
 
@@ -68,7 +68,7 @@ def test_rounds_and_shifts_draw_apart():
     one, other = (after(data, SwapAll(1.0), round=r).true_clusters.tolist() for r in (0, 1))
     assert one != other
     twice = after(data, SwapAll(1.0), SwapAll(1.0))
-    assert lists(twice) != lists(data)  # the second one would undo the first
+    assert lists(twice) != lists(data)  # with equal draws, the second swap would undo the first
 
 
 @pytest.mark.parametrize("shift", SHIFTS, ids=lambda shift: type(shift).__name__)

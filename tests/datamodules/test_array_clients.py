@@ -68,8 +68,8 @@ def test_split_depends_on_the_seed():
 @pytest.mark.parametrize(
     "cluster",
     [
-        [5, 0, 5],  # of clients 2, 7 and 9
-        [0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5],  # of each example
+        [5, 0, 5],  # one for each of the clients 2, 7 and 9
+        [0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5],  # one for each example
     ],
 )
 def test_true_clusters_are_those_given(cluster: list[int]):
@@ -85,7 +85,7 @@ def test_true_clusters_are_unknown_unless_given():
 
 
 def test_clients_that_are_left_out_take_their_cluster_with_them():
-    cluster = np.array([3, 1, 2])  # of clients 2, 7 and 9 with 3, 4 and 5 examples
+    cluster = np.array([3, 1, 2])  # one for each of the clients 2, 7 and 9, which have 3, 4 and 5 examples
     module = owned(cluster=cluster, partition=Natural(min_examples=4, test=0.2))
     assert module.federated(0).true_clusters.tolist() == [1, 2]
     assert examples_of_clients(module.federated(0)) == [[0, 1, 2, 3], [7, 8, 9, 10, 11]]
@@ -101,12 +101,13 @@ def test_skew_on_top_gives_the_product_of_clusters():
     data = ArrayData(images, np.arange(120) % 3, clients, cluster, skew=[Rotations((0, 180))]).federated(0)
     views = data.train.values[data.train.starts] // 120
     assert data.true_clusters.tolist() == (torch.arange(40) % 2 * 2 + views).tolist()
-    assert data.true_clusters.bincount().tolist() == [10, 10, 10, 10]  # not the rotation alone, nor the cluster alone
+    # true clusters combine the rotation and the given cluster
+    assert data.true_clusters.bincount().tolist() == [10, 10, 10, 10]
 
 
 def test_copies_for_each_view_keep_the_clusters_of_their_clients():
     data = owned(cluster=np.array([2, 0, 1]), skew=[LabelShifts((0, 1))], copies=True).federated(0)
-    assert data.true_clusters.tolist() == [4, 0, 2, 5, 1, 3]  # 2 cluster + view
+    assert data.true_clusters.tolist() == [4, 0, 2, 5, 1, 3]  # 2 * cluster + view
 
 
 def test_single_skew_needs_no_list():
@@ -298,7 +299,7 @@ def test_each_column_is_read_as_columns_says(tmp_path: Path):
     assert data.examples.label_names == ("run", "walk")
     assert data.names == ("al", "bo")
     assert [sorted(data.train[client].tolist()) for client in (0, 1)] == [[1, 3], [0, 2]]
-    assert data.true_clusters.tolist() == [1, 0]  # al is in the south, and "north" comes first
+    assert data.true_clusters.tolist() == [1, 0]  # al is in the south, and "north" is number 0
 
 
 def test_usual_names_need_no_columns(tmp_path: Path):
@@ -332,7 +333,7 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
         Notice, match="the inputs include 'Unnamed: 0', a different whole number in every line"
     ) as notices:
         table.federated(0)
-    (note,) = (str(notice.message) for notice in notices)  # and none that the numbers are large
+    (note,) = (str(notice.message) for notice in notices)  # there is no second notice about large numbers
     assert "age" not in note
 
 
@@ -341,7 +342,7 @@ def test_an_input_that_numbers_the_clients_is_noted(tmp_path: Path):
     table = ArrayData(source=written(tmp_path, "ward,sex,age,y,client\n" + "\n".join(rows)))
     with pytest.warns(Notice, match="the inputs include 'ward', one number for each client, by which") as notices:
         table.federated(0)
-    assert len(notices) == 1  # and none that the numbers are large
+    assert len(notices) == 1  # there is no second notice about large numbers
 
 
 def test_a_test_share_next_to_a_partition_is_noted():

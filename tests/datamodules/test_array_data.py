@@ -129,7 +129,7 @@ def test_images_of_0_to_255_are_noted_unless_they_are_bytes(dtype: type):
     kind = "integers" if np.issubdtype(dtype, np.integer) else "floats"
     assert note.startswith(f"the images are {kind} up to 255 (root mean square 180)")  # 255 / sqrt(2)
     assert note.endswith("only bytes (uint8) are scaled; multiply them by 0.00392 (ArrayData: scale: 0.00392)")
-    assert inputs.max() == 255  # the note changes nothing
+    assert inputs.max() == 255  # the notice changes no data
 
 
 def test_images_that_are_scaled_are_not_noted():
@@ -146,7 +146,7 @@ def test_other_large_inputs_are_noted_as_a_whole():
 def test_large_integers_are_noted_if_the_net_takes_them_as_numbers():
     data = ArrayData(**given(x=np.array([[3, 400, -1], [3, 400, 1]] * 6))).federated
     with pytest.warns(Notice, match="input column 1: large numbers"):
-        data(0)  # negative ones are no token ids
+        data(0)  # with negative numbers, these are not token ids
     found = ArrayData(**given(x=np.array([[3, 400]] * 12))).federated(0)
     with pytest.warns(Notice, match="input column 1: large numbers"):
         assert not mark_tokens(found, lambda: nn.Linear(2, 3)).examples.vocabulary

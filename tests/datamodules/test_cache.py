@@ -63,7 +63,7 @@ def test_arrays_read_back_belong_to_torch_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.from_numpy(read_or_make(["a"], Maker())["images"])[0] = 7
-    assert same(read_or_make(["a"], Maker()))  # what a run does to its arrays is not written back
+    assert same(read_or_make(["a"], Maker()))  # changes that a run makes to its arrays are not written to the cache
 
 
 def test_off_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -183,7 +183,7 @@ def test_existing_entry_is_read_from_a_folder_that_cannot_be_written(monkeypatch
 
 def test_entry_of_a_faster_process_is_kept(folder: Path):
     def make() -> dict[str, np.ndarray]:
-        read_or_make(["a"], Maker())  # the other process, while this one is at work
+        read_or_make(["a"], Maker())  # another process makes the entry at the same time
         return Maker()()
 
     assert same(read_or_make(["a"], make))

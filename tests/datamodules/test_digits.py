@@ -31,7 +31,8 @@ def test_every_image_has_exactly_one_client(clients: int):
 def test_digits_are_split_72_8_20():
     data = Digits(validation=0.1).federated(0)
     sizes = list(zip(*[split.sizes.tolist() for split in (data.train, data.validation, data.test)], strict=True))
-    assert sizes == [(32, 4, 9)] * 37 + [(31, 4, 9)] * 3  # 45 images: 9, round(3.6), rest; 44: 9, round(3.5), rest
+    # of 45 images: 9, round(3.6), the rest; of 44: 9, round(3.5), the rest
+    assert sizes == [(32, 4, 9)] * 37 + [(31, 4, 9)] * 3
 
 
 def test_true_cluster_is_the_rotation_the_client_sees():

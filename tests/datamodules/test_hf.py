@@ -118,7 +118,7 @@ def test_client_column_names_the_natural_clients(folder: str):
 
 def test_texts_become_ids_of_the_training_parts_words(folder: str):
     examples = HFDataset(folder, "text", "rank", text=TextOptions(length=3, padding="end")).pool().examples
-    d, b, a, c = 2, 3, 4, 5  # by frequency, ties by name
+    d, b, a, c = 2, 3, 4, 5  # ids by frequency; equally frequent words by name
     assert (examples.vocabulary, examples.words) == (6, Vocabulary(("d", "b", "a", "c")).fingerprint)
     assert examples.inputs.dtype == torch.int32
     rows = [[b, a, b], [a, c, 0], [b, 0, 0], [d, d, d], [a, 0, 0], [b, 0, 0]]
@@ -257,7 +257,7 @@ def test_names_of_labels_are_kept_in_the_order_of_numbers(tmp_path: Path):
     examples = HFDataset(str(folder), "x", "y").pool().examples
     assert examples.label_names == tuple(str(i) for i in range(12))
     assert examples.labels.tolist() == [*range(12), 10, 2]
-    again = HFDataset(str(folder), "x", "y").pool().examples  # from the cache
+    again = HFDataset(str(folder), "x", "y").pool().examples  # read from the cache
     assert again.label_names == examples.label_names
 
 

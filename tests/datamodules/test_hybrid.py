@@ -100,7 +100,7 @@ def test_indices_count_views_of_the_whole():
     division = divided([images(0, 4, 1, skew=[LabelShifts((1,))]), images(50, 4, 1)])[1]
     shifted, plain = (division.train[client].sort().values.tolist() for client in (0, 1))
     assert all(0 <= index < 4 for index in shifted)  # view 0 of 8 examples
-    assert all(8 + 4 <= index < 8 + 8 for index in plain)  # view 1, behind the 4 of the first part
+    assert all(8 + 4 <= index < 8 + 8 for index in plain)  # view 1, after the 4 examples of the first part
 
 
 def test_every_example_goes_to_one_client():
@@ -122,7 +122,7 @@ def test_parts_are_divided_independently_and_by_the_seed():
     first, second = (Tensor(one).long()[half] for half in (slice(0, 30), slice(30, 60)))
     assert first.tolist() != (second - 40).tolist()
     three = Hybrid([images(0, 40), images(50, 40), images(100, 12)]).federated(1)
-    assert three.train.values[:60].tolist() == one  # a further part changes nothing
+    assert three.train.values[:60].tolist() == one  # another part does not change the first ones
 
 
 def test_hybrid_of_hybrids_is_the_hybrid_of_all():
@@ -241,7 +241,7 @@ class Given(FederatedDataModule):
         return self.pool
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Any:
-        raise NotImplementedError  # nobody divides a part by itself
+        raise NotImplementedError  # never called, since the Hybrid divides the parts
 
 
 TOKENS = {"inputs": torch.zeros(2, 3, dtype=torch.int64), "vocabulary": 5}
@@ -317,7 +317,7 @@ def test_parts_can_be_written_in_a_file(tmp_path: Path):
     ]
     data = prepared(tmp_path, parts)
     assert data.true_clusters.tolist() == [0, 1, 0, 1, 2, 3, 4]
-    assert len(data.examples.views) == 2 + 4 - 1  # both parts show images as they are
+    assert len(data.examples.views) == 2 + 4 - 1  # both parts have the unchanged images as one of their views
     assert data.num_clients == 7
 
 

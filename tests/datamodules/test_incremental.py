@@ -74,7 +74,7 @@ def test_test_and_validation_data_are_never_withheld():
 
 def test_release_is_at_random():
     data = after(with_sizes(1000), Incremental())
-    assert 80 < (data.train.entries < 500).sum() < 170  # 125, 4 standard deviations
+    assert 80 < (data.train.entries < 500).sum() < 170  # 125 expected, plus or minus 4 standard deviations
 
 
 def test_quarter_of_60_examples_is_what_the_trigger_is_tested_with():  # docs/ground_truth.md, check 16
@@ -96,7 +96,7 @@ def test_release_continues_after_swaps():
 
 
 def test_nothing_released_is_taken_back_after_swaps():
-    data = after(two_clients(), Incremental((0, 1), (0.25, 0.3)))  # one of four examples each
+    data = after(two_clients(), Incremental((0, 1), (0.25, 0.3)))  # each client starts with one of its four examples
     rich = replace(data, train=data.train.plus(data.withheld.first(2)), withheld=data.withheld.after(ids(2, 2)))
     assert after(rich, Incremental((0, 1), (0.25, 0.3)), round=1).num_examples.tolist() == [3, 3]
 

@@ -19,7 +19,7 @@ def test_groups_have_clients_of_their_own():
     assert division.train.sizes.tolist() == [24, 24, 23, 47, 47, 47]
     assert counts[:3].sum(0).tolist() == [40, 0, 0, 0, 31]
     assert counts[3:].sum(0).tolist() == [0, 50, 61, 30, 0]
-    assert counts[0].tolist() != [14, 0, 0, 0, 10]  # at random, not label by label
+    assert counts[0].tolist() != [14, 0, 0, 0, 10]  # examples are dealt at random, not label by label
 
 
 def test_stocfl_has_four_groups_of_a_hundred_clients():
@@ -65,7 +65,7 @@ def test_impossible_groups_are_refused(groups: list[list[int]], message: str):
 def test_dominant_class_has_its_share_of_each_client(
     counts: list[int], clusters: int, more: int, beta: float, size: int, seed: int
 ):
-    assume(not beta or round(beta * size))  # else it is refused: a test below
+    assume(not beta or round(beta * size))  # otherwise the partition is refused, which a test below checks
     pool = pool_of(labels_of(counts, seed))
     division = divided(DominantClass(clusters + more, 0.0, clusters, beta, size), pool, seed)
     has = label_counts(division.train, pool.labels, len(counts))
@@ -79,9 +79,10 @@ def test_dominant_class_has_its_share_of_each_client(
 def test_the_rest_is_drawn_from_the_other_labels_in_proportion():
     pool = pool_of(labels_of([9000, 3000, 6000, 12_000]))
     has = label_counts(divided(DominantClass(10, 0.0, 2, 0.5, 400), pool).train, pool.labels, 4)
-    assert has[0::2].sum(0).tolist() == [1000, 143, 286, 571]  # 3000 : 6000 : 12,000
+    # the other labels are taken in the ratio 3000 : 6000 : 12,000
+    assert has[0::2].sum(0).tolist() == [1000, 143, 286, 571]
     assert has[1::2].sum(0).tolist() == [333, 1000, 222, 445]
-    assert len({tuple(row) for row in has.tolist()}) == 10  # who gets which of them is chance
+    assert len({tuple(row) for row in has.tolist()}) == 10  # the labels of each client are random
 
 
 def test_dominant_class_gives_out_as_much_as_there_is_for_all():

@@ -124,7 +124,7 @@ def test_newcomers_drift_as_the_others_do_but_are_not_logged():
         assert everything(held_out) == everything(data)
         expected = [row for one in moves for row in rows(one) if row[0] % 3]
         assert [row for one in logged for row in rows(one)] == expected
-    assert (data.true_clusters[::3] % 2).unique().tolist() == [0, 1]  # some newcomers have drifted, some have not
+    assert (data.true_clusters[::3] % 2).unique().tolist() == [0, 1]  # some newcomers have drifted, and some have not
 
 
 def test_newcomers_keep_their_labels_where_only_warm_clients_drift():
@@ -186,7 +186,7 @@ def test_swapped_data_keep_their_labels_and_new_data_get_those_of_the_client():
     drifted, (moves,) = apply_shifts(data, [drift], 0, 0, data.population)
     (who,) = moves.clients.tolist()
     now = after(drifted, SwapAll(1.0), drift, round=1)
-    assert seen(now, 1 - who) == seen(drifted, who)  # under the new labels still
+    assert seen(now, 1 - who) == seen(drifted, who)  # these examples keep their new labels
     assert seen(now, who) == Counter({(x, (y + 1) % 4): n for (x, y), n in seen(data, 1 - who).items()})
     assert now.true_clusters.tolist() == [2 * (1 - client) + 1 for client in range(2)]
 

@@ -17,7 +17,7 @@ from lit_cfl.errors import InputError
 @few
 @given(some_counts, st.sampled_from([0.3, 1.0]), seeds)
 def test_dirichlet_keeps_the_minimum(counts: list[int], alpha: float, seed: int):
-    least = sum(counts) // 8  # half of what there is on average: most first draws fail
+    least = sum(counts) // 8  # half of the average size: most first draws fail
     partition = Dirichlet(4, 0.0, alpha, min_size=least, max_tries=1000)
     division = divided(partition, pool_of(labels_of(counts)), seed)
     assert (int(division.train.sizes.min()) >= least, held(division)) == (True, list(range(sum(counts))))
@@ -30,7 +30,7 @@ def test_dirichlet_shares_each_label_by_its_law():
     counts = label_counts(divided(Dirichlet(n, 0.0, alpha, min_size=1), pool).train, pool.labels, 2).double()
     variance = (counts / counts.sum(0)).var(0)
     assert variance.tolist() == pytest.approx([(n - 1) / n**2 / (n * alpha + 1)] * 2, rel=0.3)
-    assert abs(torch.corrcoef(counts.T)[0, 1].item()) < 0.15  # each label has proportions of its own
+    assert abs(torch.corrcoef(counts.T)[0, 1].item()) < 0.15  # the proportions of each label are drawn independently
 
 
 def test_large_alpha_is_nearly_iid():
@@ -122,7 +122,7 @@ def test_fewest_clients_that_have_all_labels_are_enough():
 def test_a_client_has_whole_shards_of_the_sorted_examples(counts: list[int], clients: int, each: int, seed: int):
     pool = pool_of(labels_of(counts))
     division = divided(Shards(clients, 0.0, each), pool, seed)
-    place = pool.labels.argsort(stable=True).argsort()  # of each example among the sorted ones
+    place = pool.labels.argsort(stable=True).argsort()  # position of each example in the sorted pool
     least, longer = divmod(sum(counts), clients * each)
     starts = [k * least + min(k, longer) for k in range(clients * each + 1)]
     shards = {tuple(range(a, b)) for a, b in pairwise(starts)}
@@ -170,7 +170,7 @@ def test_inner_dirichlet_draws_the_labels_of_each_client_by_its_law():
 def test_of_a_label_that_is_short_each_gets_the_same_share_of_what_it_wants():
     wishes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
     counts = grant_requests(wishes, torch.tensor([40, 40]), torch.tensor([30, 30, 40]))
-    assert counts[:, 0].tolist() == [20, 10]  # 40 and 20 are wanted, and half of it is there
-    # Then the first takes 20 of what is left, 10 and 40, as it is there: 4 and 16; the second wants 10 of label 1. Of
-    # these 14 there are 10: 2 and 7 (rounded down), and so on; the second ends with two of label 2.
+    assert counts[:, 0].tolist() == [20, 10]  # the clients want 40 and 20, and 30 are available: each gets half
+    # Of labels 1 and 2, 10 and 40 examples are left. The first client wants 20 in this proportion, 4 and 16, the second
+    # wants 10 of label 1. These are 14 in total, so each gets less: 2 and 7; the second ends with two of label 2.
     assert counts.tolist() == [[20, 2, 18], [10, 28, 2]]

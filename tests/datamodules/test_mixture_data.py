@@ -22,14 +22,14 @@ def agreement(data: SyntheticMixture) -> tuple[np.ndarray, np.ndarray]:
 
 def test_every_label_is_that_of_one_of_the_models():
     right, _ = agreement(SyntheticMixture(**SMALL))
-    assert right.any(0).mean() > 0.999  # float32 against float64 at the border
+    assert right.any(0).mean() > 0.999  # some labels at the border differ between float32 and float64
     assert right.mean() < 0.9
 
 
 def test_shares_of_the_models_are_the_clients_weights():
     data = SyntheticMixture(**(SMALL | {"test_size": 20_000, "num_components": 2}))
     right, owners = agreement(data)
-    differ = right[0] != right[1]  # where the models disagree, the label shows which one it was
+    differ = right[0] != right[1]  # if the models disagree, the label shows which one was drawn
     for client, weight in enumerate(data.weights[:, 0]):
         assert right[0][differ & (owners == client)].mean() == pytest.approx(weight, abs=0.02)
 
@@ -51,7 +51,7 @@ def test_defaults_are_the_papers():
     assert data.weights.shape == (300, 3)
     assert data.models.shape == (3, 150)
     assert np.abs(data.models).max() <= 1
-    assert data.weights.max(1).mean() == pytest.approx(0.72, abs=0.03)  # of Dirichlet(0.4) over three
+    assert data.weights.max(1).mean() == pytest.approx(0.72, abs=0.03)  # mean for Dirichlet(0.4) over three components
     assert int(data.train_sizes.max()) == 1000
     assert data.train_sizes.double().median() == pytest.approx(50 + np.exp(4), rel=0.3)
 

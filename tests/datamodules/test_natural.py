@@ -14,7 +14,7 @@ from lit_cfl.data import Division
 from lit_cfl.datamodules.partition import Natural, Pool
 from lit_cfl.errors import InputError, Notice
 
-OWNER = ids(2, 0, 2, 4, 0, 2, -1, 2, 4, 2)  # owners 1 and 3 have nothing
+OWNER = ids(2, 0, 2, 4, 0, 2, -1, 2, 4, 2)  # owners 1 and 3 have no examples
 
 
 def owned_pool(owner: Tensor = OWNER, num_train: int | None = None) -> Pool:
@@ -57,7 +57,7 @@ def test_own_test_part_goes_to_its_owners():
     division = divided(Natural(test="own"), owned_pool(num_train=5))
     assert [one.tolist() for one in division.train] == [[1, 4], [0, 2], [3]]
     assert [one.tolist() for one in division.test] == [[], [5, 7, 9], [8]]
-    assert lists(divided(Natural(), owned_pool(num_train=5))) == lists(division)  # null
+    assert lists(divided(Natural(), owned_pool(num_train=5))) == lists(division)  # null is the default of test
 
 
 def test_owners_of_test_examples_alone_are_not_clients():
@@ -88,7 +88,7 @@ def test_clients_are_drawn_at_random_in_their_order():
 
 def test_clients_keep_the_names_of_their_owners():
     named = replace(owned_pool(), names=("ann", "bob", "cy", "di", "eve"))
-    assert divided(Natural(test=0.0), named).names == ("ann", "cy", "eve")  # bob and di have nothing
+    assert divided(Natural(test=0.0), named).names == ("ann", "cy", "eve")  # bob and di have no examples
     assert divided(Natural(3, test=0.0), named).names == ("cy",)
     assert divided(Natural(test=0.0), owned_pool()).names == ()
 

@@ -96,7 +96,8 @@ def test_ditto_restarts_six_times_in_training_and_ten_times_in_test():
     division = divided(Ditto500(), pool)
     for index, part, wraps in ((division.train, slice(0, 60_000), 6), (division.test, slice(60_000, None), 10)):
         firsts = [(pool.labels[part] == label).nonzero()[0].item() + (part.start or 0) for label in range(10)]
-        assert torch.isin(index.entries, torch.tensor(firsts)).sum().item() == 10 + wraps  # who reads from the first on
+        # each start of a cycle deals the first example again
+        assert torch.isin(index.entries, torch.tensor(firsts)).sum().item() == 10 + wraps
 
 
 def test_ditto_clients_have_five_labels_and_no_image_twice():
@@ -154,12 +155,12 @@ def test_mnist_images_are_disjoint_and_nine_tenths_are_for_training(classes: int
     assert int(sizes.min()) >= 10
     assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes.tolist()]
     assert (every.unique().numel(), int(every.min()) >= 0, int(every.max()) < 70_000) == (every.numel(), True, True)
-    assert every.numel() > 70_000 - 1000 * classes - 1  # each client loses less than an image of a digit to rounding
+    assert every.numel() > 70_000 - 1000 * classes - 1  # for rounding, each client loses less than one image per digit
 
 
 @pytest.mark.parametrize(("classes", "first"), [(1, [10]), (2, [5, 5]), (3, [4, 3, 3]), (5, [2] * 5), (10, [1] * 10)])
 def test_smallest_mnist_clients_have_ten_images_split_evenly(classes: int, first: list[int]):
-    pool = pool_of(balanced(1000))  # no more than the first ten of each client
+    pool = pool_of(balanced(1000))  # 10,000 images are enough only for the minimum of ten per client
     division = divided(MNIST1000(classes), pool)
     assert sizes_of(division).tolist() == [10] * 1000
     has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
@@ -168,7 +169,7 @@ def test_smallest_mnist_clients_have_ten_images_split_evenly(classes: int, first
 
 def test_mnist_sizes_are_log_normal():
     sizes = draw_sizes(torch.full((10,), 10**8), cyclic_labels(1000, 1, 10), np.random.default_rng(0))
-    of_type = (sizes - 10).double().log().view(100, 10)  # each digit is shared out by itself
+    of_type = (sizes - 10).double().log().view(100, 10)  # each digit (column) is divided separately
     assert of_type.var(0).mean().sqrt().item() == pytest.approx(2.0, rel=0.07)
 
 
@@ -176,7 +177,7 @@ def test_mnist_training_images_are_drawn_at_random():
     pool = pool_of(balanced(6000), balanced(1000, 1))
     division = divided(MNIST1000(), pool)
     both = label_counts(division.test, pool.labels, 10)
-    assert (both > 0).sum(1).double().mean() > 1.2  # not the last tenth in the order of the digits
+    assert (both > 0).sum(1).double().mean() > 1.2  # test images are not just the last tenth in the order of the digits
     shares = both.sum(0) / label_counts(division.train, pool.labels, 10).sum(0)
     assert shares.tolist() == pytest.approx([1 / 9] * 10, rel=0.15)
 
@@ -219,7 +220,8 @@ def test_released_femnist_clients_read_the_same_images():
     division = divided(FedProxFEMNIST(), pool)
     every = all_of(division)
     has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
-    assert every.unique().numel() == int(has.max(0).values.sum())  # as many as the largest client of each letter
+    # each letter has as many images as the client with the most of them
+    assert every.unique().numel() == int(has.max(0).values.sum())
     assert torch.isin(division.test.entries, division.train.entries).double().mean() > 0.8
     for train, test in zip(division.train, division.test, strict=True):
         assert torch.cat([train, test]).unique().numel() == len(train) + len(test)

@@ -41,7 +41,7 @@ EVERYTHING = (
     ClassesPerClient(9, classes=2),
     Shards(7, shards_per_client=2),
     LabelGroups(groups=[[3, 0], [1], [2, 4, 5, 6, 7]], clients_per_group=3),
-)  # partitions that leave no example to nobody
+)  # partitions that give every example to a client
 
 
 def all_of(division: Division) -> Tensor:
@@ -56,7 +56,7 @@ def test_every_example_goes_to_one_client(counts: list[int], seed: int, partitio
     division = divided(replace(partition, test=test), pool, seed)
     assert division.train.sizes.min() > 0
     assert division.train.entries.unique().numel() == division.train.entries.numel()
-    if test in ("shared", "everything"):  # test examples may be held by several
+    if test in ("shared", "everything"):  # several clients may have the same test examples
         assert division.train.entries.sort().values.tolist() == list(range(pool.num_train))
     else:
         assert held(division) == list(range(len(pool.labels)))
@@ -138,7 +138,7 @@ def test_a_share_of_each_client_is_its_test_data(partition: SharedOut):
         (Shards(2), "label"),
         (LabelGroups(groups=[[0], [1, 2, 3, 4]], clients_per_group=1), "label"),
         (DominantClass(4), "label"),
-        (ClassesPerClient(5, classes=5), "other"),  # one true cluster: all clients are alike
+        (ClassesPerClient(5, classes=5), "other"),  # there is one true cluster, so clients do not differ
         (LabelGroups(groups=[[0, 1, 2, 3, 4]], clients_per_group=3), "other"),
         (DominantClass(4, num_clusters=1), "other"),
     ],

@@ -82,14 +82,15 @@ def test_inputs_and_models_of_the_population_follow_the_law():
 
 
 def test_models_and_inputs_are_independent():
-    made = Population(np.full(5000, 5), 0.0, 0.0, 1, 2)  # five numbers a client for the inputs, and five for the models
+    # five numbers per client for the inputs, and five for the models
+    made = Population(np.full(5000, 5), 0.0, 0.0, 1, 2)
     numbers = np.column_stack([made.examples()[0].reshape(5000, 5), made.models().reshape(5000, 4)])
     assert abs(np.corrcoef(numbers.T)[:5, 5:]).max() < 5 / 5000**0.5
 
 
 def test_centres_and_noise_are_independent():
-    x = Population(np.full(5000, 2), 0.0, 0.0, 1, 2).examples()[0].reshape(5000, 2)  # two numbers a client for both
-    assert np.allclose(np.cov(x.T), [[2, 1], [1, 2]], atol=0.2)  # the centre has variance 1, and so has the noise
+    x = Population(np.full(5000, 2), 0.0, 0.0, 1, 2).examples()[0].reshape(5000, 2)  # two numbers per client for both
+    assert np.allclose(np.cov(x.T), [[2, 1], [1, 2]], atol=0.2)  # the centre and the noise have variance 1 each
 
 
 @pytest.mark.parametrize("num_clusters", [None, 1, 7])

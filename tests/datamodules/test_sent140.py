@@ -77,7 +77,7 @@ def test_vectors_that_cannot_be_read_are_refused(name: str, reason: str, tmp_pat
 def test_tweets_become_token_ids_of_their_users(tmp_path: Path):
     module = all_users(tmp_path)
     examples, data = module.examples, module.federated(0)
-    # bad 3; day, good, night 2; !, ",", Good, sad 1. "so so" is neutral.
+    # counts: bad 3; day, good, night 2; !, ",", Good, sad 1. "so so" is neutral.
     assert examples.inputs.tolist() == [[4, 3, 7, 4], [0, 0, 2, 3], [0, 0, 8, 6], [0, 2, 2, 5], [0, 0, 0, 9]]
     assert (examples.labels.tolist(), examples.num_labels) == ([1, 0, 1, 0, 0], 2)
     assert (examples.vocabulary, examples.input_shape, examples.inputs.dtype) == (10, (4,), torch.int32)
@@ -237,7 +237,7 @@ def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Pat
     models = prepared.engine.initial(0), round.state.models[0]
     before, after = (model[slot.start : slot.stop].view(slot.shape) for model in models)
     changed = (before != after).any(1).tolist()
-    # ids: padding, unknown (nobody has one), day, bad, good, and rare, which only the third user has
+    # ids: padding, unknown (which no tweet has), day, bad, good, and `rare`, which only the third user has
     assert changed == [False, False, True, True, True, False]
     assert not after[0].any()
 

@@ -49,7 +49,7 @@ def test_angles_become_quarter_turns():
 def test_labels_are_shifted_round():
     assert shift_labels(10, 3) == (3, 4, 5, 6, 7, 8, 9, 0, 1, 2)
     assert shift_labels(4, -1) == (3, 0, 1, 2)
-    views = LabelShifts().views(10)  # StoCFL's 0, 3, 6, 9
+    views = LabelShifts().views(10)  # StoCFL shifts labels by 0, 3, 6 and 9
     examples = Examples(torch.zeros(10, 1), torch.arange(10), 10, views=views)
     for number, by in enumerate((0, 3, 6, 9)):
         seen = examples.targets(torch.arange(10) + 10 * number)
@@ -180,7 +180,7 @@ def test_a_rotation_by_45_degrees_of_a_cross_is_known():
     image = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)[None, None]
     found = rotate_images(image, 45.0)[0, 0]  # the top pixel moves to (row, column) offsets (-0.71, -0.71): to the left
     near, far = 2**0.5 / 2, 1 - 2**0.5 / 2
-    # the centre is its own place; each pixel at offset (a, b) comes from the one at 45 degrees clockwise
+    # the centre stays; each other pixel (a, b) gets its value from the position 45 degrees clockwise
     assert found[1, 1] == 0
     assert found[0, 1].item() == pytest.approx(near * far)  # from (-0.71, 0.71): shares 0.71 up, 0.29 in the middle
     assert found[1, 0].item() == pytest.approx(near * far)
@@ -253,12 +253,13 @@ def test_last_skew_changes_fastest():
 @pytest.mark.parametrize(
     "skews",
     [
-        [Rotations((0, 90)), Rotations((0, 270))],  # 90 + 270 is 0 + 0
+        [Rotations((0, 90)), Rotations((0, 270))],  # 90 + 270 equals 0 + 0
         [LabelShifts((0, 3)), LabelShifts((0, 3))],
-        [LabelShifts((0, 3)), LabelShifts((0, 7))],  # 3 + 7 is no shift
+        [LabelShifts((0, 3)), LabelShifts((0, 7))],  # 3 + 7 is no shift in total
         [LabelShifts((0, 3)), LabelPermutations(2, seed=1), LabelShifts((0, 3))],
         [LabelPermutations(2, seed=1), LabelPermutations(2, seed=1), NoiseLevels((0.0, 1.0))],
-        [NoiseLevels((3.0, 4.0)), Rotations((0, 180)), NoiseLevels((4.0, 3.0))],  # 3, 4 and 4, 3 are both 5
+        # noise of 3 and 4, and of 4 and 3, gives 5 in total
+        [NoiseLevels((3.0, 4.0)), Rotations((0, 180)), NoiseLevels((4.0, 3.0))],
     ],
 )
 def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]):
@@ -348,7 +349,7 @@ def test_an_unknown_cluster_among_known_ones_stays_unknown():
 
 @pytest.mark.parametrize(("degrees", "num_clusters"), [((0, 180), 4), ((0, 90, 180, 270), 8)])
 def test_rotations_times_label_groups_give_4_or_8_clusters(degrees: tuple[int, ...], num_clusters: int):
-    module = Squares(TwoGroups(16), [Rotations(degrees)])  # StoCFL, Fig. 7
+    module = Squares(TwoGroups(16), [Rotations(degrees)])  # as in StoCFL, Fig. 7
     data = module.federated(0)
     assert data.true_clusters.bincount().tolist() == [16 // num_clusters] * num_clusters
     assert data.skew == "other"
@@ -371,7 +372,7 @@ def test_product_of_skews_is_as_frequent_in_every_combination():
     ("skew", "name"),
     [
         ([], "other"),
-        ([Rotations((90,))], "other"),  # all alike
+        ([Rotations((90,))], "other"),  # all clients have the same view
         ([Rotations()], "feature"),
         ([NoiseLevels()], "feature"),
         ([Rotations(), NoiseLevels()], "feature"),
@@ -381,7 +382,7 @@ def test_product_of_skews_is_as_frequent_in_every_combination():
         ([LabelShifts((0, 1))], "label"),
         ([LabelPermutations(2)], "label"),
         ([Rotations(), LabelShifts((0, 1))], "other"),
-        ([Rotations((90,)), LabelShifts((0, 1))], "label"),  # a skew of one view makes no difference
+        ([Rotations((90,)), LabelShifts((0, 1))], "label"),  # a skew with one view makes no difference between clients
         ([Rotations(), LabelShifts((1,))], "feature"),
     ],
 )
@@ -407,9 +408,10 @@ def test_with_copies_each_cluster_divides_the_whole_pool():
     for split, size in ((data.train, 38), (data.test, 12)):
         assert split.sizes.tolist() == [size] * 24
     indices = torch.cat([data.train.entries, data.test.entries])
-    assert indices.sort().values.tolist() == list(range(1200))  # every image once under every view
-    assert len(data.examples) == 400  # none of them is copied
-    assert set(lists(data.train)[0]) != {index % 400 for index in lists(data.train)[8]}  # each divides by itself
+    assert indices.sort().values.tolist() == list(range(1200))  # every image occurs once under every view
+    assert len(data.examples) == 400  # no image is copied
+    # each view divides the images separately
+    assert set(lists(data.train)[0]) != {index % 400 for index in lists(data.train)[8]}
 
 
 @pytest.mark.parametrize(("test", "leaks"), [("alike", False), ("shared", False), (0.2, True)])
@@ -421,7 +423,8 @@ def test_copies_leak_test_images_into_other_views_only_where_test_is_a_share(tes
     data = WithTestPart(IID(8, test), [Rotations((0, 180))], copies=True).federated(0)
     trained, tested = (set((index.entries % 400).tolist()) for index in (data.train, data.test))
     assert bool(trained & tested) == leaks
-    assert not set(data.train.entries.tolist()) & set(data.test.entries.tolist())  # never under the same view
+    # no image is in both under the same view
+    assert not set(data.train.entries.tolist()) & set(data.test.entries.tolist())
 
 
 def test_copies_without_a_skew_are_refused():

@@ -178,7 +178,8 @@ def test_fingerprint_of_a_hub_copy_changes_with_its_content(
 def test_folders_of_one_name_whose_readme_names_their_files_are_kept_apart(tmp_path: Path):
     """`datasets` distinguishes such folders only by their names and by the patterns in their READMEs."""
     readme = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train-*\n---\n"
-    for where, labels in (("a", [0, 1]), ("b", [2, 3]), ("a", [4, 5])):  # the last: the first one was changed
+    # the last one reads the first folder again after a change
+    for where, labels in (("a", [0, 1]), ("b", [2, 3]), ("a", [4, 5])):
         folder = write(tmp_path / where / "mine", {"label": Value("int64")}, train={"label": labels})
         (folder / "README.md").write_text(readme)
         assert find(str(folder)).table("train", ["label"]) == {"label": labels}
@@ -253,7 +254,7 @@ def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytes
         InputError, match=r"'train-00000-of-00001.parquet' is a file; give a folder that holds it alone"
     ):
         find("train-00000-of-00001.parquet")
-    with pytest.raises(InputError, match=r"source 'absent\.csv' is a file; give a folder"):  # and not asked of the Hub
+    with pytest.raises(InputError, match=r"source 'absent\.csv' is a file; give a folder"):  # the Hub is not asked
         find("absent.csv")
 
 

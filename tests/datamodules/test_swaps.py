@@ -39,7 +39,7 @@ def test_training_validation_test_and_truth_move_together(clients: int, seed: in
     source = torch.arange(clients).index_copy(0, moves.clients, moves.partners).tolist()
     assert lists(swapped) == [[one[client] for client in source] for one in lists(data)]
     assert swapped.true_clusters.tolist() == [data.true_clusters.tolist()[client] for client in source]
-    assert [source[client] for client in source] == list(range(clients))  # an exchange: there and back
+    assert [source[client] for client in source] == list(range(clients))  # each swap is an exchange in both directions
 
 
 def test_swap_copies_no_list():
@@ -92,7 +92,7 @@ def test_partial_swap_takes_withheld_examples_along():
     data = replace(two_clients(withheld=withheld), train=ClientIndex.from_lists([ids(0, 2, 3), ids(4, 5)]))
     swapped, (moves,) = apply_shifts(data, [SwapPart(1.0)], 0, 0, data.population)
     assert [sorted(one) for one in lists(swapped, "withheld")[0]] == [[6], [1, 7]]
-    assert moves.examples.tolist() == [3, 3]  # what is withheld is not counted
+    assert moves.examples.tolist() == [3, 3]  # withheld examples are not counted
 
 
 @pytest.mark.long
@@ -112,7 +112,7 @@ def test_partial_swap_leaves_all_other_labels(clients: int, labels: int, seed: i
     data = made(clients, labels, seed)
     swapped, moves = apply_shifts(data, [SwapPart(1.0)], 0, seed, data.population)
     exchanges = [row for one in moves for row in rows(one)]
-    assume(exchanges)  # hypothesis complains where that hardly ever holds
+    assume(exchanges)  # hypothesis complains if this rarely holds
     for client, partner, examples, *_ in exchanges:
         came, went = seen(swapped, client) - seen(data, client), seen(data, client) - seen(swapped, client)
         (given,), (got,) = ({label for _, label in pairs} for pairs in (went, came))
@@ -120,7 +120,7 @@ def test_partial_swap_leaves_all_other_labels(clients: int, labels: int, seed: i
         assert came.total() == examples
         assert came == Counter({pair: n for pair, n in seen(data, partner).items() if pair[1] == got})
         assert given not in {label for _, label in seen(swapped, client)} - {label for _, label in seen(data, partner)}
-        for name in ("train", "test"):  # each gives what it has in both, and the other not in both
+        for name in ("train", "test"):  # a client gives a label that it has in both splits, and its partner does not
             assert given in {label for _, label in seen(data, client, name)}
         assert not all(given in {label for _, label in seen(data, partner, name)} for name in ("train", "test"))
 
@@ -156,7 +156,7 @@ def test_first_pair_without_labels_ends_the_round_if_asked_for():
     held, ended_early = data.examples.labels[:10], 0
     for seed in range(20):
         at = ShiftContext(0, seed, data.population)
-        pairs = draw_pairs(at.participants, 1.0, at.rng("pairs"))  # in the order in which they swap
+        pairs = draw_pairs(at.participants, 1.0, at.rng("pairs"))  # pairs in the order of their swaps
         able = held[pairs[:, 0]] != held[pairs[:, 1]]
         for rule, swap in (("pair", able), ("round", able.cumprod(0).bool())):
             _, moves = SwapPart(1.0, rule).step(data, at)
@@ -171,7 +171,7 @@ def test_swap_part_looks_at_labels_as_clients_see_them():
     unseen = data.of_lists(lambda index: replace(index, values=index.values + 14))
     data = replace(unseen, examples=examples)
     labels = unique_labels(data, ids(0, 1)[None], np.random.default_rng(0))
-    assert labels.tolist() == [[2, 1]]  # 0 and 2 as they are stored
+    assert labels.tolist() == [[2, 1]]  # labels are numbered as they are stored
     swapped, moves = swap_part(data, ids(0, 1)[None], labels, np.random.default_rng(0))
     assert [sorted(one) for one in lists(swapped, "train")[0]] == [[16, 17, 19, 20], [14, 15, 18, 21]]
     assert moves.examples.tolist() == [4, 4]

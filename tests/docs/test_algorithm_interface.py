@@ -32,7 +32,7 @@ def test_example_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]):
 
 
 def test_every_request_and_fact_is_listed():
-    of_rounds = {"costs", "bytes_up"}  # what the round loop reads
+    of_rounds = {"costs", "bytes_up"}  # members that only the round loop reads
     options = {name for name in LocalWork.fit.__annotations__ if name not in ("models", "clients", "start", "return")}
     assert named_in("## Ask: `work`") == public(LocalWork) - of_rounds | options
 

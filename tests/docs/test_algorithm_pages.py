@@ -81,7 +81,7 @@ def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(
     assert named
     for owner, option in named:
         found = inspect.signature(owners[owner]).parameters[option].default
-        if number == 8:  # a budget each
+        if number == 8:  # each algorithm has a separate default budget
             assert default == "as the code"
         else:
             text = found if isinstance(found, str) else json.dumps(found)

@@ -40,11 +40,11 @@ def test_readme_prints_exactly_the_two_commands_that_ci_runs():
 
 @pytest.mark.slow
 def test_commands_of_the_readme_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)  # one test for all: later commands use the run of an earlier one
+    monkeypatch.chdir(tmp_path)  # one test for all commands, since later ones use the runs of earlier ones
     for command in COMMANDS:
         words = shlex.split(command)[1:]
         if "--rounds" in words:
-            words[words.index("--rounds") + 1] = "3"  # whole runs are for the slow tests
+            words[words.index("--rounds") + 1] = "3"  # whole runs belong to the slow tests
         elif words[0] == "run" and "--resume" not in words and "--dry-run" not in words:
             words += ["--rounds", "2"]
         assert main(words) == 0, command
@@ -91,7 +91,7 @@ def test_links_and_paths_of_a_page_exist(page: Path):
         linked = page.parent / target if target else page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
-    if page.name != "CHANGELOG.md":  # which names what has moved
+    if page.name != "CHANGELOG.md":  # the changelog names files that have moved
         for path in NAMED_PATH.findall(text):
             assert (ROOT / path).exists(), path
 
@@ -108,7 +108,8 @@ def test_every_page_is_in_the_index():
     listed = {
         (ROOT / "docs" / target).resolve() for target in re.findall(r"^\| \[[^]]+\]\(([^)]+)\)", index, re.MULTILINE)
     }
-    inside = [ROOT / "docs" / folder for folder in ("algorithms", "reproduction")]  # their own README lists the rest
+    # READMEs of these folders list the other pages
+    inside = [ROOT / "docs" / folder for folder in ("algorithms", "reproduction")]
     of_folders = {page for folder in inside for page in folder.glob("*.md") if page.name != "README.md"}
     assert listed == set(PAGES) - of_folders - {ROOT / name for name in ("README.md", "CHANGELOG.md", "docs/README.md")}
 
@@ -116,7 +117,8 @@ def test_every_page_is_in_the_index():
 def test_every_page_is_in_the_menu_of_the_site():
     menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
     listed = re.findall(r"[\w/-]+\.md", menu)
-    moved = {"index.md", "pages.md", "contributing.md", "changelog.md"}  # docs/site_hooks.py puts them there
+    # docs/site_hooks.py copies these pages into the site
+    moved = {"index.md", "pages.md", "contributing.md", "changelog.md"}
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"README.md"}
     assert sorted(listed) == sorted(pages | moved)
 

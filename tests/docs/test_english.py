@@ -40,7 +40,7 @@ IDIOMS = {
     r"\b(are|is) (printed|shown|kept|left) as (they are|it is)\b": "unchanged",
     r"\b(run|study|trial|command|process|worker)s? (that )?((was|is) )?(begins?|began|begun)\b": "starts",
 }
-# Held in the package and on the pages, except for those that scripts write from the words of tests and runs.
+# Applies to the package and the pages, except pages that scripts write from texts of tests and runs.
 PACKAGE_IDIOMS = {
     r"(?<![Tt]here )\b(is|are) no (?!longer\b|more\b|less\b|fewer\b|larger\b|other\b|one\b|such\b)[a-z-]+": "is not a",
     r"\bnobody (else )?[a-z]+(s|ed|e)\b": "no client, or the passive",

@@ -55,5 +55,5 @@ def test_every_cited_point_is_described(folder: str):
 
 def test_every_cited_check_of_the_ground_truth_exists():
     cited = {number for text in TEXTS.values() for number in cited_checks(text)}
-    assert len(cited) > 15  # the form of citing has not changed unnoticed
+    assert len(cited) > 15  # fails if the form of citations changes
     assert cited <= set(map(int, CHECKS))

@@ -9,14 +9,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLACES = ("lit_cfl", "tune", "datamodules")
 LIBRARIES = ("torch", "torchvision", "ray", "optuna", "lightning")
-ALLOWED = {  # what has no public way, by file; the reason stands there
+ALLOWED = {  # private names without a public replacement, by file; the reason is given in that file
     "lit_cfl/engines/torch_internals.py": {
         "torch._subclasses.fake_tensor",
         "torch.utils._python_dispatch",
         "torch.utils._pytree",
     },
-    "lit_cfl/cli/main.py": {"_exit"},  # of Python's os, which documents it
-    "datamodules/source.py": {"_fingerprint"},  # of Hugging Face's datasets, which names a data set by it
+    "lit_cfl/cli/main.py": {"_exit"},  # documented by Python's os
+    "datamodules/source.py": {"_fingerprint"},  # Hugging Face's datasets identifies a data set by it
 }
 
 

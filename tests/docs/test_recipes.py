@@ -32,7 +32,7 @@ def holds(whole: Any, part: Any) -> bool:
         return all(key in whole and holds(whole[key], value) for key, value in part.items())
     if isinstance(part, list):
         return len(whole) == len(part) and all(holds(one, other) for one, other in zip(whole, part, strict=True))
-    return bool(whole == part or str(whole).endswith(f"/{part}"))  # a file by its whole path
+    return bool(whole == part or str(whole).endswith(f"/{part}"))  # files may be given by their whole path
 
 
 @pytest.mark.long

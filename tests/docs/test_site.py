@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # it builds the site once, in about six seconds; needs the extra docs
+pytestmark = pytest.mark.slow  # the site is built once, in about six seconds; needs the extra docs
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,12 +48,12 @@ def test_start_page_is_the_readme_and_its_links_lead_to_pages_of_the_site(site: 
 def test_api_reference_has_every_public_name(site: Path):
     table = (ROOT / "docs" / "api.md").read_text().partition("\n\n## ")[0]
     modules = re.findall(r"^\| `([\w.]+)` \|[^|]*\|([^|]*)\|$", table, flags=re.MULTILINE)
-    assert len(modules) == len(re.findall(r"^\| `", table, flags=re.MULTILINE)) > 10  # every row is understood
+    assert len(modules) == len(re.findall(r"^\| `", table, flags=re.MULTILINE)) > 10  # every row was parsed
     for module, names in modules:
         text = (site / "api" / f"{module}.html").read_text()
         shown = set(re.findall(r"<h2 id=\"?[\w.]*?(\w+)\"? ", text))
         listed = set(re.findall(r"`([A-Za-z]\w*)`", names))
-        # `lit_cfl.compare` and `lit_cfl.tune` are packages that can be called: docs/compare.md and search.md have them
+        # `lit_cfl.compare` and `lit_cfl.tune` are packages that can be called, as docs/compare.md and search.md say
         called = {name for name in listed if module == "lit_cfl" and (ROOT / "lit_cfl" / name).is_dir()}
         assert called == ({"compare", "tune"} if module == "lit_cfl" else set())
         assert set() < listed <= shown | called, module

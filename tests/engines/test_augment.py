@@ -133,7 +133,7 @@ def test_mini_batches_are_those_without_augmentation_changed_one_by_one():
             assert torch.equal(changed.weights[mine + own[step]], plain.weights[start + lists[step]])
             assert all(tuple(b.flatten().tolist()) in windows(a, BOTH) for a, b in zip(before, after, strict=True))
             seen += [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]
-    assert 0.9 < np.mean(seen) < 1  # one of 50 stays as it is
+    assert 0.9 < np.mean(seen) < 1  # some of the images stay unchanged, about one of 50
 
 
 def test_changes_differ_by_round_client_purpose_step_and_place():
@@ -143,7 +143,7 @@ def test_changes_differ_by_round_client_purpose_step_and_place():
     engine = build_engine(task(NETS["mlp"]), Plan("loop"), 5, LocalTraining(2, 20))
     first = work_of(engine, data, clients=ids(0, 1))
     parts = [*first.inputs.split(20), *work_of(engine, data, round=3, clients=ids(0, 1)).inputs.split(20)]
-    assert len(parts) == 8  # two clients, two epochs of one step, two rounds
+    assert len(parts) == 8  # two clients, each with two epochs of one step, in two rounds
     assert all(len(part.unique(dim=0)) > 5 for part in parts)
     ordered = [part.flatten(1).sort(0).values for part in parts]
     assert len({tuple(part.flatten().tolist()) for part in ordered}) == 8

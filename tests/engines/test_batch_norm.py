@@ -21,7 +21,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 
 LOCAL = LocalTraining(2, 4)
-SIZES = (0, 3, 18, 22, 7, 10)  # batches of 2, 3 and 4: with one example a channel of one place has no variance
+# batches have 2, 3 and 4 examples: with one example, a channel of one pixel has no variance
+SIZES = (0, 3, 18, 22, 7, 10)
 
 
 class Residual(nn.Module):
@@ -77,7 +78,8 @@ class PartlyFrozen(nn.Module):
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_layers_that_a_module_puts_into_evaluation_mode_stay_in_it(lanes: int):
-    data = ragged_data((8, 16, 9))  # 9 = two batches and one example, for which there are statistics
+    # the third client has two batches and one example, which needs the stored statistics
+    data = ragged_data((8, 16, 9))
     assert reasons_against(task(PartlyFrozen), data) == []
     stack = Plan("stack", lanes=lanes, precision="64-true")
     found = {}
@@ -123,7 +125,7 @@ def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
     plan: str, sizes: tuple[int, ...], budget: Budget | None
 ):
     engine, data = build_engine(task(Normalised), ENGINES[plan], 5, LOCAL), ragged_data(sizes)
-    engine._fit_chunk = None  # not called
+    engine._fit_chunk = None  # must not be called
     client = 0 if budget is not None and budget.batch_size == 1 else 1
     size = budget.batch_size if budget is not None else 4
     message = rf"client {client} .* batch size {size}, one of its {sizes[client]} example.* or take GroupNorm"

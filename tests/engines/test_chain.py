@@ -224,7 +224,7 @@ def test_clients_are_counted_as_they_end():
 def test_gradients_are_those_of_autograd_in_any_company(name: str):
     module, layout = made(TASKS[name])
     work = work_of(name, (1, 3, 1100, 36, 9, 2))
-    keys = torch.arange(6)  # one a client
+    keys = torch.arange(6)  # one key per client
     keyed = replace(work, keys=keys)
     plan = Plan(precision="64-true")
     expected = super(ChainWay, ChainWay(module, layout, plan, LOCAL)).gradients(work.models[0], keyed, nobody)
@@ -309,7 +309,7 @@ def test_mixed_precision_stays_close_to_single_in_any_company():
     work = work_of("mlp", prox=0.3, dtype=torch.float32)
     single, _ = fit("mlp", work, plan=Plan())
     mixed, _ = fit("mlp", work, plan=Plan(precision="bf16-mixed"))
-    assert 1e-5 < (mixed - single).abs().max() < 2e-2  # bfloat16 has eight bits
+    assert 1e-5 < (mixed - single).abs().max() < 2e-2  # bfloat16 has a precision of eight bits
     for clients in ([4], [7, 0]):
         assert torch.equal(fit("mlp", chosen(work, clients), plan=Plan(precision="bf16-mixed"))[0], mixed[clients])
 
@@ -333,12 +333,12 @@ def test_the_dual_form_pays_for_few_examples_and_many_steps():
     """For 64 examples, batches of 10 and 784 x 128 weights, a dual step needs 3 % of a plain step's multiply-adds."""
     sizes, steps = torch.tensor([64, 64, 64, 1024]), torch.tensor([60, 6, 1, 200])
     assert dual_pays(sizes, steps, torch.full((4,), 10), 784, 128).tolist() == [True, True, False, False]
-    held, dual = 28 * 784 * 128, 10 * 64 * 136  # of a step
+    held, dual = 28 * 784 * 128, 10 * 64 * 136  # multiply-adds of a step
     at_once = 64 * 64 * 784 + 2 * 64 * 784 * 128
     assert (5 * held > at_once + 5 * dual) == bool(
         dual_pays(sizes[:1], torch.tensor([5]), torch.tensor([10]), 784, 128)
     )
-    assert not dual_pays(sizes[:1], torch.tensor([6]), torch.tensor([10]), 784, 10)  # a linear net's single epoch
+    assert not dual_pays(sizes[:1], torch.tensor([6]), torch.tensor([10]), 784, 10)  # one epoch of a linear net
 
 
 def test_shapes_are_rungs_of_a_fixed_ladder():

@@ -136,7 +136,7 @@ def test_a_users_module_of_functions_is_a_chain():
     chain = recognise_chain(module, layout, batch())
     assert [layer.weight for layer in chain.layers] == ["weight", "last.weight"]
     assert chain.loss.kind == "cross-entropy"
-    module, layout = made(Changed)  # without a change
+    module, layout = made(Changed)  # an equal module
     assert recognise_chain(module, layout, batch()) == chain
 
 

@@ -31,12 +31,12 @@ from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification, Regression
 
-SHAPE = [1, 9, 11]  # 99 inputs: a tile of four vectors, single ones, and zeros behind the end
+SHAPE = [1, 9, 11]  # 99 inputs: a tile of four vectors, single inputs, and zeros at the end
 SIZES = (1, 3, 17, 36, 9, 20, 60, 2, 10)
 SGD = partial(torch.optim.SGD, lr=0.1)
 LOCAL = LocalTraining(3, 10)
-KINDS = ["DEFAULT", "AVX2", "AVX512"]  # each processor executes the code for those before it
-# a package without compiled steps is supported: there the tests of PyTorch's steps remain
+KINDS = ["DEFAULT", "AVX2", "AVX512"]  # each processor also executes the code for earlier ones
+# skipped without a compiler: a package without compiled steps is supported, and other tests check PyTorch's steps
 has_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"
 )
@@ -139,7 +139,7 @@ def test_the_compiled_code_draws_the_permutations_of_pytorch():
         seeds,
         torch.tensor([1, 8, 700, 11]),
         counts,
-    )  # 70 times 10 numbers need more than one state of the generator
+    )  # 70 times 10 numbers need more than one block of the generator
     assert torch.equal(permutations._draw(load_library()[0], *given), permutations._draw_each(*given))
 
 
@@ -224,7 +224,7 @@ def test_a_number_that_is_not_finite_stays_with_its_client():
 def test_a_label_that_the_net_does_not_have_is_refused_before_compiled_steps():
     work = work_of("linear")
     labels = work.labels.clone()
-    labels[-1] = 5  # the first examples check that the net is a chain
+    labels[-1] = 5  # a later example, since the first ones only check that the net is a chain
     with pytest.raises(InputError, match="an example has the label 5, but the net has 3 outputs"):
         fit("linear", replace(work, labels=labels))
 

@@ -73,7 +73,8 @@ def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(devices: li
         assert torch.equal(found.rows, expected.rows)
         assert torch.equal(found.losses.nan_to_num(-1), expected.losses.nan_to_num(-1))
         assert not torch.equal(found.rows, models[asked % 2])
-    assert Graph.made == 3  # with and without a proximal term; the first one with it made room for centres
+    # one without and one with a proximal term; the first one with it also needed new tensors for the centres
+    assert Graph.made == 3
     assert set(devices) == {torch.device("cuda:1")}
 
 
@@ -91,7 +92,7 @@ def test_steps_with_and_without_weights_of_examples_are_captured_apart():
         assert torch.equal(found.losses.nan_to_num(-1), expected.losses.nan_to_num(-1))
         results.append(found.rows)
     assert torch.equal(results[0], results[2])
-    assert not torch.equal(results[3], results[4])  # the weights of this fit, not of the one before
+    assert not torch.equal(results[3], results[4])  # a replay uses the weights of its own fit
 
 
 @pytest.mark.usefixtures("devices", "captures")
@@ -120,7 +121,7 @@ def test_larger_pool_drops_the_graphs_that_read_the_old_one():
     for sizes in (SIZES, (0, 3, 90, 40)):
         data, clients = ragged_data(sizes), torch.arange(len(sizes))
         assert torch.equal(engine.at(1, data).fit(models, clients).rows, plain.at(1, data).fit(models, clients).rows)
-    assert len(engine.way._captured._captured) == 1  # that of the old pool is gone
+    assert len(engine.way._captured._captured) == 1  # the graph for the old pool was discarded
 
 
 @pytest.mark.usefixtures("devices", "captures")
@@ -202,7 +203,7 @@ def test_stack_that_ran_out_of_memory_is_freed_with_its_graphs_before_the_next_i
         replay(graph)
 
     monkeypatch.setattr(Graph, "replay", without_memory)
-    gc.disable()  # PyTorch collects no cycles when memory runs out
+    gc.disable()  # PyTorch does not collect cycles when memory runs out
     try:
         with pytest.warns(Notice, match="out of memory"):
             rows = fit(engine, 2)

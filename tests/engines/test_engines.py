@@ -62,7 +62,7 @@ def _groups(parameters: list[nn.Parameter]) -> list[dict[str, object]]:
     ]
 
 
-@cache  # one fit for all plans: a Trainer a client takes longest
+@cache  # one fit for all plans, since one Trainer per client takes longest
 def of_trainer(
     net: str, optimizer: str = "sgd", precision: Precision = "64-true", **options: object
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,7 +137,7 @@ def test_chunks_change_no_bit(net: str):
         assert torch.equal(torch.cat([rows_of(part) for part in parts]), rows_of(whole))
 
 
-@pytest.mark.parametrize("client", [1, 3])  # 1 is the first that has data
+@pytest.mark.parametrize("client", [1, 3])  # client 1 is the first with data
 @pytest.mark.parametrize("plan", STACKS)
 def test_client_that_diverges_does_not_touch_the_others(plan: str, client: int):
     local = LocalTraining(2, 10, on_divergence="skip")
@@ -159,7 +159,7 @@ def test_gradient_that_is_infinite_does_not_touch_the_others():
     data, clients = ragged_data(), torch.tensor([1, 2, 3, 4])
     inputs = data.examples.inputs.float()
     inputs[data.train[1]] = float("inf")
-    if not (data.train[1] == 0).any():  # the pool's first example, too, whoever has it
+    if not (data.train[1] == 0).any():  # the pool's first example, too, if no broken client has it
         inputs[0] = float("inf")
     broken = replace(data, examples=replace(data.examples, inputs=inputs))
     engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
@@ -172,7 +172,7 @@ def test_mixed_precision_trains_close_to_single():
     mixed, _ = fitted(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="bf16-mixed"))
     single, _ = fitted(task(NETS["mlp"]), PLANS["4 lanes"])
     trainer, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="bf16-mixed"))
-    assert_close(rows_of(mixed), rows_of(trainer), rtol=0, atol=2e-2)  # bfloat16 has eight bits
+    assert_close(rows_of(mixed), rows_of(trainer), rtol=0, atol=2e-2)  # bfloat16 has a precision of eight bits
     assert 0 < (rows_of(mixed) - rows_of(single)).abs().max() < 2e-2
 
 
@@ -247,7 +247,7 @@ def test_gradients_of_no_clients_have_no_rows(plan: Plan):
 
 
 def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
-    make = task(lambda: MLP(2000, SHAPE, 10))  # 0.57 MiB
+    make = task(lambda: MLP(2000, SHAPE, 10))  # one model takes 0.57 MiB
     engine = build_engine(make, Plan("loop"), 5, LocalTraining(1, 10))
     sizes, whole = [], engine._fit_chunk
 
@@ -334,7 +334,7 @@ def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(mo
     which = torch.tensor([0] * 7 + [1] * 2 + [3] + [4] * 30)
     index = torch.randperm(len(data.examples), generator=torch.Generator().manual_seed(0))[: len(which)]
     alone = [engine.outcomes(models[k], index[which == k], data) for k in (0, 1, 3, 4)]
-    for batch in (4096, 8):  # all in one read; reads of one model, and of several
+    for batch in (4096, 8):  # all lists in one batch; batches of one model, and of several
         monkeypatch.setattr(scorer, "EVALUATION_BATCH", batch)
         found = engine.outcomes_of_each(models, which, index, data)
         assert_close(found.losses, torch.cat([one.losses for one in alone]), rtol=1e-6, atol=1e-6)
@@ -471,7 +471,7 @@ ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms
 STACK = Plan("stack", precision="64-true", lanes=4)
 
 
-SPLITS = {"eps1": 10.0, "eps2": 1e-6, "warmup_rounds": 1}  # in every round that may
+SPLITS = {"eps1": 10.0, "eps2": 1e-6, "warmup_rounds": 1}  # splits in every round that allows it
 
 
 SETTINGS: dict[type[Algorithm], Algorithm] = {
@@ -503,7 +503,7 @@ def test_every_convolutional_net_gives_one_result(name: str):
         engine = build_engine(make, plan, 5, LocalTraining(1, 2))
         rows.append(engine.at(2, data).fit(engine.initial(0)[None], torch.arange(3)).rows)
     assert_close(rows[1], rows[0], rtol=0, atol=1e-12)
-    assert (rows[0][0] - rows[0][1]).norm() > 1e-3  # the first has trained, the second has nothing
+    assert (rows[0][0] - rows[0][1]).norm() > 1e-3  # client 0 has trained, client 1 has no data
 
 
 @pytest.mark.long

@@ -44,7 +44,7 @@ def test_held_fit_has_all_rows_at_once():
 def test_held_fit_is_read_as_often_as_wanted():
     fitted = fit(held=True)
     assert read(fitted) == read(fitted) == [0, 2]
-    assert fitted.losses.tolist() == [3, 7, 10]  # and nothing is counted twice
+    assert fitted.losses.tolist() == [3, 7, 10]  # no client is counted twice
 
 
 def test_held_fit_trains_before_it_is_asked():

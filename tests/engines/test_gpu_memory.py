@@ -38,10 +38,11 @@ def trained(engine: Engine) -> Tensor:
 
 
 def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Engine, "_examples_at_once", lambda *_: 40.0)  # three groups
+    monkeypatch.setattr(Engine, "_examples_at_once", lambda *_: 40.0)  # makes three groups
     monkeypatch.setattr(base, "fits_on", lambda *_: False)
     expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
-    wanted, run, batch = [0, 1, 2], StackWay.fit, Examples.batch  # while the first group trains, the second one comes
+    # the second group is gathered while the first one trains
+    wanted, run, batch = [0, 1, 2], StackWay.fit, Examples.batch
 
     def running(loop: StackWay, *given: object) -> object:
         assert all(gathered.acquire(timeout=60) for _ in range(wanted.pop()))
@@ -75,7 +76,7 @@ def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU
     ):
         assert torch.equal(trained(engine), expected)
     assert torch.equal(trained(engine), expected)
-    assert len(tried) == 1  # and not again in this run
+    assert len(tried) == 1  # capturing is not tried again in this run
 
 
 def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
@@ -103,7 +104,7 @@ def test_evaluation_waits_for_the_gpu_no_more_often_for_many_batches(
     monkeypatch.setattr(base, "fits_on", lambda *_: fits)
     engine, data, waits = engine_of("linear", GPU_PLAN), ragged_data(), []
     models = torch.stack([engine.initial(number) for number in range(2)])
-    for examples in (10, 10, 2500):  # the first time the data are moved
+    for examples in (10, 10, 2500):  # only the first evaluation moves the data
         index = torch.arange(examples) % len(data.examples)
         with gpu.counting() as counts:
             engine.losses_of_all(models, index, data)
@@ -134,7 +135,7 @@ def test_large_data_leave_the_gpu_before_lanes_are_halved(
     assert torch.equal(rows, expected)
     assert engine.plan.lanes == (6 if memory < 8 else 3)
     assert gpu.holds(engine.examples(data).inputs) == (memory > 8)
-    assert not engine.release_examples()  # a second time nothing is freed
+    assert not engine.release_examples()  # a second call frees nothing
 
 
 def test_data_that_do_not_fit_after_all_stay_on_the_cpu(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
@@ -151,7 +152,7 @@ def test_data_that_do_not_fit_after_all_stay_on_the_cpu(gpu: PretendedGPU, monke
 @pytest.mark.parametrize("net", ["mlp", "residual"])
 def test_full_batches_have_few_lanes(net: str, monkeypatch: pytest.MonkeyPatch):
     expected = trained(engine_of(net, Plan("loop"), "full"))
-    room = 64  # the next power of two from the largest client on
+    room = 64  # the next power of two above the largest client
     assert max(SIZES) == 36
     for most, lanes in ((10**6, 6), (2 * room + 1, 2), (room, 1)):
         monkeypatch.setattr(stack_way, "STACK_EXAMPLES", most)

@@ -86,7 +86,7 @@ def test_frozen_kernels_and_weights_of_other_layers_are_not_penalised():
     net = nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 10))
     net[0].weight.requires_grad_(False)
     assert torch.equal(Classification(net, SGD, 1.0).penalty(), net[2].weight.square().sum())
-    text = Sent140GRU([4], 2, vocabulary=7, embedding_width=5)  # recurrent kernels and embeddings have no penalty
+    text = Sent140GRU([4], 2, vocabulary=7, embedding_width=5)  # recurrent kernels and embeddings are not penalised
     expected = text.fc1.weight.square().sum() + text.fc2.weight.square().sum()
     assert torch.equal(Classification(text, SGD, 1.0).penalty(), expected)
 

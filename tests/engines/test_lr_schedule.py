@@ -28,7 +28,7 @@ from lit_cfl.tasks import Classification
 Make = Callable[[Optimizer], pytorch.LRScheduler]
 WARM_UP: Make = partial(pytorch.LinearLR, start_factor=0.25, total_iters=4)
 COSINE: Make = partial(pytorch.CosineAnnealingLR, T_max=8, eta_min=0.01)
-SCHEDULES: dict[str, tuple[Make, Make]] = {  # ours, and PyTorch's
+SCHEDULES: dict[str, tuple[Make, Make]] = {  # our schedules, and the same ones from PyTorch
     name: (make, make)
     for name, make in {
         "warm-up": WARM_UP,
@@ -62,7 +62,8 @@ def test_rates_are_those_of_pytorchs_scheduler_group_by_group(name: str):
         optimizer.step()
         scheduler.step()
     assert [rates.at(round) for round in range(10)] == expected
-    assert RoundRates(ours, MLP12()).at(9) == expected[9]  # as after a resume
+    # the rate does not depend on earlier calls, as after a resume
+    assert RoundRates(ours, MLP12()).at(9) == expected[9]
 
 
 def test_rates_by_hand():
@@ -84,7 +85,7 @@ QUARTERED = {
         partial(SGD, lr=0.025, momentum=0.9, weight_decay=0.01),
     ),
     "adam": (partial(Adam, lr=0.04, weight_decay=0.01), partial(Adam, lr=0.01, weight_decay=0.01)),
-}  # an optimizer, and the same with a quarter of its rates
+}  # each optimizer, and the same with a quarter of its learning rates
 
 
 @pytest.mark.parametrize(("name", "plan"), thinned(QUARTERED, [*PLANS, "chain"]))
@@ -96,7 +97,7 @@ def test_every_engine_trains_with_the_rates_of_the_round(name: str, plan: str):
     local = replace(LOCAL, lr_schedule=HALVED, gradient_clip=0.5)
     found, _ = fitted(task(net, optimizer), how, local=local, prox=0.3)
     expected, _ = fitted(task(net, at_quarter), how, local=replace(local, lr_schedule=None), prox=0.3)
-    exact = how.engine != "stack"  # there the rate is a tensor, which rounds in another order
+    exact = how.engine != "stack"  # in a stack the rate is a tensor, which rounds in another order
     assert_close(rows_of(found), rows_of(expected), rtol=0, atol=0 if exact else 1e-13)
     assert_close(found.losses, expected.losses, rtol=0, atol=0 if exact else 1e-13, equal_nan=True)
 

@@ -48,9 +48,9 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "residual": Residual,
     "adapters": ViT,
 }
-# operations of an eager step without a proximal term, at most
+# maximum number of operations of an eager step without a proximal term
 KERNELS = {"linear": 46, "mlp": 97, "cnn": 108, "recurrent": 295, "residual": 391, "adapters": 207}
-TENSORS = {"linear": 2, "mlp": 6, "cnn": 6, "recurrent": 6, "residual": 19, "adapters": 18}  # trained
+TENSORS = {"linear": 2, "mlp": 6, "cnn": 6, "recurrent": 6, "residual": 19, "adapters": 18}  # number of trained tensors
 CPU_PLAN, GPU_PLAN = Plan("stack", lanes=6), Plan("stack", "cuda:0", lanes=6)
 
 
@@ -79,7 +79,7 @@ def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Te
     return means, gaps, work.losses(means, clients), work.gradients(means[0], clients), scored.losses
 
 
-OPTIONS = [(0.0, 0.9), (0.3, 0.0)]  # proximal term and momentum: in turn, for a net takes seconds
+OPTIONS = [(0.0, 0.9), (0.3, 0.0)]  # proximal term and momentum, tested in turn, since each net takes seconds
 
 
 @pytest.mark.parametrize(("net", "prox", "momentum"), [(net, *OPTIONS[k % 2]) for k, net in enumerate(NETS)])
@@ -90,7 +90,7 @@ def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, g
         assert torch.equal(torch.as_tensor(mine).nan_to_num(), torch.as_tensor(theirs).nan_to_num())
 
 
-# The package's other nets: constructor, and the shape of an input.
+# Other nets of the package: constructor, and shape of an input.
 OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     **{
         name: (partial(getattr(nets, name), [1, 28, 28], 10), (1, 28, 28))
@@ -167,20 +167,20 @@ def test_a_step_is_one_replay_without_a_copy_or_a_wait(net: str, prox: float, gp
         few.waits,
     )
     assert many.replayed <= 10 * (KERNELS[net] + 3 * TENSORS[net] * (prox > 0))
-    assert many.waits <= 4  # the losses, whether they are finite, the sums of weights, the means
+    assert many.waits <= 4  # waits for the losses, the check that they are finite, the sums of weights, and the means
     assert many.downloads <= 3
     assert many.uploads <= 12
 
 
 def test_a_client_more_is_one_addition_more_and_moves_only_its_batches(gpu: PretendedGPU):
     few, many = counted("mlp", gpu, 6, 4), counted("mlp", gpu, 12, 4)  # twelve clients take turns in six lanes
-    tensors = 6  # of the model
+    tensors = 6  # number of tensors of the model
     assert many.replays == 2 * few.replays
-    assert many.launches - few.launches == 6 + (1 + tensors) + (tensors + 2)  # six sums, one loading and one saving
+    assert many.launches - few.launches == 6 + (1 + tensors) + (tensors + 2)  # six sums, one load and one save
     assert (many.uploads, many.downloads, many.waits) == (few.uploads, few.downloads, few.waits)
     row = 4 * engine_of("mlp", CPU_PLAN).layout.num_columns
-    tables = 4 * 6 * (8 * 10 + 8 + 16 + 1)  # steps, lanes: batches, keys, corrections, first
-    assert many.moved - few.moved < tables + row  # and not twelve rows
+    tables = 4 * 6 * (8 * 10 + 8 + 16 + 1)  # steps times lanes: batches, keys, corrections, first-step flags
+    assert many.moved - few.moved < tables + row  # twelve rows would be more
 
 
 class InFloat32(Classification):

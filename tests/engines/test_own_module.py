@@ -65,7 +65,7 @@ def test_a_constant_that_is_not_finite_is_not_a_divergence_and_not_in_a_row(plan
     left, engine = fitted(task(partial(Masked, persistent=False)), PLANS[plan])
     assert engine.layout.num_columns == 650
     assert torch.equal(rows_of(kept), rows_of(left))
-    assert kept.trained.sum() == 5  # all that have data
+    assert kept.trained.sum() == 5  # all clients with data have trained
 
 
 class Observer(Linear):
@@ -175,7 +175,7 @@ def derived() -> nn.Module:
 
 def weight_normed() -> nn.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch advises against it, too
+        warnings.simplefilter("ignore")  # PyTorch warns about this setting
         return nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, 10)))
 
 
@@ -266,10 +266,10 @@ def test_what_a_module_draws_in_evaluation_follows_from_the_seed_alone():
         state = torch.get_rng_state()
         losses = engine.losses_of_all(models, index, data)
         found.append((losses, engine.outcomes(models[0], index, data).losses))
-        assert torch.equal(torch.get_rng_state(), state)  # and changes nobody else's draws
+        assert torch.equal(torch.get_rng_state(), state)  # the global generator is unchanged
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
-    assert torch.equal(found[0][0][0], found[0][1])  # every model meets the same draws
+    assert torch.equal(found[0][0][0], found[0][1])  # all models are evaluated with the same draws
     assert not torch.equal(found[0][0], found[2][0])
 
 
@@ -284,7 +284,7 @@ class Normed(Linear):
 @pytest.mark.parametrize("plan", ["trainer", *STACKS])
 def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_rate(plan: str):
     data = ragged_data()
-    data.examples.inputs[data.train[2][5]] = 0  # one of 17
+    data.examples.inputs[data.train[2][5]] = 0  # one example of client 2's 17
     example = int(data.train[2][5])
     with pytest.raises(DivergedError) as caught:
         fitted(task(Normed), PLANS[plan], data=data)
@@ -438,8 +438,8 @@ def test_scheduler_starts_again_in_every_fit():
     start, client = scheduled.initial(0)[None], torch.tensor([3])
     once = Budget(1, "epochs")
     rows = [engine.at(0, data).fit(start, client, budget=once).rows for engine in (scheduled, constant, scheduled)]
-    assert torch.equal(rows[0], rows[1])  # the first epoch of a fit has the first rate
-    assert torch.equal(rows[0], rows[2])  # in the next fit, too
+    assert torch.equal(rows[0], rows[1])  # each fit starts again with the rate of the first epoch
+    assert torch.equal(rows[0], rows[2])  # also in the next fit
     both = [engine.at(0, data).fit(start, client).rows for engine in (scheduled, constant)]
     assert not torch.allclose(*both)
 
@@ -544,4 +544,4 @@ def test_what_is_in_no_row_is_in_the_digest_of_constants():
     assert len(digests | {digest(Holder())}) == len(changes) + 1
     in_row = Holder(mean=torch.tensor([5.0, 6.0]))
     nn.init.ones_(in_row.fc.weight)
-    assert digest(in_row) == digest(Holder())  # what a row holds is recorded with the model
+    assert digest(in_row) == digest(Holder())  # values in a row are recorded with the model, not in this digest

@@ -64,13 +64,14 @@ def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.Monke
     assert choose_plan("auto", "cpu", "32-true", replace(long, cohort=10)).workers == 10
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert choose_plan("auto", "cpu", "32-true", long).workers == 4
-    assert choose_plan("ray", "cpu", "32-true", long).workers == 16  # as asked for
+    # OMP_NUM_THREADS does not limit the workers if `ray` is asked for
+    assert choose_plan("ray", "cpu", "32-true", long).workers == 16
     others = (
         ("auto", replace(long, client_steps=99_999), None),
         ("auto", work(10_000_000, 4_999_999, **LONG), None),
         ("auto", replace(long, rounds=501), None),
         ("auto", replace(long, cohort=1), None),
-        ("auto", long, PlanOptions(threads=1)),  # as comparisons, studies and reproductions have it
+        ("auto", long, PlanOptions(threads=1)),  # comparisons, studies and reproductions set threads to 1
         ("loop", long, None),
     )
     assert not any(choose_plan(engine, "cpu", "32-true", load, options).workers for engine, load, options in others)
@@ -111,7 +112,7 @@ def test_threads_and_workers_are_no_more_than_the_cores_of_a_job(monkeypatch: py
     assert choose_plan("ray", "cpu", "32-true", work(2_000_000)).workers == 1
     monkeypatch.setenv("OMP_PROC_BIND", "false")
     assert count_cores() == 1
-    monkeypatch.setenv("OMP_PROC_BIND", "close")  # then OpenMP puts the thread that loads it on one core
+    monkeypatch.setenv("OMP_PROC_BIND", "close")  # OpenMP then binds the thread that loads it to one core
     assert count_cores() == os.cpu_count()
 
 
@@ -121,7 +122,7 @@ def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert [choose_plan("auto", "cpu", "32-true", work(n)).threads for n in (1_000_000, 100_000)] == [large, 1]
     options = choose_plan("auto", "cpu", "32-true", work(2_000_000), PlanOptions(threads=2))
-    assert options.threads == 2  # what is set by hand stays
+    assert options.threads == 2  # a number that is set explicitly stays
 
 
 def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("adds", "device"), [(0, "cuda:0"), (1, "cpu"), (9_999_999, "cpu"), (10_000_000, "cuda:0")])
 def test_small_runs_stay_on_the_cpu_unless_a_gpu_is_asked_for(adds: int, device: str, monkeypatch: pytest.MonkeyPatch):
     one_gpu(monkeypatch)
-    load = work(7_850, adds, client_steps=1_000)  # with 10 examples each; 0 = nobody knows
+    load = work(7_850, adds, client_steps=1_000)  # 10 examples per client-step; 0 = unknown
     assert choose_plan("auto", "auto", "32-true", load).device == device
     assert choose_plan("auto", "cuda", "32-true", load).device == "cuda:0"
 
@@ -143,12 +144,12 @@ def test_small_runs_stay_on_the_cpu_unless_a_gpu_is_asked_for(adds: int, device:
     [
         (79.1, 0.1, 20, 7_850, 24),
         (79.1, 0.1, 100, 7_850, 104),
-        (79.1, 0.1, 50_000, 7_850, 4_096),  # small nets
-        (79.1, 0.1, 50_000, 100_000, 640),  # of 64 million parameters
+        (79.1, 0.1, 50_000, 7_850, 4_096),  # the limit for small nets
+        (79.1, 0.1, 50_000, 100_000, 640),  # 64 million parameters in all lanes
         (79.1, 0.1, 50_000, 1_000_000, 256),
-        (79.1, 80.0, 300, 7_850, 248),  # 19.75 GiB hold 252
+        (79.1, 80.0, 300, 7_850, 248),  # 19.75 GiB have room for 252
         (78.6, 80.0, 300, 7_850, 248),
-        (39.6, 80.0, 300, 7_850, 128),  # the same card, whatever its driver takes
+        (39.6, 80.0, 300, 7_850, 128),  # equal for the same card, even if its drivers report slightly different totals
         (40.3, 80.0, 300, 7_850, 128),
         (16.0, 600.0, 20, 7_850, 6),
         (16.0, 5_000.0, 20, 7_850, 1),
@@ -172,7 +173,7 @@ def test_stack_of_a_trial_is_as_wide_as_its_share_of_the_gpu_allows(monkeypatch:
     for share in (1.0, 0.25):
         monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, share=share: share)
         lanes.append(choose_plan("stack", "auto", "32-true", work(cohort=300)).lanes)
-    assert lanes == [248, 64]  # of 80 MiB in 19.75 GiB: 252, in 5: 64
+    assert lanes == [248, 64]  # 80 MiB per lane: 19.75 GiB have room for 252, 5 GiB for 64
 
 
 @pytest.mark.parametrize(("gpus", "lanes"), [(1, 64), (2, 32), (3, 24)])
@@ -188,7 +189,7 @@ def test_gpus_of_ray_share_the_cohort_and_need_not_be_on_this_machine(
     again = choose_plan("ray", "auto", "32-true", load, PlanOptions(**vars(chosen)), RayRoom(gpus=gpus))
     assert again == chosen
     assert choose_plan("ray", "cpu", "32-true", work()).device == "cpu"
-    lanes_of(1024, monkeypatch)  # four in a quarter of 16 GiB
+    lanes_of(1024, monkeypatch)  # a quarter of 16 GiB has room for four
     assert choose_plan("ray", "cuda", "32-true", load, only, RayRoom(gpus=gpus)).lanes == 4
     two = choose_plan("ray", "cuda", "32-true", load, replace(only, workers=2 * gpus), RayRoom(gpus=gpus))
     assert (two.lanes, two.workers) == (2, 2 * gpus)
@@ -197,6 +198,6 @@ def test_gpus_of_ray_share_the_cohort_and_need_not_be_on_this_machine(
 def test_workers_of_ray_are_counted_where_they_are():
     load = work(cohort=40)
     places = [choose_plan("ray", "cpu", "32-true", load, room=RayRoom(n)).workers for n in (0, 1, 24, 1000)]
-    assert places == [1, 1, 24, 40]  # no more than clients of a round
+    assert places == [1, 1, 24, 40]  # at most as many as the clients of a round
     options = choose_plan("ray", "cpu", "32-true", load, PlanOptions(workers=64), RayRoom(24))
     assert options.workers == 64

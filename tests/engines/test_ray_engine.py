@@ -230,7 +230,7 @@ def test_functions_run_on_clients_in_the_workers(two_workers: Engine, task: Task
 def test_chunks_and_order_change_no_bit(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
     work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
     whole = work.fit(start, ids(1, 2, 3, 4)).rows
-    monkeypatch.setattr(two_workers, "plan", replace(two_workers.plan, rows_mib=3))  # two clients a chunk
+    monkeypatch.setattr(two_workers, "plan", replace(two_workers.plan, rows_mib=3))  # two clients per chunk
     fitted = work.fit(start, ids(4, 3, 1, 2))
     assert not fitted.held
     chunks = [chunk.models for chunk in fitted.chunks()]
@@ -293,7 +293,7 @@ def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
 ):
     work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
     expected = work.fit(start, ids(1, 2, 3, 4)).rows
-    monkeypatch.setattr(ray_pool.WorkerPool, "_start", lambda self, number: None)  # no node has room any more
+    monkeypatch.setattr(ray_pool.WorkerPool, "_start", lambda self, number: None)  # no node has room for a new worker
     order("die once")
     assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
     assert torch.equal(work.fit(start, ids(4, 2)).rows, expected[[3, 1]])
@@ -314,7 +314,7 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
 ):
     work, start = one_worker.at(4, made_data()), one_worker.initial(0)[None]
     expected = work.fit(start, ids(2, 4)).rows
-    monkeypatch.setattr(one_worker, "plan", one_worker.plan)  # put back in the end
+    monkeypatch.setattr(one_worker, "plan", one_worker.plan)  # restored after the test
     order("no memory")
     with pytest.warns(Notice, match="out of memory: local models now take 1 MiB"):
         assert torch.equal(work.fit(start, ids(2, 4)).rows, expected)
@@ -414,7 +414,7 @@ def test_outputs_for_scores_of_sets_are_those_of_this_process(cluster: None, mon
     assert found[0][3].shape == (5267, 3)
 
 
-@pytest.mark.parametrize(("hidden", "least"), [(1, 5_000), (100_000, 1_112)])  # parameters: 900,003
+@pytest.mark.parametrize(("hidden", "least"), [(1, 5_000), (100_000, 1_112)])  # the larger net has 900,003 parameters
 def test_few_examples_are_not_handed_over(hidden: int, least: int):
     def make() -> Classification:
         return Classification(nn.Sequential(nn.Linear(5, hidden), nn.Linear(hidden, 3)))
@@ -507,7 +507,8 @@ def test_each_worker_gets_its_share():
     node = {"CPU": 4.0, "GPU": 2.0}
     cpu, gpu = (replace(DOUBLE, workers=3, device=device) for device in ("cpu", "cuda:0"))
     assert ray_cluster.share_of_each(cpu, [node]) == {"CPU": 1.0}
-    assert ray_cluster.share_of_each(gpu, [node]) == {"CPU": 1.0, "GPU": 0.5}  # 2/3 would leave the third without
+    # with 2/3 of a GPU each, the third worker would have none
+    assert ray_cluster.share_of_each(gpu, [node]) == {"CPU": 1.0, "GPU": 0.5}
     assert ray_cluster.share_of_each(replace(gpu, workers=7), [node, node])["GPU"] == 0.5
     assert ray_cluster.share_of_each(replace(gpu, workers=3), [{"CPU": 3, "GPU": 1}])["GPU"] == 0.3333
     assert ray_cluster.share_of_each(replace(gpu, workers=1), [node])["GPU"] == 1.0

@@ -55,7 +55,7 @@ def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: 
 
     def on_cpu(task: TaskFactory, plan: Plan, *others: object) -> object:
         assert (plan.device, plan.workers) == ("cuda:0", 0)
-        return spec(task, replace(plan, device="cpu"), *others)  # there is no GPU
+        return spec(task, replace(plan, device="cpu"), *others)  # this machine has no GPU
 
     monkeypatch.setattr(ray_engine, "EngineSpec", on_cpu)
     spread, data = build_engine(make, plan, 5, LocalTraining(2, 10)), ragged_data()
@@ -83,7 +83,7 @@ def test_cluster_without_a_gpu_is_noted_or_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match="Ray has no GPU; use --device cpu or a cluster of GPUs"):
         choose_plan("ray", "cuda", "32-true", load(), room=room_of_ray("ray", "cuda", None))
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0, "GPU": 0.5}, {"CPU": 8.0, "GPU": 2.0}])
-    assert room_of_ray("ray", "cuda", None) == RayRoom(12, 3)  # half a GPU is one worker's, too
+    assert room_of_ray("ray", "cuda", None) == RayRoom(12, 3)  # half a GPU counts as room for one worker
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 3.0}, {"CPU": 8.5}, {"memory": 1.0}])
     assert room_of_ray("ray", "cpu", PlanOptions(threads=2)) == RayRoom(5, 0)
     assert choose_plan("ray", "cpu", "32-true", load(), room=RayRoom(3)).workers == 3

@@ -39,7 +39,7 @@ def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bo
     del os.environ["CUBLAS_WORKSPACE_CONFIG"]
     set_up_torch(Plan("loop"), deterministic)
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
+    assert not torch.are_deterministic_algorithms_enabled()  # a CPU does not need this setting
 
 
 FAULTS = """
@@ -56,12 +56,12 @@ print(min(faults() for _ in range(10)))
 """
 
 
-@pytest.mark.slow  # a process of its own, whose memory no other test has touched
+@pytest.mark.slow  # starts a separate process, whose memory no other test has touched
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
 def test_freed_memory_is_kept_for_the_next_tensor():
     """Without this option, the operating system would clear 64 MiB again, in 16,384 page faults."""
     done = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 100  # the first ones make room
+    assert int(done.stdout) < 100  # only the first tensors request memory
 
 
 @pytest.mark.usefixtures("as_it_was")

@@ -90,7 +90,7 @@ def test_a_stack_computes_products_in_place_of_convolutions():
     with Operations() as after, StackedProducts():
         found = vmap(layer)(images)
     with Operations() as many, StackedProducts():
-        vmap(layer)(images.repeat(1, 5, 1, 1, 1))  # 20 images a client
+        vmap(layer)(images.repeat(1, 5, 1, 1, 1))  # 20 images per client
     assert ["convolution" in one.names for one in (before, after, many)] == [True, False, True]
     torch.testing.assert_close(found, expected)
 
@@ -122,7 +122,7 @@ def test_a_stacks_gradients_of_linear_layers_lie_in_memory_as_their_weights_do()
 
     with StackedProducts():
         assert grad(total)(weights).is_contiguous()
-    assert not grad(total)(weights).is_contiguous()  # else PyTorch's own would do
+    assert not grad(total)(weights).is_contiguous()  # otherwise, PyTorch's own gradient would do
 
 
 JOBS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -144,7 +144,7 @@ def test_every_job_sits_alone_and_as_long_as_it_needs(calls: list[int], lanes: i
 def test_lanes_have_no_gaps_and_the_first_is_busy_longest(calls: list[int], lanes: int):
     lane_slots = schedule_lanes(torch.tensor(calls), lanes)
     busy = busy_lanes(lane_slots)
-    assert sum(busy) == sum(calls)  # no gaps
+    assert sum(busy) == sum(calls)  # lanes have no gaps
     assert busy == sorted(busy, reverse=True)
     assert len(busy) <= sum(calls) / lanes + max(calls)  # Graham's bound
 
@@ -159,7 +159,8 @@ def test_longest_job_comes_first():
 @pytest.mark.parametrize("seed", range(5))
 def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
     rng = np.random.default_rng(seed)
-    sizes = 10 + rng.lognormal(3, 1.2, 20).astype(int)  # like MNIST-1000: tens, some of many hundreds
+    # sizes as in MNIST-1000: most clients have tens of images, some many hundreds
+    sizes = 10 + rng.lognormal(3, 1.2, 20).astype(int)
     steps = torch.from_numpy(10 * -(-sizes // 10))
     busy = busy_lanes(schedule_lanes(-(-steps // 5), 4))
     computed = sum(5 * (4 if lanes > 1 else 1) for lanes in busy)
@@ -176,16 +177,16 @@ def test_wide_stacks_of_a_gpu_cost_little_more_than_the_work_itself(seed: int, c
     widths = widths_of(lanes, -(-lanes // 27))
     assert len(widths) == 4
     calls, computed = [], []
-    for call_cost in (0.0, 5.0, 1000.0):  # of a large model, a medium one and a small one
+    for call_cost in (0.0, 5.0, 1000.0):  # for a large, a medium and a small model
         lane_slots = schedule_by_cost(steps, widths, call_cost)
         busy = busy_lanes(lane_slots)
         calls.append(len(busy))
         computed.append(sum(width_for(lanes, widths) for lanes in busy))
-        least = max(int(steps.max()), int(steps.sum()) / lanes)  # calls that any schedule needs
+        least = max(int(steps.max()), int(steps.sum()) / lanes)  # minimum number of calls of any schedule
         assert call_cost * len(busy) + computed[-1] < 1.25 * (call_cost * least + int(steps.sum()))
     assert calls == sorted(calls, reverse=True)
     assert computed == sorted(computed)
-    assert calls[-1] == int(steps.max())  # as in the widest stack
+    assert calls[-1] == int(steps.max())  # as many as in the widest stack
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,8 @@ def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
 def test_clients_of_equal_steps_all_train_at_once():
     steps, widths = torch.full((20,), 60), [24, 12, 5]
     assert {lane_slot.start for lane_slot in schedule_by_cost(steps, widths, 5.0)} == {0}
-    lane_slots = schedule_by_cost(steps, widths, 0.5)  # 24 lanes would waste a sixth: 60 * 24.5 > 240 * 5.5
+    # 24 lanes would waste a sixth of their work: 60 * 24.5 > 240 * 5.5
+    lane_slots = schedule_by_cost(steps, widths, 0.5)
     assert max(lane_slot.lane for lane_slot in lane_slots) == 4
     lane_slots = schedule_by_cost(steps, widths, float("inf"))
     assert {lane_slot.start for lane_slot in lane_slots} == {0}
@@ -218,7 +220,7 @@ def test_stack_of_many_widths_gives_the_same_rows(prox: float, monkeypatch: pyte
 MOMENTUM = partial(SGD, momentum=0.9)
 
 
-PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # of the linear net, numbers
+PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # numbers in the linear net, and in one input
 
 
 def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
@@ -229,15 +231,16 @@ def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: 
 @pytest.mark.parametrize(
     ("optimizer", "models"),
     [
-        (SGD, 4 + 3),  # lane, its copy, centre, trained model; in a step: gradient, its distance, what both add up to
-        (MOMENTUM, 6 + 3),  # one number more for each parameter: in the lane, and in its copy
+        # lane, copy, centre, trained model; during a step: gradient, distance from the centre, and their sum
+        (SGD, 4 + 3),
+        (MOMENTUM, 6 + 3),  # one more number per parameter, both in the lane and in its copy
         (Adam, 8 + 3),
     ],
 )
 def test_linear_net_takes_as_many_models_as_are_counted_by_hand(optimizer: type, models: int):
     assert SHAPE == [1, 8, 8]
     for size in (10, 20):
-        counted = 4 * (models * PARAMETERS + size * INPUT)  # and the batch
+        counted = 4 * (models * PARAMETERS + size * INPUT)  # plus the batch
         assert estimated("linear", optimizer, size) == pytest.approx(counted, rel=0.02)
 
 
@@ -259,7 +262,7 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
     lanes = Lanes(rows, loop._optimizer.start(rows[: sum(not slot.is_buffer for slot in slots)]))
     work = make_work(lanes, ragged_data().examples.batch(torch.tensor([0])), 10)
     with torch.no_grad():
-        loop._steps(lanes, work)  # once, for what is made once
+        loop._steps(lanes, work)  # a first step, which also allocates memory that later steps reuse
         work.at.zero_()
         with profile(profile_memory=True) as recorded:
             loop._steps(lanes, work)

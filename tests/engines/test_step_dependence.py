@@ -412,7 +412,7 @@ def test_progress_of_a_trainer_starts_at_0_in_every_fit():
 
     engine = Engine(Sees, Plan(), 0, LocalTraining(2, 10))
     one_fit = [(epoch, 2 * epoch + batch, batch, 2 * epoch + batch or None) for epoch in (0, 1) for batch in (0, 1)]
-    for round in (0, 7):  # client 2 has 17 examples, client 5 has 20
+    for round in (0, 7):  # clients 2 and 5 have 17 and 20 examples, so two batches each
         seen.clear()
         engine.at(round, ragged_data()).fit(engine.initial(0)[None], torch.tensor([2, 5]))
         assert seen == one_fit + one_fit

@@ -90,7 +90,7 @@ def test_full_batch_is_one_step_an_epoch():
 
 
 def test_budget_in_steps_continues_into_new_epochs():
-    engine = engine_of(epochs=9, batch_size=4)  # client 0: 2 batches an epoch
+    engine = engine_of(epochs=9, batch_size=4)  # client 0 has 2 batches per epoch
     fitted = engine.at(4, made_data()).fit(engine.initial(0)[None], ids(0), budget=Budget(4, "steps"))
     assert_close(fitted.rows[0], options(engine, 0, 2, 4), atol=1e-12, rtol=0)
 
@@ -113,7 +113,7 @@ def test_result_of_a_client_does_not_depend_on_the_others():
 
 def test_chunks_change_no_bit():
     whole, data = engine_of(net=lambda: MLP(40_000, [5], 3)), made_data()
-    small = engine_of(Plan(precision="64-true", rows_mib=2), net=lambda: MLP(40_000, [5], 3))  # 2.7 MiB a row
+    small = engine_of(Plan(precision="64-true", rows_mib=2), net=lambda: MLP(40_000, [5], 3))  # 2.7 MiB per row
     start = whole.initial(0)[None]
     fitted = small.at(0, data).fit(start, ids(0, 2, 3))
     assert not fitted.held
@@ -156,7 +156,7 @@ def test_diverging_client_stops_the_run_with_its_name():
 
 
 def test_diverging_client_is_left_out_where_asked_and_touches_nobody_else():
-    class Trap(Classification):  # NaN on client 2's examples alone
+    class Trap(Classification):  # the loss is NaN on the examples of client 2
         def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
             bad = (batch[0][:, :1] == made_data().examples.inputs[7:19, 0]).any(1)
             return super().losses(batch) + torch.where(bad, float("nan"), 0.0)
@@ -236,7 +236,7 @@ def test_any_training_hook_of_a_module_is_called():
     start = engine.initial(0)
     row = engine.at(0, made_data()).fit(start[None], ids(0)).rows[0]
     assert calls == [0, 1, 2]
-    assert_close(row, start - engine.at(0, made_data()).gradients(start, ids(0))[0])  # the rate is 0 from epoch 1 on
+    assert_close(row, start - engine.at(0, made_data()).gradients(start, ids(0))[0])  # from epoch 1 on, the rate is 0
 
 
 class TwoOptimizers(Classification):
@@ -264,7 +264,7 @@ def test_several_optimizers_take_the_steps_of_one(prox: float):
     for kind in (Classification, TwoOptimizers):
         engine = Engine(lambda kind=kind: kind(MCLR([5], 3), partial(torch.optim.SGD, lr=0.1)), DOUBLE, 11, BATCHES)
         start = engine.initial(0)[None]
-        centers, budget = torch.zeros_like(start), Budget(5, "steps")  # client 2 has 3 mini-batches an epoch
+        centers, budget = torch.zeros_like(start), Budget(5, "steps")  # client 2 has 3 mini-batches per epoch
         rows.append(engine.at(4, made_data()).fit(start, ids(2), budget=budget, prox=prox, centers=centers).rows)
     assert_close(*rows, atol=1e-12, rtol=0)
 

@@ -26,7 +26,7 @@ from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
 DATA = ragged_data()
-CLIENTS = ids(3, 0, 5, 3, 1)  # one of them twice, and one without data
+CLIENTS = ids(3, 0, 5, 3, 1)  # one client twice, and one without data
 WAYS = {name: PLANS[name] for name in ("trainer", "plain loop", "4 lanes", "2 lanes")} | {"chain": Plan("chain")}
 LOCAL = LocalTraining(3, 10)
 
@@ -70,7 +70,7 @@ TASKS: dict[str, TaskFactory] = {
 @pytest.mark.parametrize(("plan", "name"), thinned([name for name in WAYS if name != "trainer"], TASKS))
 def test_every_way_gives_the_trainers_result(plan: str, name: str):
     if (plan, name) == ("chain", "cnn"):
-        return  # a convolution is no fully connected layer
+        return  # chains have only fully connected layers
     for options in ({"prox": 0.3}, {}):
         expected, found = (fit(TASKS[name], WAYS[way], drawn(), **options) for way in ("trainer", plan))
         assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
@@ -178,7 +178,7 @@ def test_losses_of_examples_are_listed_client_by_client_under_every_model(plan: 
     for model, losses in zip(models, found, strict=True):
         with torch.no_grad():
             plain = nn.functional.cross_entropy(engine.module(model)(inputs), labels, reduction="none")
-        assert_close(losses, plain, rtol=0, atol=1e-12)  # without the penalty
+        assert_close(losses, plain, rtol=0, atol=1e-12)  # losses of single examples do not include the penalty
     means = torch.stack([part.mean(1) for part in found.split(DATA.num_examples[CLIENTS].tolist(), dim=1)])
     assert_close(engine.at(0, DATA).losses(models, CLIENTS), means, rtol=1e-12, atol=0, equal_nan=True)
     assert work.example_losses(models, ids()).shape == (2, 0)

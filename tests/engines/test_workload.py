@@ -43,7 +43,7 @@ class _ByNumbers(nn.Module):
         (nn.Sequential(nn.Conv2d(1, 6, 3), nn.Flatten(), nn.Linear(6 * 36, 4)), IMAGES, 9 * 6 * 36 + 6 * 36 * 4),
         (_Recurrent(), SEQUENCES, 5 * 4 * 6 * (3 + 6) + 6 * 4),
         (_ByNumbers(), IMAGES, 0),
-        (nn.Linear(3, 4), IMAGES, 0),  # cannot take them
+        (nn.Linear(3, 4), IMAGES, 0),  # the net cannot take these inputs
     ],
 )
 def test_multiply_adds_of_an_example_are_counted(net: nn.Module, examples: Examples, expected: int):

@@ -22,7 +22,8 @@ DIGITS = [str(digit) for digit in range(10)]
 def fresh_caches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uses empty caches for one test, and unsets LITCFL_DATA."""
     monkeypatch.setenv("LITCFL_CACHE", str(folder / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "hf")  # the variable is read at import
+    # set directly, since the environment variable is read at import
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "hf")
     monkeypatch.delenv("LITCFL_DATA", raising=False)
 
 

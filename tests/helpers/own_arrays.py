@@ -12,7 +12,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.errors import InputError
 
-OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 1, 0 and 2 with 4, 3 and 5 examples
+OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 7, 2 and 9 have 4, 3 and 5 examples
 
 
 def given(**changes: Any) -> dict[str, Any]:

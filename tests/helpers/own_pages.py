@@ -13,6 +13,6 @@ def unpack(page: str) -> list[str]:
     for name, code in _NAMED.findall(text):
         Path(name).write_text(code)
     for code in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
-        if name := re.search(r"^name: (\w+)", code, flags=re.MULTILINE):  # others are parts of files
+        if name := re.search(r"^name: (\w+)", code, flags=re.MULTILINE):  # other blocks are parts of files
             Path(f"{name[1]}.yaml").write_text(code)
     return [line for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL) for line in block.splitlines()]

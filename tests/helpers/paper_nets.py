@@ -24,7 +24,7 @@ GREY, COLOUR, TWEET = [1, 28, 28], [3, 32, 32], [25, 300]
 CONVOLUTIONAL = [MNISTCNN, FEMNISTCNN, FashionCNN, LeNet, StoCFLCNN, SattlerCNN]
 RECURRENT = [Sent140GRU, Sent140LSTM, FedGroupLSTM]
 
-# net, options, shape of an input, outputs, parameters
+# net, options, shape of an input, number of outputs, number of parameters
 COUNTS: list[tuple[type[Net], dict[str, object], list[int], int, int]] = [
     (MCLR, {}, GREY, 10, 7_850),
     (MCLR, {}, GREY, 26, 20_410),

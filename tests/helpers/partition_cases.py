@@ -14,7 +14,7 @@ from lit_cfl.datamodules.partition import (
 from lit_cfl.datamodules.partition.base import label_counts
 
 few = settings(deadline=None, derandomize=True, max_examples=30)
-some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # examples of each label
+some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # numbers of examples of each label
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -32,11 +32,11 @@ class Counts:
 
     launches: int = 0
     replays: int = 0
-    replayed: int = 0  # operations in the graphs
+    replayed: int = 0  # number of operations in replayed graphs
     uploads: int = 0
     downloads: int = 0
     waits: int = 0
-    moved: int = 0  # bytes, in both directions
+    moved: int = 0  # number of bytes moved in both directions
 
 
 class PretendedGPU:
@@ -220,7 +220,7 @@ class Graph(TorchDispatchMode):
         super().__init__()
         Graph.made += 1
         self.steps: list[tuple[Callable[..., object], tuple, dict, object]] = []
-        self._written: list[tuple[Tensor, Tensor]] = []  # changed tensors, and their values before
+        self._written: list[tuple[Tensor, Tensor]] = []  # tensors that the capture changed, and their values before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for argument, given in zip(func._schema.arguments, args, strict=False):
@@ -296,6 +296,6 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
     """Yields a simulated GPU with a stand-in for CUDA graphs; used as a fixture."""
     found = PretendedGPU()
     stand_in_for_cuda(monkeypatch, found)
-    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # in other threads, too
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # also applies to other threads
     with found:
         yield found

@@ -35,7 +35,7 @@ OPTIONS = [
 ]
 
 
-# The first backward pass starts threads if Inductor was imported before; no fork could train then.
+# The first backward pass starts threads if Inductor was imported before; a fork could then not train.
 torch.zeros(1, requires_grad=True).sum().backward()
 
 
@@ -59,9 +59,7 @@ def in_child(
         return child
     code = 99
     try:
-        torch.set_num_threads(
-            1
-        )  # a fork has none of the threads that OpenMP started before it, and would wait for them
+        torch.set_num_threads(1)  # a fork lacks the threads that OpenMP has started, and would wait for them
         target = os.environ["CHILD_OUTPUT"]
         with open(target, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             prepare()
@@ -81,7 +79,7 @@ def descendants(process: int) -> list[int]:
     """Returns the ids of all descendants of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # the process has just ended
+        with contextlib.suppress(OSError):  # the process may just have ended
             if int(path.read_text().rpartition(")")[2].split()[1]) == process:
                 child = int(path.parent.name)
                 found += [child, *descendants(child)]
@@ -99,7 +97,7 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
     while True:
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):  # just ended, or another user's
+            with contextlib.suppress(OSError):  # the process has just ended, or belongs to another user
                 words = path.with_name("cmdline").read_bytes()
                 if mark.encode() in path.read_bytes() and (agents or not re.match(rb"ray::\w+Agent", words)):
                     found.append(int(path.parent.name))

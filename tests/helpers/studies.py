@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
         },
     },
     "local": {"epochs": 1, "batch_size": 10},
-    "pictures": {"formats": []},  # they would take two seconds per run
+    "pictures": {"formats": []},  # drawing would take two seconds per run
     "algorithm": {"class_path": "FedGroup", "init_args": {"num_clusters": 2, "pretrain_scale": 3}},
 }
 STUDY: dict[str, Any] = {
@@ -66,7 +66,7 @@ def tune_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "lit_cfl", "tune", *words]
 
 
-@pytest.fixture(scope="module")  # other files start their own Ray in the same process
+@pytest.fixture(scope="module")  # module scope, since other files start their own Ray in the same process
 def cluster() -> Iterator[None]:
     """Runs Ray with two cores and a simulated GPU for the tests of a file; a fixture for `conftest.py`."""
     import ray
@@ -74,7 +74,7 @@ def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
             "PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep
-        )  # workers import trainables from here
+        )  # workers import trainables from this folder
         ray.init(
             "local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
         )

@@ -42,7 +42,7 @@ def set_variables(**variables: str | None) -> None:
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         del os.environ[name]
-    own = {"NETRC": "/dev/null", "WANDB_CONFIG_DIR": "/dev/null"}  # no login
+    own = {"NETRC": "/dev/null", "WANDB_CONFIG_DIR": "/dev/null"}  # hides the user's login
     os.environ.update(own | {f"WANDB_{name}": value for name, value in variables.items() if value is not None})
 
 
@@ -88,7 +88,7 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
 
     They are stored in blocks of 32 KiB; each piece is preceded by a checksum, its length and its place in the entry.
     """
-    at, pieces = _HEADER, b""  # after the file's own header
+    at, pieces = _HEADER, b""  # skips the header of the file
     while at + _HEADER <= len(data):
         room = _BLOCK - at % _BLOCK
         if room < _HEADER:
@@ -96,7 +96,7 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
             continue
         length, place = struct.unpack_from("<HB", data, at + 4)
         at += _HEADER + length
-        if at > len(data) or not place:  # cut off, or zeros after the end
+        if at > len(data) or not place:  # the file was cut off, or has zeros at the end
             return
         pieces += data[at - length : at]
         if place in (_WHOLE, _LAST):
@@ -109,7 +109,8 @@ def numbers(row: dict[str, object]) -> dict[str, object]:
     return {
         name: value
         for name, value in row.items()
-        if isinstance(value, int | float) and not name.startswith("_") and "." not in name  # of media: picture.size
+        # skips columns of media, such as picture.size
+        if isinstance(value, int | float) and not name.startswith("_") and "." not in name
     }
 
 
@@ -160,7 +161,7 @@ class Server(ThreadingHTTPServer):
         lines: dict[int, dict[str, Any]] = {}
         for path, body in self.sent:
             sent = json.loads(body) if path.endswith("/file_stream") else {}
-            part = sent.get("files", {}).get("wandb-history.jsonl")  # missing in the heartbeats of a slow run
+            part = sent.get("files", {}).get("wandb-history.jsonl")  # a heartbeat of a slow run has no history
             for number, line in enumerate(part["content"] if part else ()):
                 lines[part["offset"] + number] = json.loads(line)
         return [lines[number] for number in sorted(lines)]
