@@ -23,7 +23,7 @@ def test_empty_cluster_keeps_its_model():
     before = torch.tensor([[9.0, 9.0], [8.0, 8.0], [7.0, 7.0]])
     means = mean_by_cluster(ROWS, ids(0, 0, 2), into=before)
     assert_close(means, torch.tensor([[2.5, 1.5], [8.0, 8.0], [10.0, 6.0]]))
-    assert before[0, 0] == 9.0  # arguments stay as they were
+    assert before[0, 0] == 9.0  # arguments are unchanged
 
 
 def test_empty_cluster_without_into_is_refused():
@@ -169,7 +169,7 @@ def test_form_of_the_mix_that_is_not_known_is_refused():
 
 def test_discrepancy_is_the_mean_distance_to_the_own_cluster():
     work = QuadraticWork(torch.tensor([[3.0, 4.0], [0.0, 8.0]]), ids(1, 2), 1.0)
-    fitted = work.fit(torch.zeros(1, 2), ids(0, 1))  # rows are the centres
+    fitted = work.fit(torch.zeros(1, 2), ids(0, 1))  # local models end at the centres
     assert discrepancy(fitted, torch.tensor([[0.0, 0.0], [0.0, 2.0]]), ids(0, 1)) == pytest.approx((5 + 6) / 2)
 
 

@@ -14,7 +14,7 @@ from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import CLASSIFIER
 
-LISTS = [ids(0, 1, 2), ids(1, 3), ids(4), ids(3, 5)]  # label of an example: its number mod 2
+LISTS = [ids(0, 1, 2), ids(1, 3), ids(4), ids(3, 5)]  # the label of an example is its number mod 2
 
 
 class Served(Algorithm):
@@ -63,15 +63,16 @@ def test_client_is_scored_with_the_model_it_has_now_not_with_the_one_of_the_eval
     assert found.index.tolist() == [1, 1, 0, 0]
     assert found.scores["test"].sums.tolist() == [[1, 2, 1, 0]]
     assert found.metrics["test/weighted_accuracy"] == 4 / 8
-    assert found.metrics["clusters/churn"] == pytest.approx(1 / 4)  # 0 and 1 moved together, 3 came back
+    assert found.metrics["clusters/churn"] == pytest.approx(1 / 4)  # clients 0 and 1 moved together, and 3 came to 2
 
 
 def test_global_accuracy_is_that_of_the_global_model_on_the_clients_scored():
     found = evaluation(ids(-1, 1, 0, 0))
     assert found.clients.tolist() == [1, 2, 3]
-    assert found.scores["test"].sums.tolist() == [[2, 1, 0]]  # of the clusters' models
+    assert found.scores["test"].sums.tolist() == [[2, 1, 0]]  # correct answers of the clusters' models
     assert found.metrics["test/weighted_accuracy"] == 3 / 5
-    assert found.metrics["test/global_accuracy"] == 4 / 5  # all but example 4; model 0 would have that alone
+    # all are right except example 4; under model 0, only example 4 would be right
+    assert found.metrics["test/global_accuracy"] == 4 / 5
 
 
 def test_clients_without_a_model_are_counted_and_scored_only_where_all_are_asked_for():
@@ -85,7 +86,8 @@ def test_clients_without_a_model_are_counted_and_scored_only_where_all_are_asked
     assert (placed.metrics["clients/evaluated"], placed.full_coverage) == (4, True)
 
 
-def test_models_are_collected_once_for_an_evaluation(monkeypatch):  # Ditto copies a model for each client: gigabytes
+# Ditto copies a model for each client, which takes gigabytes
+def test_models_are_collected_once_for_an_evaluation(monkeypatch):
     asked, serve = [], Served.serve
     monkeypatch.setattr(Served, "serve", lambda *given: asked.append(given) or serve(*given))
     found = evaluation(ids(1, -1, 0, 0), clients=2)
@@ -97,12 +99,13 @@ def test_agreement_and_churn_are_of_the_clients_that_were_scored():
     found = evaluation(ids(1, 1, 0, -1), before=ids(0, -1, 1, 0))
     assert found.metrics["clusters/purity"] == 1
     assert found.metrics["clusters/ari"] == 1
-    assert found.metrics["clusters/churn"] == 0  # 0 and 2 were apart and still are
+    assert found.metrics["clusters/churn"] == 0  # 0 and 2 were in different clusters and still are
     assert isnan(evaluation(ids(1, 1, 0, -1), before=ids(-1, -1, -1, 0)).metrics["clusters/churn"])
 
 
 def test_worst_tenth_is_a_tenth_of_the_clients_that_have_examples():
-    correct, count = ids(*[0, 4], *[4] * 13, *[0] * 5), ids(*[4] * 15, *[0] * 5)  # 15 of 20: one client, not two
+    # 15 of 20 clients have examples: a tenth is one client, not two
+    correct, count = ids(*[0, 4], *[4] * 13, *[0] * 5), ids(*[4] * 15, *[0] * 5)
     found = SplitScores(CLASSIFIER, count, torch.zeros(20), correct[None].double(), count[None].double()).metrics(
         "test"
     )

@@ -27,9 +27,9 @@ def scores(correct: list[int], count: list[int], loss: list[float] | None = None
 @pytest.mark.parametrize(
     ("correct", "count", "expected"),
     [
-        ([90, 10], [100, 10], 100 / 110),  # unrounded, in float64
+        ([90, 10], [100, 10], 100 / 110),  # computed in float64, without rounding
         ([7], [9], 7 / 9),
-        ([3, 4, 1], [5, 4, 10], 8 / 19),  # the same however they are grouped
+        ([3, 4, 1], [5, 4, 10], 8 / 19),  # the grouping does not matter
         ([7, 1], [9, 10], 8 / 19),
         ([0], [0], nan),
     ],
@@ -49,7 +49,7 @@ def test_metrics_by_hand():
     assert metrics == {
         "val/weighted_accuracy": 11 / 14,
         "val/mean_accuracy": 0.75,
-        "val/std_accuracy": pytest.approx((0.125 / 3) ** 0.5),  # of the population
+        "val/std_accuracy": pytest.approx((0.125 / 3) ** 0.5),  # population standard deviation
         "val/worst10_accuracy": 0.5,
         "val/loss": 0.75,
     }
@@ -72,10 +72,10 @@ def test_single_client_has_no_spread():
 @pytest.mark.parametrize(
     ("correct", "count", "expected"),
     [
-        ([4, 1, 3, 2, 5], [5] * 5, 1 / 5),  # of few clients one
+        ([4, 1, 3, 2, 5], [5] * 5, 1 / 5),  # at least one client
         ([9, 8, 7, 6, 5, 2, 10, 10, 10, 10], [10] * 10, 2 / 10),
-        ([20] * 12 + [4] + [20] * 11 + [7], [20] * 25, 11 / 40),  # of 25 two
-        ([2, 0, 1] + [4] * 18, [4, 0, 4] + [4] * 18, 3 / 8),  # two of the 20 that have examples
+        ([20] * 12 + [4] + [20] * 11 + [7], [20] * 25, 11 / 40),  # two of 25 clients
+        ([2, 0, 1] + [4] * 18, [4, 0, 4] + [4] * 18, 3 / 8),  # two of the 20 clients that have examples
     ],
 )
 def test_worst_tenth_is_the_mean_of_the_worst_with_examples(correct: list[int], count: list[int], expected: float):
@@ -119,13 +119,14 @@ def test_models_that_predict_nothing_have_no_spread_that_could_win():
 def test_clients_are_scored_with_their_models():
     models, engine = torch.tensor([[0.0], [1.0], [2.0]]), ParityEngine()
     found = score_clients(engine, models, ids(1, 0, 1), ids(3, 2, 1), shared_examples(), "test")
-    assert found.sums.tolist() == [[2, 1, 0]]  # 3, 3 are odd; 2 is even; no examples
+    assert found.sums.tolist() == [[2, 1, 0]]  # labels of 3, 3 are odd, of 2 even; the last client has no examples
     assert found.count.tolist() == [3, 2, 0]
     assert found.loss.tolist() == pytest.approx([3 + 1.0, 0.7, 0])
 
 
 def test_example_with_a_nan_loss_is_wrong_and_noted_once_with_its_client():
-    class Broken(ParityEngine):  # model 1 has no loss on example 3; a fast scorer may still call its answer right
+    # model 1 has no loss on example 3, but a fast scorer may still count its answer as right
+    class Broken(ParityEngine):
         def outcomes_of_each(self, models, which, index, data, named):
             found = super().outcomes_of_each(models, which, index, data, named)
             found.losses[(models[which, 0] == 1) & (index == 3)] = torch.nan
@@ -134,7 +135,7 @@ def test_example_with_a_nan_loss_is_wrong_and_noted_once_with_its_client():
     engine, models = Broken(), torch.tensor([[0.0], [1.0]])
     with pytest.warns(Notice) as said:
         found, _ = (score_clients(engine, models, ids(0, 1), ids(0, 3), shared_examples(), "test") for _ in range(2))
-    assert found.sums.tolist() == [[2, 0]]  # client 3 has example 3 twice, and 4: none is right
+    assert found.sums.tolist() == [[2, 0]]  # client 3 has example 3 twice, and example 4: no answer is right
     assert found.weights.tolist() == [[3, 3]]
     (note,) = said
     assert str(note.message) == (
@@ -172,7 +173,7 @@ def test_agreement_by_hand():
     found = agreement(ids(0, 0, 0, 1, 1, 2), ids(0, 0, 1, 1, 1, 1))  # table: 2 1 / 0 2 / 0 1
     assert found["clusters/purity"] == 5 / 6
     assert found["clusters/matched_accuracy"] == 4 / 6
-    # pairs together: in both 1 + 1, found 3 + 1, true 1 + 6, of 15
+    # pairs in one cluster: found and true 1 + 1, found 3 + 1, true 1 + 6, of 15 in total
     assert found["clusters/ari"] == pytest.approx((2 - 4 * 7 / 15) / ((4 + 7) / 2 - 4 * 7 / 15))
 
 
@@ -196,11 +197,12 @@ def test_no_clients_no_agreement():
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        (ids(0, 0, 1, 2), ids(5, 5, 0, 1), 0),  # only renamed
-        (ids(0, 0, 1, 1), ids(1, 1, 0, 1), 0.25),  # one of four moved
-        (ids(0, 0, 0, 1, 1), ids(4, 4, 4, 4, 4), 2 / 5),  # merged: the smaller cluster
+        (ids(0, 0, 1, 2), ids(5, 5, 0, 1), 0),  # clusters were only renumbered
+        (ids(0, 0, 1, 1), ids(1, 1, 0, 1), 0.25),  # one of four clients moved
+        # clusters merged: the clients of the smaller one count as moved
+        (ids(0, 0, 0, 1, 1), ids(4, 4, 4, 4, 4), 2 / 5),
         (ids(0, 0, -1, 1, 1, 0), ids(0, 0, 1, 1, 0, -1), 0.25),  # unassigned clients do not count
-        (ids(-1, 0, 2), ids(0, -1, -1), nan),  # nobody
+        (ids(-1, 0, 2), ids(0, -1, -1), nan),  # no client is assigned in both
         (ids(), ids(), nan),
     ],
 )
@@ -224,7 +226,7 @@ def test_tight_bundles_stand_apart():
 
 def test_silhouette_by_hand():
     similarity = torch.tensor([[1, 0.5, 0], [0.5, 1, -0.5], [0, -0.5, 1]])
-    # client 0: own .5, other 1; client 1: own .5, other 1.5; client 2 is alone: 0
+    # client 0: own cluster .5, other 1; client 1: own .5, other 1.5; client 2 is alone: 0
     assert silhouette(similarity, ids(0, 0, 1)) == pytest.approx((1 / 2 + 2 / 3 + 0) / 3)
 
 

@@ -77,7 +77,8 @@ def test_clients_that_are_clusters_of_their_own_are_matched_without_a_matrix(cel
 
 def test_clusters_without_a_client_in_common_are_matched_apart(cells: list[int]):
     clients = torch.arange(4000)
-    before, now = clients // 2, clients // 4 * 2 + clients % 2  # of every four, two stay together in no matching
+    # of every four clients, two stay together in no matching
+    before, now = clients // 2, clients // 4 * 2 + clients % 2
     assert churn(before, now) == 0.5
     assert cells == [4] * 1000
 
@@ -86,7 +87,7 @@ def test_clusters_without_a_client_in_common_are_matched_apart(cells: list[int])
 def test_a_ring_of_clusters_is_matched_by_half_of_its_clients(clusters: int, cells: list[int]):
     clients = torch.arange(2 * clusters)
     assert churn(clients // 2, (clients + 1) // 2 % clusters) == 0.5
-    assert cells == ([16] if clusters == 4 else [])  # all others are matched in a sparse matrix
+    assert cells == ([16] if clusters == 4 else [])  # all other clusters are matched in a sparse matrix
 
 
 def test_a_sparse_matching_is_as_good_as_one_of_the_whole_matrix(monkeypatch: pytest.MonkeyPatch):
@@ -142,7 +143,7 @@ def test_many_clients_are_merged_without_a_matrix_of_all_pairs(monkeypatch: pyte
         with Computed() as computed:
             found = merge_by_threshold([rows[:200], rows[200:]], tau)
         assert torch.equal(found, labels), tau
-        assert computed.largest <= 2 * products.ROWS_AT_ONCE * len(rows)  # positions of pairs: two numbers each
+        assert computed.largest <= 2 * products.ROWS_AT_ONCE * len(rows)  # positions of pairs, two numbers each
     rows[9, 0] = torch.nan
     with pytest.raises(InputError, match="representation 9 is not finite"):
         merge_by_threshold(rows, 0.5)
@@ -159,7 +160,7 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     draws = torch.Generator().manual_seed(2)
     psi, sums = torch.randn(300, 3, generator=draws), torch.randn(200, 3, generator=draws)
     counts = torch.ones(200, dtype=torch.int64)
-    counts[ids(0, 7)] = 0  # free numbers
+    counts[ids(0, 7)] = 0  # two numbers are free
     nothing = torch.empty(0)
     state = StoCFLState(nothing, nothing, nothing, sums, counts, nothing, {}, 0)
     cosines = torch.nn.functional.normalize(psi) @ torch.nn.functional.normalize(sums).T
@@ -169,7 +170,7 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     with Computed() as computed:
         best, nearest, closeness = nearest_cluster(state, psi, keep=True)
     assert computed.largest <= 64 * 201
-    assert closeness is None  # nobody reads so many numbers
+    assert closeness is None  # such large matrices are not kept
     assert torch.equal(nearest, cosines.argmax(1))
     torch.testing.assert_close(best, cosines.max(1).values)
     monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
@@ -204,12 +205,12 @@ def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatc
         found = work.losses(torch.arange(3.0)[:, None], ids(2, 1, 0, 3))
         assert [len(part) for part in Losses.asked] == parts
         assert found[ids(0, 2, 3)].tolist() == [[mean + 1000 * m for m in range(3)] for mean in (9.0, 2.0, 15.0)]
-        assert found[1].isnan().all()  # no data
+        assert found[1].isnan().all()  # these clients have no data
 
 
 def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: pytest.MonkeyPatch):
     labels = ids(2, 2, 0, 4, 0, 1, 4)
-    train = ClientIndex.from_lists([ids(6, 3), ids(1, 2, 0, 4), ids(5)])  # labels 4 4, 2 0 2 0, 1; nobody has 3
+    train = ClientIndex.from_lists([ids(6, 3), ids(1, 2, 0, 4), ids(5)])  # labels 4 4, 2 0 2 0, 1; nobody has label 3
     data = FederatedData(Examples(torch.zeros(7, 1), labels, 5), train, train, train, ids(-1, -1, -1))
     for block in (1, 3, 100):
         monkeypatch.setattr(check_task, "_BLOCK", block)
@@ -265,7 +266,7 @@ def test_an_evaluation_places_who_has_no_model_and_scores_everyone_once():
     state = FedAvg.state_type(torch.zeros(1, 2))
     found = evaluate(algorithm, state, engine, data, EvaluationPlan(clients="all"), round=0)
     assert algorithm.placed == list(range(20, 30))
-    assert algorithm.served == [30, 30]  # before and after
+    assert algorithm.served == [30, 30]  # served once before and once after the change
     assert engine.scored == 90
     assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (20, 10)
     algorithm.served.clear()

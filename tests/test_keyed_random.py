@@ -77,7 +77,8 @@ def test_keyed_numbers_depend_on_their_key_alone(keys: list[int], size: int):
 def test_keyed_uniform_numbers_are_uniform(keys: Tensor):
     tenths = (draw_keyed_uniform(keys, 5).flatten() * 10).long().bincount()
     assert len(tenths) == 10
-    assert float(((tenths - 10_000) ** 2 / 10_000).sum()) < 33.7  # chi-squared, 9 degrees of freedom, 1 in 10,000
+    # chi-squared with 9 degrees of freedom exceeds this in 1 of 10,000 cases
+    assert float(((tenths - 10_000) ** 2 / 10_000).sum()) < 33.7
 
 
 def test_keyed_normal_numbers_are_normal():
@@ -96,7 +97,7 @@ def test_neighbouring_keys_are_not_correlated(apart: int):
     one, other = draw_keyed_normal(KEYS, 4), draw_keyed_normal(KEYS + apart, 4)
     shared = len(set(KEYS.tolist()) & set((KEYS + apart).tolist()))
     assert shared == max(0, len(KEYS) - apart)
-    for k in range(4):  # each position with each position of the other key
+    for k in range(4):  # each number of one key with each number of the other key
         for j in range(4):
             assert abs(correlation(one[:, k], other[:, j])) < 4.5 / sqrt(len(KEYS))
 

@@ -50,7 +50,7 @@ def test_a_row_is_kept_in_a_file_where_all_would_take_more_than_half_of_the_memo
     found = keep_row(rows[1], of=2)
     rows.zero_()
     assert found.tolist() == [4, 5, 6]
-    assert found.untyped_storage().nbytes() == 12  # nothing of the others is kept alive
+    assert found.untyped_storage().nbytes() == 12  # no other rows are kept in memory
     assert (found.untyped_storage().filename is not None) == in_a_file
     assert list(folder.iterdir()) == []
 

@@ -73,7 +73,7 @@ NETS: dict[str, TaskFactory] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_probabilities_are_mixed_with_the_weights_of_the_client(way: str, name: str):
     if (way, name) == ("chain", "cnn"):
-        return  # a convolution is no fully connected layer
+        return  # chains have only fully connected layers
     data = as_test(ragged_data())
     found = scored(NETS[name], WAYS[way], data)
     for position, client in enumerate(CLIENTS.tolist()):
@@ -83,7 +83,8 @@ def test_probabilities_are_mixed_with_the_weights_of_the_client(way: str, name: 
         losses = -mixed.gather(1, labels[:, None]).log()
         assert float(found.loss[position]) == pytest.approx(float(losses.sum()), rel=1e-12)
         assert float(found.sums[0, position]) == (mixed.argmax(1) == labels).sum()
-        wrong = sum(w * out for w, out in zip(WEIGHTS[position], each, strict=True)).log_softmax(1)  # mean of logits
+        # the mean of logits, which is wrong
+        wrong = sum(w * out for w, out in zip(WEIGHTS[position], each, strict=True)).log_softmax(1)
         if position != 1:
             assert float(found.loss[position]) != pytest.approx(-float(wrong.gather(1, labels[:, None]).sum()), 1e-4)
     assert found.count.tolist() == [20, 17, 36]
@@ -121,7 +122,8 @@ def test_numbers_are_mixed_as_their_weighted_mean(way: str):
 
 
 def test_probabilities_of_each_label_are_mixed():
-    outputs = torch.tensor([[[0.0, 3.0]], [[2.0, -400.0]], [[-1.0, 800.0]]], dtype=torch.float64)  # 3 models, 2 labels
+    # outputs of 3 models for 2 labels
+    outputs = torch.tensor([[[0.0, 3.0]], [[2.0, -400.0]], [[-1.0, 800.0]]], dtype=torch.float64)
     mixed = MultiLabel(nn.Linear(1, 2)).mix_outputs(outputs, WEIGHTS[:1])
     shares = torch.einsum("kno,nk->no", outputs.sigmoid(), WEIGHTS[:1])
     assert_close(mixed.sigmoid(), shares, rtol=1e-12, atol=0)
@@ -208,7 +210,7 @@ def test_outcomes_that_do_not_call_the_module_are_refused():
 
 
 class WithoutMixing(Classification):
-    mix_outputs = property()  # hides it: `hasattr` says no
+    mix_outputs = property()  # hides the method: `hasattr` returns False
 
 
 def test_a_task_that_cannot_mix_is_refused_before_anything_is_trained(tmp_path: Path):
@@ -314,7 +316,7 @@ def test_models_that_are_shared_are_all_those_of_the_mixtures(tmp_path: Path):
     saved = load_run(tmp_path / "run", soft())
     state = replace(saved.state, weights=torch.tensor([[0.6, 0.4, 0.0]]).double().expand(12, -1))
     found = cluster_models(FedEM(3), state, saved.prepared.engine, torch.arange(12))
-    assert list(found) == ["0", "1"]  # nobody's largest weight is model 1's
+    assert list(found) == ["0", "1"]  # no client has its largest weight for model 1
 
 
 def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Path):
@@ -350,6 +352,6 @@ def test_workers_mix_as_one_process_does(cluster: None, monkeypatch: pytest.Monk
     def split_in_twenties(count: int) -> list[slice]:
         return [slice(start, min(start + 20, count)) for start in range(0, count, 20)]
 
-    monkeypatch.setattr(ray_engine, "split_reads", split_in_twenties)  # so that the workers have other clients each
+    monkeypatch.setattr(ray_engine, "split_reads", split_in_twenties)  # the workers get other clients each time
     found = scored(NETS["linear"], replace(WAYS["loop"], workers=2), data)
     assert_close(found.loss, scored(NETS["linear"], WAYS["loop"], data).loss, rtol=1e-12, atol=0)

@@ -14,7 +14,7 @@ import pytest
 from lit_cfl.tune.launch_request import our_packages
 
 ROOT = Path(__file__).parents[1]
-LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
+LINKED = ("datamodules", "tune")  # folders at the top of the repository, to which lit_cfl/ has links
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
 USE = """
 import datamodules, tune  # the user's own
@@ -97,7 +97,7 @@ def members(folder: Path) -> Counter[str]:
 def modules() -> set[str]:
     """Returns every module of the checkout by its path in the package."""
     found = {f"lit_cfl/{file.relative_to(ROOT / 'lit_cfl')}" for file in (ROOT / "lit_cfl").rglob("*.py")}
-    for name in LINKED:  # of which `rglob` sees nothing below lit_cfl/
+    for name in LINKED:  # `rglob` does not follow these links
         found |= {f"lit_cfl/{name}/{file.relative_to(ROOT / name)}" for file in (ROOT / name).rglob("*.py")}
     return found
 
@@ -114,7 +114,7 @@ def test_a_wheel_holds_each_module_once_and_nothing_except_lit_cfl(built: Path):
     assert set(found.values()) == {1}
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
-    assert "lit_cfl/py.typed" in found  # or a user's type checker takes all of it for Any; see tests/typed
+    assert "lit_cfl/py.typed" in found  # without it, a user's type checker treats everything as Any; see tests/typed
     page = {"page.html", "page.css", "page.js"}
     assert page <= {name.removeprefix("lit_cfl/report/") for name in found}
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
@@ -132,13 +132,13 @@ def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path
     (wheel,) = (built / "editable").iterdir()
     with zipfile.ZipFile(wheel) as opened:
         named = re.findall(r"map_module\('(\w+)', '([^']+)'\)", opened.read(finder).decode())
-    assert named == [("lit_cfl", str(ROOT / "lit_cfl" / "__init__.py"))]  # no bare `tune` of the checkout
+    assert named == [("lit_cfl", str(ROOT / "lit_cfl" / "__init__.py"))]  # no bare `tune` of the checkout is imported
 
 
 @pytest.mark.slow
 def test_an_editable_install_has_no_folder_that_would_hide_the_checkout(built: Path):
     found = [name for name in members(built / "editable") if name.startswith("lit_cfl/")]
-    assert found == []  # Python would take it for a package, and never ask for the checkout's
+    assert found == []  # Python would import this file as a package, and never search the checkout
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_own_folders_of_the_same_names_next_to_a_script_are_left_alone(own: Path
 
 @pytest.mark.slow
 def test_the_command_line_finds_the_users_own_data_module(own: Path):
-    installed = own / "installed"  # where no bare `datamodules` is found, as in site-packages
+    installed = own / "installed"  # as in site-packages, there is no bare `datamodules` here
     installed.mkdir()
     (installed / "lit_cfl").symlink_to(ROOT / "lit_cfl")
     python("-m", "lit_cfl", *TINY, "here", "--data", "datamodules.mine.Mine", cwd=own, path=installed)
@@ -187,4 +187,4 @@ def test_the_command_line_finds_the_users_own_data_module(own: Path):
 
 @pytest.mark.slow
 def test_no_module_is_loaded_under_two_names_where_everything_is():
-    python("-c", EVERYTHING, cwd=ROOT)  # here a bare `tune` could be found
+    python("-c", EVERYTHING, cwd=ROOT)  # in this folder, a bare `tune` could be found

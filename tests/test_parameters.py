@@ -16,9 +16,9 @@ class SmallNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 2, 1)  # columns 0:4
-        self.norm = nn.BatchNorm2d(2)  # 4:8, and 21:25 for the running statistics
-        self.fc1 = nn.Linear(2, 3)  # 8:17
-        self.fc2 = nn.Linear(3, 1)  # 17:21
+        self.norm = nn.BatchNorm2d(2)  # columns 4:8, and 21:25 for the running statistics
+        self.fc1 = nn.Linear(2, 3)  # columns 8:17
+        self.fc2 = nn.Linear(3, 1)  # columns 17:21
 
 
 class OneVector(nn.Module):
@@ -102,7 +102,7 @@ def test_frozen_parameters_are_absent_and_left_alone():
     module = SmallNet()
     module.fc1.weight.requires_grad_(False).fill_(9)
     layout = ParameterLayout.of(module)
-    assert layout.columns("fc1").tolist() == [8, 9, 10]  # the bias alone
+    assert layout.columns("fc1").tolist() == [8, 9, 10]  # only the bias
     layout.write(torch.zeros(19), module)
     assert (module.fc1.weight == 9).all()
     assert (module.fc1.bias == 0).all()
@@ -125,7 +125,7 @@ def test_module_does_not_change_with_the_row_written():
 
 
 def test_row_read_does_not_change_with_the_module():
-    module = OneVector()  # a single tensor: nothing to join
+    module = OneVector()  # a single tensor needs no concatenation
     row = ParameterLayout.of(module).read(module)
     module.scale.data.fill_(-1)
     assert row.tolist() == [1, 2]

@@ -39,7 +39,7 @@ def test_clients_take_turns_first_and_are_then_drawn():
 
 
 def test_last_turn_wraps_to_the_head():
-    cohorts = turns(clients=10, size=4, rounds=4)  # round 2 < 10/4
+    cohorts = turns(clients=10, size=4, rounds=4)  # round 2 is below 10/4
     assert cohorts[:3] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 8, 9]]
     assert cohorts[3] == sampled(3, 10, 4, 2077)
 

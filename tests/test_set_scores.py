@@ -32,7 +32,7 @@ OUTPUTS = torch.tensor(
     [[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.3, 0.2, 0.1]], dtype=torch.float64
 )
 LABELS = ids(0, 1, 1, 1, 0)
-FEW = Digits(num_clients=40, validation=0.1)  # nine test examples each: some clients have no 3
+FEW = Digits(num_clients=40, validation=0.1)  # nine test examples each, so that some clients have no 3
 
 
 def score(name: str) -> SetScore:
@@ -54,10 +54,11 @@ def pairs(shares: Tensor, positive: Tensor) -> float:
 def test_named_scores_by_hand():
     shares = OUTPUTS.softmax(1)
     assert of("auroc") == pytest.approx((pairs(shares[:, 0], LABELS == 0) + pairs(shares[:, 1], LABELS == 1)) / 2)
-    assert of("f1") == pytest.approx((2 * 2 / (3 + 2) + 2 * 2 / (2 + 3)) / 2)  # predicted: 0 1 0 1 0
+    assert of("f1") == pytest.approx((2 * 2 / (3 + 2) + 2 * 2 / (2 + 3)) / 2)  # predictions are 0 1 0 1 0
     assert of("f1_1") == pytest.approx(4 / 5)
     assert of("balanced_accuracy") == pytest.approx((1 + 2 / 3) / 2)
-    assert of("balanced_accuracy", OUTPUTS, ids(2, 1, 1, 1, 2)) == pytest.approx((0 + 2 / 3) / 2)  # 0 is no label
+    # no example has label 0
+    assert of("balanced_accuracy", OUTPUTS, ids(2, 1, 1, 1, 2)) == pytest.approx((0 + 2 / 3) / 2)
     sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.35, 0.65], [0.2, 0.8]], dtype=torch.float64).log()
     gap = (abs(0.5 - 0.9) * 2 + abs(1 - 0.65) + abs(0 - 0.8)) / 4  # one bin has two examples
     assert of("calibration_error", sure, ids(0, 1, 1, 0)) == pytest.approx(gap, rel=1e-5)
@@ -67,7 +68,7 @@ def test_a_score_is_undefined_where_no_example_can_decide_it():
     assert isnan(of("auroc", OUTPUTS, ids(1, 1, 1, 1, 1)))
     assert isnan(of("f1_2"))
     assert isnan(of("f1", OUTPUTS[:0], LABELS[:0]))
-    assert of("f1_0", OUTPUTS[1:2], LABELS[1:2] * 0) == 0.0  # a label, never predicted
+    assert of("f1_0", OUTPUTS[1:2], LABELS[1:2] * 0) == 0.0  # a label that is never predicted
 
 
 def results(outputs: Tensor, labels: Tensor, lists: list[Tensor], list_of: Tensor) -> SplitScores:
@@ -80,7 +81,7 @@ def results(outputs: Tensor, labels: Tensor, lists: list[Tensor], list_of: Tenso
 
 
 def test_a_set_is_that_of_a_client_of_a_cluster_or_of_all():
-    lists = [ids(0, 1), ids(2, 4), ids(1, 3)]  # the third has one class alone
+    lists = [ids(0, 1), ids(2, 4), ids(1, 3)]  # the third client has only one class
     found = results(OUTPUTS, LABELS, lists, ids(1, 0, 2, 1))
     assert found.of_clients().tolist()[:2] == [
         of("auroc", OUTPUTS[part], LABELS[part]) for part in (lists[1], lists[0])

@@ -34,7 +34,7 @@ def test_one_figure_has_no_interval():
 
 
 def test_paired_differences_have_the_interval_of_scipys_paired_test():
-    mine, first = {2: 0.9, 0: 0.4, 1: 0.6, 7: 0.65}, {0: 0.5, 1: 0.6, 2: 0.7, 7: 0.5}  # pairs are of the same seed
+    mine, first = {2: 0.9, 0: 0.4, 1: 0.6, 7: 0.65}, {0: 0.5, 1: 0.6, 2: 0.7, 7: 0.5}  # pairs are formed by seed
     found = paired_difference(mine, first)
     expected = ttest_rel([0.4, 0.6, 0.9, 0.65], [0.5, 0.6, 0.7, 0.5]).confidence_interval(0.95)
     assert found.mean == pytest.approx((-0.1 + 0 + 0.2 + 0.15) / 4)
@@ -58,7 +58,7 @@ def test_the_interval_holds_the_true_difference_in_95_of_100_comparisons(seeds: 
     held = [abs(found.mean) <= found.margin for found in (interval(list(row)) for row in draws)]
     assert np.mean(held) == pytest.approx(
         0.95, abs=0.012
-    )  # three and a half standard errors; the bootstrap: 0.74 to 0.89
+    )  # three and a half standard errors; the bootstrap gives 0.74 to 0.89
 
 
 def test_spread_is_of_a_sample_and_unknown_where_a_run_does_not_know():
@@ -67,8 +67,8 @@ def test_spread_is_of_a_sample_and_unknown_where_a_run_does_not_know():
     assert spread([0.5, None]) == spread([]) == Spread()
 
 
-# Ranks of Demsar (JMLR 7, 2006), Table 6: C4.5 without and with tuned m and cf on 14 data sets; AUC, ties share ranks.
-# Row 13 prints the AUC 0.975 twice: with the ranks 2 and 3 the mean ranks are those that the paper prints.
+# Ranks of Demsar (JMLR 7, 2006), Table 6, by AUC: C4.5 without and with tuned m and cf, 14 data sets; ties share ranks.
+# Row 13 prints the AUC 0.975 twice; only the ranks 2 and 3 give the mean ranks that the paper prints.
 METHODS = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
 RANKS = """4 3 2 1|1 2 3 4|4 1 2 3|4 1 3 2|4 2 3 1|1 2.5 4 2.5|3 2 4 1|2.5 2.5 4 1|4 3 2 1|2.5 2.5 2.5 2.5|4 2.5 1 2.5|
 3 2 4 1|4 1 2 3|3 1 4 2"""
@@ -82,8 +82,9 @@ def test_friedman_and_nemenyi_are_those_of_the_published_example():
     found = friedman(DEMSAR, higher_is_better=False)
     assert found.data_sets == 14
     assert list(found.mean_ranks) == ["C4.5+m+cf", "C4.5+m", "C4.5+cf", "C4.5"]
-    assert [round(rank, 3) for rank in found.mean_ranks.values()] == [1.964, 2.0, 2.893, 3.143]  # as printed there
-    # 9.28 as printed there, without the correction for ties: 78 of 14 (4^3 - 4), from three pairs and one four
+    # as printed in the paper
+    assert [round(rank, 3) for rank in found.mean_ranks.values()] == [1.964, 2.0, 2.893, 3.143]
+    # The paper prints 9.28, without correction for ties: 78 of 14 (4^3 - 4), for three pairs and one group of four
     assert found.statistic * (1 - 78 / (14 * 60)) == pytest.approx(9.28, abs=0.02)
     assert found.p_value == pytest.approx(0.0167, abs=1e-4)  # chi-square of 10.24 with 3 degrees of freedom
     assert found.critical_difference == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 14)), abs=1e-3)
@@ -107,9 +108,9 @@ def test_critical_difference_is_nemenyi_s():
     ("ranks", "groups"),
     [
         ({"a": 1.0, "b": 1.5, "c": 2.5, "d": 4.0}, [("a", "b"), ("b", "c")]),
-        ({"a": 1.0, "b": 1.5, "c": 2.0, "d": 4.0}, [("a", "b", "c")]),  # (b, c) is a part of it
+        ({"a": 1.0, "b": 1.5, "c": 2.0, "d": 4.0}, [("a", "b", "c")]),  # (b, c) is contained in it
         ({"a": 1.0, "b": 3.0, "c": 3.2}, [("b", "c")]),
-        ({"a": 1.0, "b": 2.0}, [("a", "b")]),  # exactly the critical difference is not more
+        ({"a": 1.0, "b": 2.0}, [("a", "b")]),  # a difference of exactly the critical difference is not significant
         ({"a": 1.0, "b": 2.5, "c": 4.0}, []),
     ],
 )

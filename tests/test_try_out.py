@@ -68,4 +68,4 @@ def test_comparisons_and_studies_are_checked_without_a_gpu(tried: list[str]):
     study, default, corners = check_study(Study(base(device="cuda"), space, resources=Resources(gpus=1)))
     check_on_clients(study, default, corners)
     assert tried == ["cpu"] * len(tried)
-    assert len(tried) > 3  # the base, and corners that change more than the algorithm's options
+    assert len(tried) > 3  # the base, and corners that change more than options of the algorithm

@@ -42,7 +42,7 @@ def notes(algorithm: Any, num_rounds: int, shifts: Sequence[Shift] = (), dropout
 
 @pytest.mark.parametrize("kind", [FLHC, CFL, AdaCFL, LayerCFL])
 def test_warm_up_that_is_longer_than_the_run_is_noted(kind: type[Any]):
-    assert notes(kind(warmup_rounds=2), 3) == []  # round 3 clusters
+    assert notes(kind(warmup_rounds=2), 3) == []  # the clustering is in round 3
     (note,) = notes(kind(warmup_rounds=3), 3)
     assert note.startswith(
         f"{kind.__name__} clusters nothing before round 4, but rounds is 3: there will be one cluster"

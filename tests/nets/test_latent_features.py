@@ -43,7 +43,7 @@ def test_the_last_layer_is_the_one_called_last_not_the_one_made_last():
         def __init__(self) -> None:
             super().__init__()
             self.end, self.begin = nn.Linear(2, 3), nn.Linear(7, 2)
-            self.weight = nn.Parameter(torch.ones(2))  # of the net itself, which is no layer
+            self.weight = nn.Parameter(torch.ones(2))  # a parameter of the net itself, which is not a layer
 
         def forward(self, inputs: Tensor) -> Tensor:
             return self.end(self.weight * self.begin(inputs)).softmax(1)

@@ -61,7 +61,8 @@ def sizes_after(net: Net, inputs: Tensor, kind: type[nn.Module]) -> list[int]:
 def test_net_has_as_many_parameters_as_the_papers(
     net: type[Net], options: dict[str, object], shape: list[int], labels: int, count: int
 ):
-    with torch.device("meta" if net is VGG16 else "cpu"):  # shapes alone: the largest one takes half a gigabyte
+    # on the meta device, tensors have only shapes: this net would take half a gigabyte
+    with torch.device("meta" if net is VGG16 else "cpu"):
         built = net(**options, input_shape=shape, num_labels=labels)
         outputs = built(torch.zeros(3, *shape))
     assert ParameterLayout.of(built).num_parameters == count
@@ -148,7 +149,8 @@ def test_dropout_is_the_papers_and_off_in_evaluation(net: type[Net], rates: list
             layer.register_forward_hook(lambda layer, *_: used.append(layer.p))
     assert not torch.equal(built(inputs), built(inputs))
     assert used == rates * 2
-    assert len({id(layer) for layer in built.modules() if isinstance(layer, nn.Dropout)}) == len(rates)  # a mask each
+    # each dropout layer has a separate mask
+    assert len({id(layer) for layer in built.modules() if isinstance(layer, nn.Dropout)}) == len(rates)
     built.eval()
     assert torch.equal(built(inputs), built(inputs))
 
@@ -189,7 +191,7 @@ def test_initial_model_is_a_matter_of_the_seed_and_its_number_alone(net: type[Ne
     before = torch.get_rng_state()
     first = initial(3, 1)
     assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(5)  # what others draw does not matter
+    torch.rand(5)  # draws of other code do not matter
     assert torch.equal(initial(3, 1), first)
     for other in (initial(3, 0), initial(4, 1)):
         assert (other != first).float().mean() > 0.8
@@ -287,7 +289,7 @@ def test_convolutions_have_the_sizes_of_the_original():
         layout = ParameterLayout.of(VGG16(input_shape=[3, 32, 32], num_labels=10))
     sizes = [len(layout.columns(f"conv{number}")) for number in range(1, 14)]
     assert sizes == PAPER
-    assert torch.equal(layout.columns("conv[3]"), layout.columns("conv4"))  # LayerCFL's fourth layer
+    assert torch.equal(layout.columns("conv[3]"), layout.columns("conv4"))  # LayerCFL's choice: the fourth convolution
     assert len(layout.columns("fc1")) == 512 * 4096 + 4096
 
 
@@ -313,7 +315,7 @@ def test_poolings_follow_the_second_fourth_seventh_tenth_and_last_convolution():
             layer.register_forward_hook(lambda _, __, output: heights.append(output.shape[-1]))
     net(inputs_of(1, *PIXELS))
     assert heights == [32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2]
-    assert net.fc1.in_features == 8  # one pixel a channel is left
+    assert net.fc1.in_features == 8  # each channel is reduced to one pixel
 
 
 def test_every_layer_but_the_last_is_followed_by_relu():
@@ -329,7 +331,7 @@ def test_every_layer_but_the_last_is_followed_by_relu():
 
 
 def test_weights_start_as_he_et_al_do_and_biases_at_zero():
-    torch.manual_seed(1)  # with one seed in six, the 144 weights of the first layer spread too little
+    torch.manual_seed(1)  # for one of six seeds, the 144 weights of the first layer have too large a deviation
     net = tiny(width=16, hidden=[256, 256])
     layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     assert len(layers) == 16
@@ -337,7 +339,7 @@ def test_weights_start_as_he_et_al_do_and_biases_at_zero():
         weight = layer.weight.detach()
         spread = (2 / weight[0].numel()) ** 0.5
         assert abs(float(weight.std()) / spread - 1) < 0.15
-        assert float(weight.abs().max()) > 2.2 * spread  # normal, not uniform
+        assert float(weight.abs().max()) > 2.2 * spread  # the weights are normal, not uniform
         assert not layer.bias.any()
 
 

@@ -62,7 +62,7 @@ def test_bidirectional_net_reads_where_each_direction_ends(net: type[Net]):
     inputs = inputs_of(2, 4, 3)
     sequence, _ = built.rnn1(inputs)
     _, state = built.rnn2(sequence)
-    last = state[0] if isinstance(state, tuple) else state  # [2, n, 32], as PyTorch itself reports it
+    last = state[0] if isinstance(state, tuple) else state  # [2, n, 32], the last state that PyTorch reports
     expected = built.fc2(torch.relu(built.fc1(torch.cat([last[0], last[1]], 1))))
     assert torch.equal(built(inputs), expected)
 

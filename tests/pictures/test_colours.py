@@ -5,8 +5,8 @@ import pytest
 
 from lit_cfl.pictures.colours import MAX_COLOURS, colours_of
 
-LEAST = 10.0  # CIEDE2000; about 2 can just be told apart side by side
-# Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cones.
+LEAST = 10.0  # minimum distance in CIEDE2000; a distance of about 2 is just visible side by side
+# Machado, Oliveira and Fernandes 2009, severity 1: matrices for linear RGB as seen without one kind of cones.
 SIGHTS = {
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -65,7 +65,7 @@ def test_the_distance_is_that_of_the_published_pairs(one, other, distance: float
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_any_two_of_twenty_clusters_have_distinguishable_colours(sight: str):
-    numbers = np.arange(-1, MAX_COLOURS)  # -1: clients without a cluster, grey
+    numbers = np.arange(-1, MAX_COLOURS)  # -1 is the grey of clients without a cluster
     seen = lab(colours_of(numbers), sight)
     distances = ciede2000(seen[:, None], seen[None]) + np.diag(np.full(len(numbers), np.inf))
     one, other = np.unravel_index(distances.argmin(), distances.shape)
@@ -78,5 +78,5 @@ def test_each_colour_stands_out_from_the_page_in_light_and_in_dark(paper: str, l
     from matplotlib.colors import to_rgb
 
     ground, *found = linear(np.vstack([to_rgb(paper), colours_of(np.arange(MAX_COLOURS))])) @ TO_XYZ[1]
-    contrasts = [(max(ground, one) + 0.05) / (min(ground, one) + 0.05) for one in found]  # as WCAG defines it
+    contrasts = [(max(ground, one) + 0.05) / (min(ground, one) + 0.05) for one in found]  # contrast as defined by WCAG
     assert min(contrasts) > least

@@ -74,11 +74,11 @@ def test_marks_of_the_page_say_the_numbers_that_are_drawn():
     }
     assert (
         "style" not in re.search('<g [^>]*data-name="a"[^>]*>', svg)[0]
-    )  # its line would be as invisible as its marks
+    )  # a style of the group would also hide its line
     names = re.findall('data-legend="(.)"', svg)
     assert names == ["a", "b", "c"]
     assert all(f"#{colour}" in svg for colour in ("112233", "445566", "778899"))
-    assert "#000000" not in svg  # text and axes have the page's colour, which is light on dark
+    assert "#000000" not in svg  # text and axes take the page's colour, which is light in dark mode
 
 
 def test_a_long_curve_has_a_mark_at_every_few_points_that_says_its_own_round():
@@ -96,7 +96,7 @@ def test_a_matrix_and_cells_are_drawn_one_by_one():
     assert np.ma.filled(drawn.get_array(), np.nan) == pytest.approx(values, nan_ok=True)
     assert drawn.get_clim() == (0.0, 0.75)
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1"]
-    assert list(axes.get_yticks()) == [0.5, 2.0]  # the middles of their stretches
+    assert list(axes.get_yticks()) == [0.5, 2.0]  # labels are in the middle of their groups
     places, side = np.array([[0, 1], [1, 1], [1, 0]]), np.array([2, 2, 1])
     cells = Cells(places, ["a", "b", "c"], [0.5, 1.5, 9.5], ["0", "1", "2"], side, "true")
     found = draw(Figure("x", "x", [[Panel("", "round", "clients", cells=cells)]], "", "", STYLES)).axes[0]
@@ -106,9 +106,10 @@ def test_a_matrix_and_cells_are_drawn_one_by_one():
         (mesh,) = axes.collections
         mesh.update_scalarmappable()
         assert np.allclose(mesh.get_facecolors()[:, :3], rgb[expected.ravel()])
-    assert found.collections[0].get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]  # a true axis of time
-    assert [text.get_text() for text in found.texts] == ["1", "0"]  # the last column's stretches
-    assert found.get_ylim() == (2.5, -0.5)  # the first row is above
+    # distances on the axis are proportional to time
+    assert found.collections[0].get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]
+    assert [text.get_text() for text in found.texts] == ["1", "0"]  # names for the groups in the last column
+    assert found.get_ylim() == (2.5, -0.5)  # the first row is at the top
 
 
 def test_a_heat_map_over_rounds_is_to_scale_and_shows_unknown_values_in_grey():
@@ -118,7 +119,7 @@ def test_a_heat_map_over_rounds_is_to_scale_and_shows_unknown_values_in_grey():
     mesh.update_scalarmappable()
     assert [to_hex(colour) for colour in mesh.get_facecolors()] == ["#440154", "#e6e6e6", "#21918c", "#fde725"]
     assert mesh.get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]
-    assert (axes.get_ylim(), bar.get_ylabel()) == ((1.5, -0.5), "score")  # the first row is above
+    assert (axes.get_ylim(), bar.get_ylabel()) == ((1.5, -0.5), "score")  # the first row is at the top
 
 
 def test_each_line_of_a_learning_curve_is_its_own_column():
@@ -245,9 +246,9 @@ def test_methods_are_rows_at_their_ranks_and_groups_are_lines_below_them():
     ((panel,),) = figure.rows
     (points,) = panel.points
     assert {panel.y_ticks[y]: x for x, y in zip(points.x, points.y, strict=True)} == RANKING.mean_ranks
-    assert list(points.y) == sorted(points.y, reverse=True)  # the best above
+    assert list(points.y) == sorted(points.y, reverse=True)  # the best one is at the top
     first, second, length = panel.curves
-    assert (list(first.x), list(second.x)) == ([1.0, 1.5], [1.5, 2.5])  # (a, b) and (b, c)
+    assert (list(first.x), list(second.x)) == ([1.0, 1.5], [1.5, 2.5])  # the groups (a, b) and (b, c)
     assert (first.notes[0], second.notes[0]) == ("a, b", "b, c")
     assert max(*first.y, *second.y) < min(points.y)
     assert set(first.y) != set(second.y)

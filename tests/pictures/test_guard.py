@@ -31,7 +31,7 @@ MAKERS = {
     "memberships": "memberships",
     "layers": "layers",
     "histogram": "histogram",
-}  # of the pictures of a run: the function that draws each
+}  # the function that draws each picture of a run
 LAYER = {"layer": "a", "cluster": 0, "silhouette": 0.5, "gap": 0.1, "chosen": 1}
 
 
@@ -131,7 +131,7 @@ def test_each_figure_of_a_page_may_fail(tmp_path: Path, monkeypatch: pytest.Monk
     whole = page_of(made_run(tmp_path / "run"))
     figures = whole.figures
     assert len(figures) > 5
-    monkeypatch.setattr(page, "as_svg", lambda figure: "<svg></svg>")  # drawing is what takes time
+    monkeypatch.setattr(page, "as_svg", lambda figure: "<svg></svg>")  # not drawn, since drawing takes most of the time
     for broken in figures:
         monkeypatch.setattr(page, "as_svg", lambda f, b=broken: fails() if b.name in f.name else "<svg></svg>")
         text = as_html(whole).decode()
@@ -145,7 +145,7 @@ def test_a_figure_whose_table_cannot_be_made_is_left_out(tmp_path: Path, monkeyp
     text = as_html(whole).decode()
     assert "Accuracy on test data cannot be drawn and is left out (ZeroDivisionError: planted)." in text
     assert [figure.name for figure in whole.figures if f'<figure id="{figure.name}"' in text] == [
-        "cfl-memberships", "cfl-similarity"  # the others have their tables from the panels
+        "cfl-memberships", "cfl-similarity"  # the tables of all other figures come from their panels
     ]  # fmt: skip
 
 

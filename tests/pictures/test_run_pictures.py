@@ -87,11 +87,13 @@ def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
     [
         ([0, 0, 1, 1], [1, 1, 0, 0], {0: 1, 1: 0}),
         ([5, 5, 5, 2], [0, 0, 1, 1], {5: 0, 2: 1}),
-        ([0, 0, 0, 1, 1], [0, 0, 1, 0, 0], {0: 1, 1: 0}),  # 1 + 2 in common, the other way 2 + 0
-        ([0, 1, 2, 2], [0, 0, 1, 1], {0: 0, 2: 1, 1: 2}),  # one more than there are: a colour that no true one has
+        # this matching has 1 + 2 clients in common, the opposite one 2 + 0
+        ([0, 0, 0, 1, 1], [0, 0, 1, 0, 0], {0: 1, 1: 0}),
+        # one cluster more than true clusters: it gets a colour of its own
+        ([0, 1, 2, 2], [0, 0, 1, 1], {0: 0, 2: 1, 1: 2}),
         ([0, 0, 0], [2, 1, 2], {0: 2}),
         ([-1, 3, 3], [0, -1, 1], {3: 1}),
-        ([0, 1], [1, -1], {0: 1, 1: 2}),  # nothing in common with any
+        ([0, 1], [1, -1], {0: 1, 1: 2}),  # cluster 1 has no client in common with a true cluster
         ([4, 7], [-1, -1], {4: 4, 7: 7}),
         ([-1], [0], {}),
     ],
@@ -103,7 +105,7 @@ def test_found_clusters_take_the_colours_of_the_true_ones_that_they_match_best(
 
 
 def test_clusters_are_matched_over_all_rounds():
-    rounds = np.array([[0, 0, 0, 0], [0, 0, 3, 3]])  # one joint model, and then two
+    rounds = np.array([[0, 0, 0, 0], [0, 0, 3, 3]])  # first one joint model, then two
     assert match_colours(rounds, np.array([1, 1, 0, 0])) == {0: 1, 3: 0}
 
 
@@ -179,7 +181,7 @@ def test_many_clusters_are_not_named_for_their_colours_repeat():
 @pytest.mark.long
 def test_one_client_and_names_with_dollars_can_be_drawn(tmp_path: Path):
     one = compared([-1], [-1])
-    assert similarity({1: one}) is None  # there is no pair
+    assert similarity({1: one}) is None  # one client makes no pair
     rows = [{"round": 0, "cluster": 0, "layer": "a$_$b<i>, $c", "silhouette": 0.5, "gap": None, "chosen": 1}]
     figures = [client_map(1, one, {}), learning_curve({"$_$": metrics(0.5)}, ACCURACY), layers(rows)]
     for figure in [*figures, histogram(np.array([0.5]), np.zeros(1, int), {}, ACCURACY)]:
@@ -199,7 +201,8 @@ def test_snapshot_places_clients_by_their_similarity():
     assert x[0] * x[2] < 0
     assert x[:2] == pytest.approx(x[0], abs=0.1)
     apart = np.linalg.norm(found["projection"][:, None].astype(float) - found["projection"], axis=2)
-    assert apart == pytest.approx(torch.sqrt(2 - 2 * matrix).numpy(), abs=0.01)  # the angles lie in a plane
+    # distances are exact, since the angles lie in a plane
+    assert apart == pytest.approx(torch.sqrt(2 - 2 * matrix).numpy(), abs=0.01)
     assert found["compared"] == 4
 
 
@@ -236,8 +239,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_run_draws_its_pictures_at_the_end_without_wandb_too(finished: Path, pictures: None, tmp_path: Path):
     shutil.copytree(finished, tmp_path / "run")
-    assert (drawn_in(tmp_path / "run"), drawn_in(tmp_path / "run", ".pdf")) == (COMPARING, [])  # PDFs only if asked for
-    assert drawn_in(tmp_path / "run" / "baseline") == ["curve", "histogram"]  # it compares nobody, and has one model
+    # PDFs are drawn only on request
+    assert (drawn_in(tmp_path / "run"), drawn_in(tmp_path / "run", ".pdf")) == (COMPARING, [])
+    # the baseline compares no clients, and has one model
+    assert drawn_in(tmp_path / "run" / "baseline") == ["curve", "histogram"]
     assert (tmp_path / "run" / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
     names = {file.name for file in (tmp_path / "run").iterdir()}
     run(digits(baseline=FedAvg(), pictures=Pictures([])), tmp_path / "without")
@@ -293,7 +298,7 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     run(experiment, tmp_path / "cheap")
     first, *others, last = drawn
     assert first == (1, ["clients", "curve", "memberships", "similarity"])
-    assert others == [(3, ["curve", "memberships"]), (5, ["curve", "memberships"])]  # nobody was compared again
+    assert others == [(3, ["curve", "memberships"]), (5, ["curve", "memberships"])]  # no clients were compared again
     assert last == (6, ["curve", "histogram", "memberships"])
 
 
@@ -304,7 +309,7 @@ def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(
     shutil.copytree(finished, tmp_path / "run")
     for file in (tmp_path / "run" / "pictures").iterdir():
         file.unlink()
-    (tmp_path / "run" / "summary.json").unlink()  # killed between its last round and its end
+    (tmp_path / "run" / "summary.json").unlink()  # as if the run had been killed between its last round and its end
     run(digits(baseline=FedAvg()), tmp_path / "run", mode="resume")
     assert drawn_in(tmp_path / "run") == COMPARING
 
@@ -314,7 +319,7 @@ def test_failing_to_draw_stops_nothing(pictures: None, tmp_path: Path):
     (tmp_path / "run" / "pictures").write_text("in the way")
     with pytest.warns(Notice, match="cannot be drawn and is left out") as said:
         run(digits(), tmp_path / "run")
-    assert len(said) == 1  # one for the folder, not one for each picture
+    assert len(said) == 1  # one warning for the folder, not one per picture
     assert (tmp_path / "run" / "summary.json").exists()
 
 
@@ -326,7 +331,8 @@ def test_a_legend_below_a_figure_reads_line_by_line():
     (drawn,) = figure.legends
     figure.draw_without_rendering()
     found = [(text.get_window_extent(), text.get_text()) for text in drawn.get_texts()]
-    middle = np.mean([(place.y0 + place.y1) / 2 for place, _ in found])  # between both lines
+    # the middle between the two lines of the legend
+    middle = np.mean([(place.y0 + place.y1) / 2 for place, _ in found])
     by_line = sorted((bool(place.y0 < middle), place.x0, name) for place, name in found)
     assert [name for _, _, name in by_line] == names
 
@@ -363,4 +369,4 @@ def test_bands_of_an_accuracy_end_with_the_scale():
     figure = curves_of([0.0, 0.9], [0.9, 1.0])
     (curve,) = figure.drawing.curves
     assert figure.title == "Mean over seeds, band: one standard deviation"
-    assert (min(curve.low), max(curve.high)) == (0.0, 1.0)  # 0.45 - 0.64 and 0.95 + 0.07
+    assert (min(curve.low), max(curve.high)) == (0.0, 1.0)  # cut off: 0.45 - 0.64 is below 0, and 0.95 + 0.07 above 1

@@ -56,7 +56,7 @@ def test_a_row_has_the_scores_the_agreement_the_traffic_and_the_time(tmp_path: P
     finished.summary |= {"clusters/ari": 0.25, "clusters/ami": 0.75}
     head, row, *_ = printed(finished)
     assert head.split("  ")[1:] == ["weighted accuracy", "mean", "worst 10 %", "ARI", "traffic MiB", "time s"]
-    assert row == "IFCA  0.639  0.600  0.250  0.25  12.5  31.5"  # 11.5 of 18; 3 of 5
+    assert row == "IFCA  0.639  0.600  0.250  0.25  12.5  31.5"  # 11.5 of 18, and 3 of 5
 
 
 def test_the_score_of_newcomers_is_printed(tmp_path: Path):
@@ -69,7 +69,8 @@ def test_the_score_of_newcomers_is_printed(tmp_path: Path):
 def test_a_run_without_test_examples_says_so(tmp_path: Path):
     finished = ended(tmp_path / "run", "IFCA", MINE)
     finished.summary |= {f"test/{mean}_accuracy": None for mean in ("weighted", "mean", "worst10")}
-    assert "no client has test examples" not in "".join(printed(finished))  # a diverged run has no scores at all
+    # not printed for a diverged run, which has no scores at all
+    assert "no client has test examples" not in "".join(printed(finished))
     finished.summary["val/weighted_accuracy"] = 0.5
     assert "(no client has test examples: set data.test, or test of data.partition, such as 0.2)" in printed(finished)
 
@@ -78,7 +79,7 @@ def test_without_true_clusters_cluster_sizes_and_silhouette_are_printed(tmp_path
     lines = printed(ended(tmp_path / "run", "IFCA", MINE))
     assert lines[1] == "IFCA  0.639  0.600  0.250  12.5  31.5"
     assert "ARI" not in "".join(lines)
-    assert "Cluster sizes: 2, 3." in lines  # the newcomer trained nothing
+    assert "Cluster sizes: 2, 3." in lines  # the newcomer is not counted
     assert "Silhouette of the updates at their last comparison: 0.38 (1 = well apart, 0 = none)." in lines
     assert "To see what clustering gains, set baseline: FedAvg." in lines
     unknown = ended(tmp_path / "unknown", "IFCA", MINE)
@@ -162,7 +163,7 @@ def test_of_several_seeds_each_has_its_sizes_and_the_gains_are_of_all_clients(tm
         "Cluster sizes of seed 3: 2, 3.",
         "Cluster sizes of seed 7: 2, 3.",
     ]
-    # gains: 0.25, 0.5, -0.25, 0, -0.25 and 0.25, 0.5, 0, 0.25, 0.25
+    # gains are 0.25, 0.5, -0.25, 0, -0.25 and 0.25, 0.5, 0, 0.25, 0.25
     assert "Gain per client over FedAvg: +0.150 on average; 20% of clients lose." in lines
     assert any("means of 2 seeds" in line for line in lines)
 

@@ -14,7 +14,7 @@ from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.progress import dry_run
 from lit_cfl.progress.dry_run import extrapolate, time_cohort
 
-Costs = Callable[[Tensor], tuple[float, float]]  # steps of each client -> wall time and own CPU time
+Costs = Callable[[Tensor], tuple[float, float]]  # maps the steps of each client to wall time and CPU time
 
 
 def experiment(*words: str) -> Experiment:
@@ -42,9 +42,9 @@ def costing(monkeypatch: pytest.MonkeyPatch, costs: Costs) -> list[Tensor]:
 
 def test_what_was_not_timed_is_inferred_from_the_steps_that_were():
     assert extrapolate([(10, 0.7)], 10) == 0.7
-    assert extrapolate([(10, 0.7), (40, 1.0)], 40) == 1.0  # timed whole
+    assert extrapolate([(10, 0.7), (40, 1.0)], 40) == 1.0  # all 40 steps were timed
     assert extrapolate([(5, 0.3), (10, 0.7), (20, 1.2)], 100) == pytest.approx(1.2 + 80 * 0.05)
-    assert extrapolate([(10, 0.7), (20, 0.6)], 100) == 0.6  # noise makes no time
+    assert extrapolate([(10, 0.7), (20, 0.6)], 100) == 0.6  # measurement noise must not give a negative rate
 
 
 def test_a_cohort_is_timed_for_about_a_second_and_its_overhead_is_counted_once(
@@ -52,7 +52,8 @@ def test_a_cohort_is_timed_for_about_a_second_and_its_overhead_is_counted_once(
 ):
     asked = costing(monkeypatch, lambda steps: (0.4 + 0.05 * int(steps.sum()),) * 2)
     steps, seconds = time_cohort(prepared)
-    assert [each.tolist() for each in asked] == [[1] * 3, [1] * 3, [2] * 3, [4] * 3]  # 0.55, 0.7 and 1.0 s
+    # these fits take 0.55, 0.55, 0.7 and 1.0 s
+    assert [each.tolist() for each in asked] == [[1] * 3, [1] * 3, [2] * 3, [4] * 3]
     assert steps == 150
     assert seconds == pytest.approx(0.4 + 0.05 * 150)
 
@@ -106,7 +107,7 @@ TEN = (
 
 
 def test_time_is_that_of_all_rounds_of_all_runs(monkeypatch: pytest.MonkeyPatch):
-    lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 20,) * 2, *TEN)  # 40 steps a round, 2 s
+    lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 20,) * 2, *TEN)  # 40 steps per round take 2 s
     assert lines["time"].startswith("about 1 min 0 s of local training")
     assert lines["time"].endswith("2 s for 40 steps")
     lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 20,) * 2, *TEN, "--seeds", "[0, 1]")
@@ -118,7 +119,7 @@ def test_time_is_that_of_all_rounds_of_all_runs(monkeypatch: pytest.MonkeyPatch)
     [
         (("FedEM", "--algorithm.num_clusters", "4"), 4),  # each client trains all models
         (("Ditto", "--baseline", "FedAvg"), 3),
-        (("CFL", "--cohort_size", "4"), 1),  # a cohort of 4, but all 8 clients train
+        (("CFL", "--cohort_size", "4"), 1),  # the cohort has 4 clients, but CFL trains all 8
         (("FedAvg", "--cohort_size", "4"), 0.5),
     ],
 )
@@ -156,4 +157,4 @@ def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest
     assert lines["rounds"] == "30 with 6 clients, 2 run(s)"
     assert lines["local steps"].startswith("about 1,800, ")  # 5 epochs of 6 clients, 30 rounds, 2 runs
     lines = shown(monkeypatch, lambda steps: (0.01, 0.01), *words[:-1], "FedAvg")
-    assert lines["rounds"] == "30 with 6 clients, 2 run(s)"  # a run and its baseline
+    assert lines["rounds"] == "30 with 6 clients, 2 run(s)"  # the run and its baseline

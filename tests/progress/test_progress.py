@@ -57,7 +57,8 @@ def lines(seconds: list[float], rounds: int | None = None, reason: str | None = 
 
 def test_lines_in_a_pipe_come_every_two_seconds_at_most():
     found = lines([0.5, 1.0, 2.4, 2.6, 4.4, 4.5, 4.7])
-    assert [line.split()[2] for line in found] == ["1/7", "4/7", "7/7"]  # 0.5, 2.6 = 2.1 later, and the last
+    # after 0.5 s, after 2.6 s (2.1 s later), and the last round
+    assert [line.split()[2] for line in found] == ["1/7", "4/7", "7/7"]
 
 
 def test_the_rounds_left_are_timed_by_those_that_were_run():
@@ -69,7 +70,7 @@ def test_a_resumed_run_is_timed_by_its_own_rounds_alone():
     display = LogDisplay(Console(file=out, width=200), clock=clock)
     display.started("FedAvg", 4, 10)
     clock.now += 3.0
-    display.row("FedAvg", row(6))  # two rounds in three seconds, four are left
+    display.row("FedAvg", row(6))  # two rounds took three seconds, and four are left
     assert out.getvalue() == "FedAvg  round 6/10  test accuracy 0.50  clusters 2  6 s left\n"
 
 
@@ -110,7 +111,7 @@ def test_a_pipe_hears_at_once_what_is_done_and_then_every_ten_seconds():
         "loading the data",
         "FedGroup  round 1/9  pre-training 7 of 40 clients  7 s so far",
         "FedGroup  round 1/9  pre-training 17 of 40 clients  17 s so far",
-        "FedGroup  round 1/9  pre-training 19 of 40 clients  27 s so far",  # so long does the clustering last
+        "FedGroup  round 1/9  pre-training 19 of 40 clients  27 s so far",  # the clustering takes the remaining time
     ]
 
 
@@ -126,7 +127,7 @@ def test_a_pipe_with_rounds_hears_nothing_else():
         display.row("FedAvg", row(number + 1))
     display.ended("FedAvg")
     clock.now += 99
-    display.beat()  # after the end
+    display.beat()  # prints nothing after the end
     found = [line.split("  ")[1:3] for line in out.getvalue().splitlines()]
     assert found == [
         ["round 1/3", "training 5 clients"],
@@ -144,7 +145,8 @@ def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatc
             time.sleep(0.05)
     lines = out.getvalue().splitlines()
     assert lines[0] == "compiling"
-    assert re.fullmatch(r"compiling  [1-9]\d* s so far", lines[-1])  # the thread's first beat may come within a second
+    # the first beat of the thread may take less than a second
+    assert re.fullmatch(r"compiling  [1-9]\d* s so far", lines[-1])
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() == before
@@ -268,7 +270,7 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
 def test_the_import_of_pytorch_is_announced_apart_from_the_output(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    with loading(words):  # it is loaded already
+    with loading(words):  # PyTorch is loaded already
         pass
     assert capsys.readouterr() == ("", "")
     monkeypatch.delitem(sys.modules, "torch")
@@ -307,7 +309,7 @@ def _all_of(terminal: int) -> str:
     while True:
         try:
             data += os.read(terminal, 4096)
-        except OSError:  # its other end was closed
+        except OSError:  # the other end was closed
             return data.decode()
 
 
@@ -326,7 +328,8 @@ def test_a_run_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch):
         ["FedGroup", "round", "3/3"],
         ["FedAvg", "round", "3/3"],
     ]
-    assert all(re.search(r"accuracy 0\.\d\d +clusters \d", line) for line in runs)  # they stay with their figures
+    # the rows of finished runs stay, with their figures
+    assert all(re.search(r"accuracy 0\.\d\d +clusters \d", line) for line in runs)
     assert "\x1b[2K" in shown[0]
     assert any(line.startswith("Files: here") for line in lines)
     assert any(line.startswith("As a page: lit-cfl report here") for line in lines)
@@ -373,7 +376,7 @@ def test_an_error_while_the_data_are_loaded_leaves_the_cursor_where_it_was(monke
     with terminal(monkeypatch) as shown:
         assert main([*FAST, "--run_dir", "here", "--data.num_clients", "3"]) == 2
     assert "loading the data" in shown[0] or "dividing" in shown[0]
-    assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # it was hidden, and is shown again
+    assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
 
 
 @pytest.mark.long
@@ -384,7 +387,7 @@ def test_a_comparison_shows_its_runs_and_then_its_table(monkeypatch: pytest.Monk
     lines = left_standing(shown[0])
     assert any(re.match(r"runs .* 2/2 .*0 running, 0 failed", line) for line in lines)
     assert [line.split()[0] for line in lines if re.match(r"(FedAvg|Ditto) .*0\.", line)] == ["FedAvg", "Ditto"]
-    assert "FedAvg seed 0" in shown[0]  # while it trained
+    assert "FedAvg seed 0" in shown[0]  # shown while the run trained
     assert not any("seed 0" in line for line in lines)
 
 

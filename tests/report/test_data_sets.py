@@ -12,7 +12,7 @@ from lit_cfl.report.blocks import Page, Table
 from lit_cfl.report.page import as_html
 from lit_cfl.storage.digests import write_sealed
 
-SCORES = {  # accuracy after the last round of both seeds
+SCORES = {  # accuracy after the last round for both seeds
     "digits": {"FedAvg": (0.4, 0.6), "IFCA": (0.8, 0.9), "CFL": (0.7, 0.9)},
     "letters": {"FedAvg": (0.5, 0.5), "IFCA": (0.6, 0.8), "CFL": (0.8, 0.8)},
     "faces": {"FedAvg": (0.6, 0.6), "IFCA": (0.7, 0.7), "CFL": (0.5, 0.5)},
@@ -57,7 +57,7 @@ def test_methods_are_ranked_by_the_means_of_their_last_rounds(tmp_path: Path):
     table, figure = page.sections[0].blocks
     assert isinstance(table, Table)
     assert table.head == ["method", "digits", "letters", "faces", "mean rank"]
-    assert table.rows == [  # ranks 1 2 1, 2 1 3, 3 3 2
+    assert table.rows == [  # ranks on the three data sets: 1 2 1, 2 1 3, 3 3 2
         ["IFCA", "0.850", "0.700", "0.700", "1.33"],
         ["CFL", "0.800", "0.800", "0.500", "2.00"],
         ["FedAvg", "0.500", "0.500", "0.600", "2.67"],

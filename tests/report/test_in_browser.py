@@ -217,4 +217,4 @@ def test_a_comparison_over_seeds_fits_a_page_of_1200_pixels(driver: Any, tmp_pat
     lines = "return document.querySelector('td.spread').textContent"
     assert driver.execute_script(lines) == "0.428 ±\u00a00.017"
     show(driver, tmp_path / "page.html", 390)
-    assert driver.execute_script(cut)[0] is True  # it is scrolled there
+    assert driver.execute_script(cut)[0] is True  # on a narrow screen, the table is scrolled

@@ -93,7 +93,7 @@ def test_names_with_html_are_text(tmp_path: Path):
     assert "&lt;script&gt;hacked" in text
     (layers,) = re.findall(r'<figure id="[^"]*-layers">.*?</figure>', text, re.DOTALL)
     svg = layers.partition("<svg")[2].partition("</svg>")[0]
-    assert "&lt;script&gt;hacked = 1&lt;/script&gt;" in svg  # the name of a layer on its axis
+    assert "&lt;script&gt;hacked = 1&lt;/script&gt;" in svg  # the name of a layer on an axis is escaped
 
 
 def test_formulas_in_names_are_text(tmp_path: Path):
@@ -138,7 +138,8 @@ def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tm
     for file in (many / "snapshots").iterdir():
         with np.load(file) as arrays:
             kept = dict(arrays)
-        np.savez(file, **kept | {"similarity": rng.normal(size=(500, 500)).astype(np.float16)})  # nothing to compress
+        # random numbers, which cannot be compressed
+        np.savez(file, **kept | {"similarity": rng.normal(size=(500, 500)).astype(np.float16)})
     assert len(as_html(page_of(many))) < MOST_BYTES
     for name in "abcdefghij":
         made_run(tmp_path / "compare" / name / "seed-0", clients=500, snapshots=3)
@@ -178,7 +179,7 @@ def test_figures_for_a_paper_are_png_and_pdf_of_a_columns_width(made: tuple[Path
     for name in names:
         with Image.open(folder / f"{name}.png") as picture:
             assert picture.width == 3.5 * 300
-            assert len(picture.convert("L").getcolors()) > 10  # something is drawn
+            assert len(picture.convert("L").getcolors()) > 10  # the picture is not empty
         assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -82,7 +82,7 @@ def test_a_large_run_shows_500_clients_200_in_a_matrix_and_8_rounds(tmp_path: Pa
     assert "8 of 22 rounds" in found.caption
     assert all(len(set(panel.matrix.groups)) == 2 for panel in found.frames.values())
     assert list(similarity(4).frames) == ["round 1", "round 22"]
-    assert similarity(40).frames == {}  # the one that there is is no choice
+    assert similarity(40).frames == {}  # a single frame needs no menu
     assert similarity(40).drawing.title == "round 1"
     assert similarity(40).drawing.matrix.values.shape == (60, 60)
     assert "500 of 600 clients" in figure(figures_of(run, "x", ACCURACY, 1), "x-map").caption
@@ -98,7 +98,7 @@ def test_a_cluster_has_one_colour_in_all_figures_that_of_the_true_cluster_it_mat
     assert len(figures) == 3
     assert {one.styles["cluster 0"].colour for one in figures} == {hex_of(1)}
     assert {one.styles["cluster 1"].colour for one in figures} == {hex_of(0)}
-    shown = figures[names.index("cfl-memberships") - 2].styles  # the first of the page
+    shown = figures[names.index("cfl-memberships") - 2].styles  # the first figure of the page
     assert [name for name, style in shown.items() if style.named] == ["cluster 0", "cluster 1"]
     assert [shown[f"true cluster {k}"].colour for k in (0, 1)] == [hex_of(0), hex_of(1)]
 
@@ -131,7 +131,7 @@ def test_long_stretches_of_a_cluster_are_labelled_with_its_number(tmp_path: Path
         run / "memberships.npz", rounds=np.array([1]), cluster=np.where(true == 1, 17, true)[None], true_cluster=true
     )
     found = figure(page_of(run).figures, "cfl-memberships")
-    assert found.drawing.cells.ends == [(24.5, "0"), (73.5, "17")]  # two clients of a hundred have no room
+    assert found.drawing.cells.ends == [(24.5, "0"), (73.5, "17")]  # groups of two clients among a hundred get no label
 
 
 def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):

@@ -56,7 +56,8 @@ def test_history_importance_and_front_of_a_study(tmp_path: Path):
     assert figures["importance"].values.rows[-1][0] == "algorithm.eta_g"
     assert sum(shares) == pytest.approx(1.0, abs=0.002)
     front = figures["pareto"].values.rows
-    assert [row[0] for row in front] == [f"{number:04d}" for number in range(9, -1, -1)]  # each costs less
+    # all trials are Pareto-optimal, since each costs less than the one before
+    assert [row[0] for row in front] == [f"{number:04d}" for number in range(9, -1, -1)]
     assert page.lines[0].startswith(f"12 trials, 10 of them finished. The best, 0000, has {METRIC} 0.9000: ")
 
 
@@ -123,7 +124,7 @@ def test_the_best_on_new_seeds_is_shown_next_to_the_default(tmp_path: Path):
     assert "seed by seed: 0.2500 ± 0.0000" in tables[0].note
 
 
-# A study in which the stopped trial has the best figure, and no two numbers of a trial agree
+# A study whose stopped trial has the best value; all numbers of a trial differ
 
 TRIALS = [  # status, repeats, metric, MiB, rounds, eta_g, num_clusters
     ("finished", None, 0.5, 3.0, 4, 0.05, 2),
@@ -161,7 +162,7 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
         (1, 0.5),
         (1, 0.5),
         (2, 0.5),
-        (2, 0.75),  # not before
+        (2, 0.75),  # the best value rises at this trial
         (3, 0.75),
         (3, 0.75),
         (4, 0.75),
@@ -170,7 +171,8 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
     assert history.alt == "Scatter plot of 4 trials; the best so far goes from 0.5 to 0.75."
     shown = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in history.drawing.points}
     finished = [(0, 0.5), (2, 0.75), (4, 0.625)]
-    assert shown == {"finished": finished, "stopped": [(1, 0.9)], "failed": [(3, 0.5)]}  # at the lower edge
+    # the failed trial is drawn at the lower edge
+    assert shown == {"finished": finished, "stopped": [(1, 0.9)], "failed": [(3, 0.5)]}
     (stopped,) = [dots for dots in history.drawing.points if dots.name == "stopped"]
     values = {"algorithm.eta_g": "0.2", "algorithm.num_clusters": "3"}
     note = {
@@ -250,14 +252,15 @@ def test_the_headline_says_if_the_best_setting_is_the_bases(uneven: Path):
 
 def test_figures_on_new_seeds_have_separate_columns_and_the_gain_is_of_test_data(uneven: Path):
     (uneven / "repeats").mkdir()
-    figures = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}  # validation, test
+    # values on validation and test data
+    figures = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}
     summaries = {
         name: {str(seed): {METRIC: val, "test/weighted_accuracy": test} for seed, (val, test) in enumerate(found, 1)}
         for name, found in figures.items()
     }
     (uneven / "repeats" / "repeats.json").write_text(json.dumps(summaries))
     tables = [b for s in page_of(uneven).sections for b in s.blocks if isinstance(b, Table)]
-    # half of each interval: t(0.975, 1) = 12.706 times half the distance of the two figures
+    # half-width of the interval: t(0.975, 1) = 12.706 times half the difference of the two values
     assert list(tables[0].head) == ["", "seeds", METRIC, "test/weighted_accuracy"]
     assert [list(row) for row in tables[0].rows] == [
         ["best", 2, "0.7812 ± 0.3971", "0.7500 ± 3.1766"],
@@ -270,7 +273,8 @@ def test_a_smaller_error_of_the_best_on_new_seeds_is_a_gain_and_an_unknown_mean_
     study = made_study(tmp_path / "study")
     objective = Objective.of(None, (Score("error", higher_is_better=False),))
     (study / "repeats").mkdir()
-    figures = {"best": [(2.0, 1.0), (None, 1.5)], "default": [(2.5, 3.0), (2.5, 3.5)]}  # validation, test
+    # values on validation and test data
+    figures = {"best": [(2.0, 1.0), (None, 1.5)], "default": [(2.5, 3.0), (2.5, 3.5)]}
     summaries = {
         name: {str(seed): {objective.metric: val, objective.test: test} for seed, (val, test) in enumerate(found, 1)}
         for name, found in figures.items()

@@ -26,7 +26,8 @@ from lit_cfl.report.run_files import RunFiles, read_run
 from lit_cfl.report.sources import Group
 from lit_cfl.scores import ACCURACY, Score
 
-SIZES = {1: {0: 10}, 2: {0: 6, 1: 4}, 3: {0: 4, 1: 3, 2: 3}, 4: {0: 2, 2: 5}}  # by round; cluster 1 ends
+# sizes by round and cluster; cluster 1 ends after round 3
+SIZES = {1: {0: 10}, 2: {0: 6, 1: 4}, 3: {0: 4, 1: 3, 2: 3}, 4: {0: 2, 2: 5}}
 PARENTS = {0: 0, 1: 0, 2: 0}
 LAYERS = [  # round, cluster, layer, silhouette, gap, chosen
     (2, 0, "conv", 0.25, 0.5, 0),
@@ -35,7 +36,8 @@ LAYERS = [  # round, cluster, layer, silhouette, gap, chosen
     (4, 1, "fc", 0.375, 0.25, 1),
 ]
 SHIFTS = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
-DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (9, 0, 1, 1), (1, 1, 0, 0), (8, 2, 1, 0)]  # round, client, from, to
+# round, client, cluster before, cluster after
+DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (9, 0, 1, 1), (1, 1, 0, 0), (8, 2, 1, 0)]
 
 
 def unfinished(folder: Path, rounds: int = 4) -> Path:
@@ -134,7 +136,8 @@ def test_a_shift_waits_for_its_first_detection_and_all_other_detections_are_coun
     found = of_run(drifting, "shifts")
     (panel,) = found.rows[1]
     (bars,) = panel.bars
-    assert (list(bars.x), bars.width, list(bars.height)) == ([-0.4, 2.6], 0.8, [1, 2])  # 0, 3 and 3 rounds
+    # the clusters lasted 0, 3 and 3 rounds
+    assert (list(bars.x), bars.width, list(bars.height)) == ([-0.4, 2.6], 0.8, [1, 2])
     assert panel.x_ticks == {0.0: "0", 3.0: "3"}
     assert panel.x == "rounds from a shift to its detection"
     assert found.caption.endswith(LATE)
@@ -148,7 +151,7 @@ def test_a_detection_after_the_next_shift_is_not_of_the_one_before():
 def test_a_timeline_counts_shifts_detections_and_moves_by_round_up_to_the_last_one(drifting: RunFiles):
     found = of_run(drifting, "shifts")
     shifted, detected, moved = found.drawing.bars
-    assert list(shifted.height) == [1, 1, 1, 1, 3]  # rounds 2, 3, 5, 6, 7
+    assert list(shifted.height) == [1, 1, 1, 1, 3]  # shifted clients in rounds 2, 3, 5, 6 and 7
     assert list(shifted.x) == pytest.approx([number - 0.4 for number in (2, 3, 5, 6, 7)])
     assert list(detected.x) == pytest.approx([number - 0.4 + 0.8 / 3 for number in (1, 2, 4, 8, 9)])
     assert list(moved.x) == pytest.approx([number - 0.4 + 1.6 / 3 for number in (4, 8)])
@@ -175,7 +178,7 @@ SCORES = {  # by group and seed: test accuracy by round
     "A": ({2: 0.25, 3: 0.5, 4: 0.25}, {1: 0.5, 2: 0.5, 3: 0.5, 4: 0.75}, {1: 0.9, 2: 0.9, 3: 0.9}),
     "B": ({3: 0.125, 4: 0.875, 5: 0.25, 6: 0.375},),
 }
-MIB = {"A": (1.5, 3.0, 7.0), "B": (2.0,)}  # a round
+MIB = {"A": (1.5, 3.0, 7.0), "B": (2.0,)}  # MiB per round
 
 
 @pytest.fixture
@@ -203,7 +206,7 @@ def over_the_rounds(groups: list[Group], name: str) -> Figure:
 
 def test_a_band_lies_on_both_sides_of_the_mean_of_the_runs_that_are_over(groups: list[Group]):
     one, other = over_the_rounds(groups, "test-weighted_accuracy").drawing.curves
-    half, whole = 0.125 * 2**0.5, 0.25 * 2**0.5  # deviations of a sample of two
+    half, whole = 0.125 * 2**0.5, 0.25 * 2**0.5  # standard deviations of two values
     assert (list(one.x), list(one.y)) == ([2, 3, 4], [0.375, 0.5, 0.5])
     assert one.low == pytest.approx([0.375 - half, 0.5, 0.5 - whole])
     assert one.high == pytest.approx([0.375 + half, 0.5, 0.5 + whole])
@@ -251,7 +254,7 @@ def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
 def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
     found = over_the_rounds(groups, "traffic")
     assert [(curve.name, list(curve.x), list(curve.y)) for curve in found.drawing.curves] == [
-        ("A", [4.5, 6.75, 9.0], [0.375, 0.5, 0.5]),  # 2.25 MiB a round, and round 1 has no score
+        ("A", [4.5, 6.75, 9.0], [0.375, 0.5, 0.5]),  # 2.25 MiB per round; round 1 was not scored
         ("B", [6.0, 8.0, 10.0, 12.0], [0.125, 0.875, 0.25, 0.375]),
     ]
     assert found.alt == "Line chart. Accuracy against traffic: A 0.5 after 9 MiB; B 0.375 after 12 MiB."
@@ -280,7 +283,8 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     found = of_run(read_run(run), "memberships")
     assert found.alt == (
         "Coloured cells, one row per client and one column per recorded round, 1 to 7: 6 clients in 2 clusters at the "
-        "end; the number of the cluster of 2 clients changed on the way."  # of client 1 twice; 5 was lost, no change
+        # the cluster of client 1 changed its number twice; client 5's was lost, which is not a change
+        "end; the number of the cluster of 2 clients changed on the way."
     )
     assert found.caption.endswith(" Clusters are recorded in rounds 1, 3, 7.")
     assert table(found) == [
@@ -297,7 +301,7 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
         [names[k] for k in cluster[:, client]] for client in order
     ]
     assert [cells.names[cell] for cell in cells.side] == ["unknown", *(f"true cluster {k}" for k in (0, 0, 1, 1, 2))]
-    assert list(cells.edges) == [0.5, 2, 5, 7.5]  # rounds 1, 3 and 7 are as far apart as they were
+    assert list(cells.edges) == [0.5, 2, 5, 7.5]  # distances on the axis are proportional to rounds 1, 3 and 7
     colours = {name: found.styles[name].colour for name in cells.names}
     assert colours["cluster 1"] == colours["true cluster 1"] != colours["cluster 0"] == colours["true cluster 0"]
     assert [name for name in found.styles if found.styles[name].named] == [
@@ -358,11 +362,12 @@ def test_similarity_within_and_between_is_that_of_the_found_clusters_in_the_last
     assert list(found.frames) == ["round 2", "round 7"]
     matrix = found.drawing.matrix
     assert found.frames["round 7"].matrix is matrix
-    assert list(matrix.groups) == ["0", "0", "1", "1"]  # clients 5, 9, 8, 3: by found and then by true cluster
+    # clients 5, 9, 8, 3: sorted by found cluster, then by true cluster
+    assert list(matrix.groups) == ["0", "0", "1", "1"]
     assert matrix.values[0, 1:].tolist() == [0.375, 0.0, -0.25]
     assert matrix.values[2, 3] == 0.75
     assert [found.frames["round 2"].title, found.drawing.title] == ["round 2", "round 7"]
-    assert found.alt == (  # (3, 8) and (5, 9) are within: (0.75 + 0.375) / 2; the other four: -0.625 / 4
+    assert found.alt == (  # (3, 8) and (5, 9) are in one cluster: (0.75 + 0.375) / 2; the other four pairs: -0.625 / 4
         "Matrix of similarities between 4 clients, rounds 2, 7. Mean cosine within clusters 0.56, between them -0.16."
     )
     assert found.table is not None
@@ -410,7 +415,7 @@ def test_colours_of_a_matrix_leave_the_rarest_similarities_out(tmp_path: Path):
     file = run / "snapshots" / "1.npz"
     with np.load(file) as arrays:
         kept = dict(arrays)
-    kept["similarity"][0, 1] = kept["similarity"][1, 0] = -1.0  # 2 of 380
+    kept["similarity"][0, 1] = kept["similarity"][1, 0] = -1.0  # 2 of 380 values
     np.savez(file, **kept)
     drawn = of_run(read_run(run), "similarity").drawing.matrix
     assert (drawn.low, drawn.high) == (-0.25, 0.5)
@@ -419,7 +424,7 @@ def test_colours_of_a_matrix_leave_the_rarest_similarities_out(tmp_path: Path):
 
 # The table of results, and the first lines
 
-RESULTS = {  # of the last rounds of two seeds: all of them differ
+RESULTS = {  # values of the last rounds of two seeds, all different
     "round": (4, 6),
     "test/weighted_accuracy": (0.5, 0.75),
     "test/mean_accuracy": (0.25, 0.35),
@@ -467,7 +472,7 @@ def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_me
     assert dict(zip(found.head, row, strict=True)) == {
         "algorithm": "A",
         "seeds": 2,
-        "accuracy": "0.625 ± 0.177",  # of a sample: the distance over the root of two
+        "accuracy": "0.625 ± 0.177",  # standard deviation of two values: their distance divided by the root of two
         "mean": "0.300 ± 0.071",
         "worst tenth": "0.125 ± 0.035",
         "validation accuracy": "0.700 ± 0.141",
@@ -524,7 +529,8 @@ def test_the_first_lines_do_not_praise_the_clusters_of_oracle(tmp_path: Path):
     oracle = {"test/weighted_accuracy": 0.9, "clusters/count": 3.0}
     ifca = {"test/weighted_accuracy": 0.6, "clusters/count": 2.0}
     groups = [ended_group(tmp_path, name, row) for name, row in {"Oracle": oracle, "IFCA": ifca}.items()]
-    groups[0] = replace(groups[0], runs=[replace(run, config={}) for run in groups[0].runs])  # the summary names it
+    # without a configuration, the summary names the algorithm
+    groups[0] = replace(groups[0], runs=[replace(run, config={}) for run in groups[0].runs])
     assert overview.headline(groups, ACCURACY)[1].startswith("IFCA divides the clients into 2 clusters.")
     assert overview.headline(groups[:1], ACCURACY)[1:] == []
 
@@ -612,7 +618,7 @@ def test_a_band_ends_with_the_scale_and_the_line_and_the_table_are_unchanged(tmp
     group = Group("A", [read_run(tmp_path / f"seed-{seed}") for seed in (0, 1)], tmp_path)
     found = over_the_rounds([group], "test-weighted_accuracy")
     (curve,) = found.drawing.curves
-    assert (list(curve.y), list(curve.high)) == ([0.75, 0.875], [1.0, 1.0])  # 1.10 and 1.05
+    assert (list(curve.y), list(curve.high)) == ([0.75, 0.875], [1.0, 1.0])  # cut off at 1: 1.10 and 1.05
     assert curve.low == pytest.approx([0.75 - 0.25 * 2**0.5, 0.875 - 0.125 * 2**0.5])
     assert table(found) == [["1", "0.7500 ± 0.3536"], ["2", "0.8750 ± 0.1768"]]
     assert limits_of("clusters/ari", ACCURACY) == (-0.5, 1.0)

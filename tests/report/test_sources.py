@@ -107,7 +107,7 @@ def test_scores_of_two_tasks_are_not_compared(tmp_path: Path):
 def test_a_half_written_run_is_shown_as_interrupted(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     with (run / "metrics.csv").open("a") as file:
-        file.write("5,0.99,0.9")  # half a row
+        file.write("5,0.99,0.9")  # an incomplete row
     page = page_of(run)
     assert results(page).rows[0][:3] == ["CFL", "interrupted, round 4 of 4", 1]
     assert f"CFL, {run}: interrupted, round 4 of 4." in page.problems
@@ -146,7 +146,7 @@ def test_a_run_that_another_process_holds_is_shown_as_running(tmp_path: Path):
 
 def test_a_run_whose_lock_cannot_be_opened_is_shown_all_the_same(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
-    (run / ".lock").mkdir()  # as a file of somebody else's, for any user
+    (run / ".lock").mkdir()  # a folder of this name cannot be opened, as a file of another user's
     assert read_run(run).status == "interrupted, round 4 of 4"
 
 

@@ -40,7 +40,7 @@ def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held
     counts = [activity.done for activity in reported]
     assert (counts[0], counts[-1]) == (0, 5)
     assert counts == sorted(counts)
-    assert len(set(counts)) > 2  # on the way, too
+    assert len(set(counts)) > 2  # intermediate counts are reported, too
 
 
 def test_gradients_are_counted_client_by_client():
@@ -67,7 +67,7 @@ def test_run_reports_its_activity_from_the_start(tmp_path: Path):
         cohort_size=3,
         local=replace(LOCAL, epochs=1),
         baseline=FedAvg(),
-        engine="loop",  # one client after the other; in a chain those of a stack end together
+        engine="loop",  # the loop trains one client after another; in a stack, all end at once
     )
     callbacks = RunCallbacks(
         activity=reported.append, started=lambda title, first, rounds, seed: reported.append(title)

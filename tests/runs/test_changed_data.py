@@ -56,7 +56,7 @@ def test_further_seeds_need_the_data_of_finished_ones():
     write_table(0)
     run(load_experiment(TABLE), "runs", mode="resume")
     write_table(1)
-    run(load_experiment(TABLE), "runs", mode="resume")  # all have finished: only read
+    run(load_experiment(TABLE), "runs", mode="resume")  # all runs have finished, so their data are not loaded
 
 
 def test_a_baseline_needs_the_data_of_its_run():

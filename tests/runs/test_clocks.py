@@ -67,7 +67,7 @@ def test_a_model_of_float64_is_twice_the_traffic_and_a_round_has_its_own(tmp_pat
     for precision in ("32-true", "64-true"):
         run(digits(algorithm=FedAvg(), rounds=3, precision=precision), tmp_path / precision)
         rows[precision] = read_table(tmp_path / precision / "metrics.csv")
-    size = (64 * 10 + 10) * 4 / 2**20  # of MCLR; five clients get it and five send theirs, each round
+    size = (64 * 10 + 10) * 4 / 2**20  # MiB of MCLR, sent to and from five clients per round
     assert [row["traffic/mib"] for row in rows["32-true"]] == pytest.approx([10 * size, 20 * size, 30 * size])
     assert [row["traffic/round_mib"] for row in rows["32-true"]] == pytest.approx([10 * size] * 3)
     for column in ("traffic/mib", "traffic/round_mib"):

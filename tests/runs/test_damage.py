@@ -139,7 +139,7 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
     ],
 )
 def test_damage_is_named_and_nothing_is_lost(damage, expected: str, ended: Path, capsys):
-    (ended / "summary.json").unlink()  # as if it had been killed just before the end
+    (ended / "summary.json").unlink()  # as if the run had been killed just before its end
     damage(ended)
     before = {p.name: p.read_bytes() for p in ended.iterdir() if p.is_file() and p.name != ".lock"}
     assert main(resume(ended)) == 2
@@ -180,12 +180,12 @@ def test_plan_for_another_machine_is_taken_only_if_asked_for(ended: Path, whole:
 def test_half_written_directory_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     path.mkdir()
-    shutil.copy(whole / "config.yaml", path)  # killed right after the first file
+    shutil.copy(whole / "config.yaml", path)  # as if the run had been killed after writing its first file
     assert main(resume(path)) == 0
     assert same_but_saves(contents(path), contents(whole))
 
 
-# A bit that is not as it was written
+# A flipped bit
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:
@@ -211,7 +211,7 @@ def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(ended: Path, capsys
 
 @pytest.mark.long
 def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
-    edit_checkpoint(ended, run_id="0a1b2c3d")  # the same to the bit otherwise
+    edit_checkpoint(ended, run_id="0a1b2c3d")  # otherwise unchanged
     for command in (resume(ended), ["evaluate", str(ended)]):
         assert main(command) == 2
         assert f"{ended}/checkpoint.pt is of run " in capsys.readouterr().err
@@ -234,7 +234,8 @@ def test_damaged_files_of_a_finished_run_are_written_again(
     assert sorted(find_changed(ended) or []) == sorted(names)
     assert main(resume(ended)) == 0
     for name in names:
-        assert name == "summary.json" or (ended / name).read_bytes() == (whole / name).read_bytes()  # it has a clock
+        # summary.json contains times
+        assert name == "summary.json" or (ended / name).read_bytes() == (whole / name).read_bytes()
     assert same_but_saves(contents(ended), contents(whole))
     assert find_changed(ended) == []
 
@@ -376,7 +377,7 @@ def hurt(file: Path, damage: str) -> None:
         file.write_bytes(b"")
 
 
-# Runs that were killed when they began and when they ended
+# Runs killed at their start or end
 
 
 def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path: Path, monkeypatch):

@@ -54,7 +54,7 @@ def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_earlier_run_is_loaded_evaluated_reported_and_assigns(
     earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.chdir(tmp_path)  # where the page goes
+    monkeypatch.chdir(tmp_path)  # the page is written into the current folder
     saved = load_run(earlier)
     assert saved.prepared.engine.plan.engine != "stacked"
     assert len(saved.module(0).state_dict()) > 0

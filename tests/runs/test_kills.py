@@ -15,7 +15,7 @@ def test_run_hurt_at_some_of_its_file_operations_leaves_what_an_unhurt_run_leave
 ):
     """Sets one thread, since the children are forks of this process."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    monkeypatch.setattr("lit_cfl.pictures.files._DPI", 20)  # as the script sets it
+    monkeypatch.setattr("lit_cfl.pictures.files._DPI", 20)  # the resolution that the script sets
     import kills
 
     threads = torch.get_num_threads()

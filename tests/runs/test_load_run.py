@@ -106,7 +106,7 @@ def test_newcomer_of_ditto_has_a_model_that_the_run_does_not_have(tmp_path: Path
     run(experiment, tmp_path / "run")
     saved = load_run(tmp_path / "run", experiment)
     placed = saved.assign(Digits(4, partition_seed=9).federated(0))
-    assert placed.assignment.index.tolist() == [3, 4, 5, 6]  # behind the three of the cohort
+    assert placed.assignment.index.tolist() == [3, 4, 5, 6]  # after the three clusters of the cohort
     assert placed.new.tolist() == [True] * 4
     with pytest.raises(InputError, match="there is no cluster 4 in"):
         saved.module(4)
@@ -121,7 +121,7 @@ def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_tha
     experiment = Experiment(Digits(8), small_task, StoCFL(tau=1.0), rounds=1, cohort_size=3)
     run(experiment, tmp_path / "run")
     saved = load_run(tmp_path / "run", experiment)
-    assert saved.state.counts.tolist() == [1, 1, 1]  # nobody merges
+    assert saved.state.counts.tolist() == [1, 1, 1]  # no clusters merge
     saved = replace(saved, state=replace(saved.state, counts=torch.tensor([1, 0, 1])))
     placed = saved.assign(Digits(2, partition_seed=9).federated(0))
     assert placed.assignment.index.tolist() == [1, 3]
@@ -186,7 +186,7 @@ def test_newcomers_of_known_clusters_are_compared_with_them(tmp_path: Path):
         placed = saved.assign(data)
     found = placed.assignment.index
     same = sum(int((found[a] == found[b]) == (a % 2 == b % 2)) for a in range(6) for b in range(a))
-    assert (placed.agreement["clusters/ari"] == pytest.approx(1.0)) == (same == 15)  # all pairs
+    assert (placed.agreement["clusters/ari"] == pytest.approx(1.0)) == (same == 15)  # all 15 pairs of clients
     assert placed.names == data.names
 
 
@@ -222,7 +222,8 @@ def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(tmp_path: Path, c
     (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("test")]
     last = read_table(tmp_path / "run" / "metrics.csv")[-1]
     assert line[1:3] == ["28", f"{last['test/weighted_accuracy']:.3f}"]
-    one = ["--data.num_clients", "1", "--data.rotations", "null"]  # of one client no 0.3 can be held out, nor need be
+    # a share of 0.3 cannot be held out of one client, and need not be
+    one = ["--data.num_clients", "1", "--data.rotations", "null"]
     assert main(["assign", str(tmp_path / "run"), *one]) == 0
 
 
@@ -277,7 +278,7 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
     assert main([*words, "--unlabelled"]) == 0
     out = capsys.readouterr().out
     assert [line.split() for line in out.splitlines()[1:3]] == [["0", "(0)", "0"], ["1", "(1)", "0"]]
-    assert "weighted" not in out  # the heading of scores
+    assert "weighted" not in out  # no scores are printed
     assert main(words) == 2
     assert "these clients have no labels; give labels, or place them by their inputs with --unlabelled" in (
         capsys.readouterr().err
@@ -406,7 +407,7 @@ def test_metrics_end_at_the_round_that_was_saved(path: Path, tmp_path: Path):
     shutil.copytree(path, tmp_path / "run")
     (tmp_path / "run" / "SHA256SUMS").unlink()
     with (tmp_path / "run" / "metrics.csv").open("a") as file:
-        file.write("5,0.8")  # a process was killed while it wrote this row
+        file.write("5,0.8")  # as if the process had been killed while writing this row
     assert load_run(tmp_path / "run").metrics["round"].tolist() == [1, 2, 3, 4]
 
 

@@ -84,7 +84,7 @@ def test_only_changed_models_are_written_many_in_a_file(tmp_path: Path):
     changed = rows | {1: torch.ones(100), 4: torch.zeros(100)}
     writer.save({"round": 1}, {"models": changed, "count": 4})
     second = files(tmp_path)
-    assert second["models-0-0.pt"][0] == first["models-0-0.pt"][0]  # three of five are still those of clients
+    assert second["models-0-0.pt"][0] == first["models-0-0.pt"][0]  # three of its five models are still used
     assert {name: len(models) for name, (_, models) in second.items()} == {"models-0-0.pt": 5, "models-1-0.pt": 2}
     assert_saved(tmp_path, changed, count=4)
 
@@ -94,16 +94,18 @@ def test_a_file_that_is_mostly_superseded_is_replaced(tmp_path: Path):
     writer = Checkpoint(tmp_path)
     writer.save({"round": 0}, {"models": rows})
     rows |= {client: rows[client] + 10 for client in (0, 2, 3)}
-    writer.save({"round": 1}, {"models": rows})  # two of five are left: written again, with the three that changed
+    # only two of five would still be used, so they are written again, with the three that changed
+    writer.save({"round": 1}, {"models": rows})
     assert {name: len(models) for name, (_, models) in files(tmp_path).items()} == {"models-1-0.pt": 5}
     assert_saved(tmp_path, rows)
     again = Checkpoint(tmp_path)
     loaded = again.load()
     assert loaded is not None
-    again.save({"round": 1}, loaded["state"])  # nothing changed since
+    again.save({"round": 1}, loaded["state"])  # no model has changed
     assert list(files(tmp_path)) == ["models-1-0.pt"]
     half = loaded["state"]["models"] | {client: torch.zeros(100) for client in (0, 1, 2)}
-    again.save({"round": 1}, {"models": half})  # another file of the same round: the checkpoint before names the first
+    # a second file of this round: the saved checkpoint still needs the first one
+    again.save({"round": 1}, {"models": half})
     assert list(files(tmp_path)) == ["models-1-1.pt"]
     assert_saved(tmp_path, half)
 
@@ -164,9 +166,9 @@ def test_loaded_models_stay_in_their_files(tmp_path: Path):
     loaded = Checkpoint(tmp_path).load()
     assert loaded is not None
     models = loaded["state"]["models"]
-    assert sum(float(row.sum()) for row in models.values()) == 8 * 2**21  # 64 MiB, all of it read
+    assert sum(float(row.sum()) for row in models.values()) == 8 * 2**21  # reads all 64 MiB
     assert _private_mib() < before + 32
-    models[3].mul_(0)  # a change stays in memory
+    models[3].mul_(0)  # the change is not written to the file
     again = Checkpoint(tmp_path).load()
     assert again is not None
     assert torch.equal(again["state"]["models"][3], torch.ones(2**21))
@@ -244,4 +246,4 @@ def test_models_of_earlier_rounds_are_freed_after_a_resume_too(tmp_path: Path, e
     whole = experiment(Watched(), rounds=7, cohort_size=10, checkpoint=CheckpointPlan(every_seconds))
     run(replace(whole, rounds=3), tmp_path / "run")
     run(whole, tmp_path / "run", mode="resume")
-    assert Watched.alive == [10] * 6  # those of the round before alone
+    assert Watched.alive == [10] * 6  # only the models of the previous round were kept

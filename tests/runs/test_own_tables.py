@@ -37,7 +37,7 @@ def test_rows_of_a_table_are_in_its_file_under_their_round(tmp_path: Path):
     rows = read_table(tmp_path / "run" / "cohorts.csv")
     assert list(rows[0]) == ["round", "client", "examples"]
     assert [row["round"] for row in rows] == [1] * 6 + [2] * 5
-    assert rows[0]["client"] == -1  # of init
+    assert rows[0]["client"] == -1  # the row that `init` returned
     assert all(row["examples"] > 0 for row in rows[1:])
 
 
@@ -69,7 +69,7 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
         ),
         (TellsElsewhere, r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, the experiment .*members\.csv"),
     ):
-        monkeypatch.setattr(Tells, "tables", changed.tables)  # its file was edited since
+        monkeypatch.setattr(Tells, "tables", changed.tables)  # as if the algorithm's file had been edited
         with pytest.raises(
             InputError, match=message + ".*: the code of the algorithm or the task has changed since then; restore it"
         ):

@@ -99,7 +99,7 @@ def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.M
     constants = digest_of_constants(engine.template, engine.layout)
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
     monkeypatch.setattr(worker, "describe_steps", lambda: "PyTorch alone")
-    for steps in ("", "PyTorch alone"):  # "" = it does not matter
+    for steps in ("", "PyTorch alone"):  # "" = any steps
         spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps=steps)
         assert worker.Worker([spec], [])._get_engine().layout == engine.layout
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps="compiled for AVX2")

@@ -35,7 +35,7 @@ from lit_cfl.tasks import Classification
 
 EVERYTHING = EvaluationPlan(fine_tune=Budget(4, "steps"), per_client=True, class_counts=True)
 ALWAYS = CheckpointPlan(0)
-HEAD = 12 * 10 + 10  # weights and biases of fc2
+HEAD = 12 * 10 + 10  # number of weights and biases of fc2
 BODY = 64 * 12 + 12
 
 
@@ -120,7 +120,7 @@ def test_run_is_resumed_to_the_bit(algorithm: Algorithm, tmp_path: Path):
     whole = run(kept(rounds=4, **options), tmp_path / "whole").path
 
     def leave(row: dict[str, Any]) -> None:
-        if row["round"] == 2:  # the row is written, the checkpoint not yet: what a kill here leaves behind
+        if row["round"] == 2:  # the row is written, but not the checkpoint, as after a kill at this point
             copytree(tmp_path / "run", tmp_path / "killed")
         if row["round"] == 3:
             raise Interrupted(signal.SIGTERM)

@@ -58,7 +58,7 @@ def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, t
         time.sleep(moments.uniform(0.02, 0.35) * length)
         os.kill(child, signal.SIGKILL)
         if wait(child) != -signal.SIGKILL:
-            shutil.rmtree(path)  # it was faster; begin again, and go on counting
+            shutil.rmtree(path)  # the run finished before the kill: start it again, with the same count
             child = in_child(start(path, "--checkpoint.every_seconds", "0"))
             continue
         killed += 1
@@ -72,7 +72,7 @@ def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, t
 def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
-    wait_for(path / "metrics.csv", "\n3,")  # three rounds are done, none is saved
+    wait_for(path / "metrics.csv", "\n3,")  # three rounds are completed, but not saved
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     assert not (path / "checkpoint.pt").exists()
@@ -105,7 +105,8 @@ def test_run_killed_during_a_save_resumes_from_the_previous_save(whole: Path, tm
     saved = Checkpoint(path).load()
     assert saved is not None
     assert saved["round"] == 3
-    assert len(read_table(path / "metrics.csv")) == 4  # a row more than is saved: it is cut and made again
+    # one row more than the checkpoint has: it is removed, and the round is repeated
+    assert len(read_table(path / "metrics.csv")) == 4
     assert main(resume(path)) == 0
     assert same_but_saves(contents(path), contents(whole))
 
@@ -148,7 +149,7 @@ def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp
     before = (path / "checkpoint.pt").read_bytes()
 
     def allow_little() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))  # the state alone is larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))  # less than the size of the state
 
     assert wait(in_child(resume(path), allow_little)) == 2
     message = output.read_text()
@@ -199,7 +200,7 @@ def test_run_recorded_before_an_option_was_there_agrees_with_its_default(tmp_pat
     stored = recorded | {"local": {"epochs": 2}}
     for one, other in ((stored, recorded), (stored, stored), (recorded, stored)):
         require_agreement(tmp_path, one, other, new_plan=False)
-    with pytest.raises(InputError, match="plan: 3 ->"):  # a damaged file
+    with pytest.raises(InputError, match="plan: 3 ->"):  # the plan of a damaged file
         require_agreement(tmp_path, stored | {"plan": 3}, stored, new_plan=False)
     joined = recorded | {"local": {"epochs": 2, "last_batch": "join"}}
     with pytest.raises(InputError, match=r"local\.last_batch: keep -> join"):
@@ -384,8 +385,8 @@ def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_opt
     ("data", "known"),
     [
         (Digits(8, rotations=[0, 90]), True),
-        (Digits(8, partition_file="partition.npz"), False),  # its content may change
-        (sums(1.0), False),  # which holds arrays
+        (Digits(8, partition_file="partition.npz"), False),  # the content of the file may change
+        (sums(1.0), False),  # the data module holds arrays
         (type("Own", (Digits,), {})(8), False),  # a user's class may load anything
     ],
 )
@@ -424,7 +425,7 @@ def test_resumed_where_sums_round_differently(
     assert after == before | {key: now}
     with warnings.catch_warnings():
         warnings.simplefilter("error", Notice)
-        run(digits(rounds=4), path, mode="resume")  # said once
+        run(digits(rounds=4), path, mode="resume")  # the notice is given only once
     assert len(json.loads((path / "environment.json").read_text())["earlier"]) == 1
 
 
@@ -435,4 +436,5 @@ def test_only_what_the_plan_uses_counts(monkeypatch: pytest.MonkeyPatch):
     assert module.resumed_environment(other, Plan("chain", "cuda:0"), 2)[1] == "GPUs none, not a GPU"
     older = now | {"packages": now["packages"] | {"torch": "1.0"}}
     assert module.resumed_environment(older, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"
-    assert module.resumed_environment({"run_id": "a"}, Plan("chain"), 2) == ({"run_id": "a"}, "")  # 0.2 had neither
+    # version 0.2 did not record these
+    assert module.resumed_environment({"run_id": "a"}, Plan("chain"), 2) == ({"run_id": "a"}, "")

@@ -37,7 +37,8 @@ def scored(clients: torch.Tensor = CLIENTS, index: torch.Tensor = INDEX) -> Eval
 def test_score_and_loss_of_a_cluster_are_over_its_examples():
     known = {"parent": ids(-1, 0, 0), "u": torch.tensor([0.5, 0.25, 0.125])}
     assert list(cluster_rows(7, scored(), known)) == [
-        {"round": 7, "cluster": 0, "size": 2, "n_test": 4, "accuracy": 0.5, "loss": 1.5, "u": 0.5},  # 2 of 4, 6 / 4
+        # 2 of 4 right, mean loss 6 / 4
+        {"round": 7, "cluster": 0, "size": 2, "n_test": 4, "accuracy": 0.5, "loss": 1.5, "u": 0.5},
         {"round": 7, "cluster": 2, "size": 1, "n_test": 2, "accuracy": 1.0, "loss": 2.5, "parent": 0, "u": 0.125},
     ]
 
@@ -115,7 +116,7 @@ def moves(*examples: int) -> ShiftLog:
 
 
 def after(*moved: ShiftLog, skipped: int = 0) -> Round:
-    nothing: Any = None  # state and data are not looked at
+    nothing: Any = None  # state and data are not used
     return Round(0, nothing, Info(skipped=skipped), nothing, Traffic(), moved)
 
 
@@ -186,7 +187,7 @@ def test_of_a_long_table_the_last_whole_rows_are_read(rows: int, tmp_path: Path)
 
 
 def test_of_the_last_bytes_of_a_table_no_half_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(csv_log, "_MIB", 95)  # as many bytes as are read
+    monkeypatch.setattr(csv_log, "_MIB", 95)  # number of bytes that are read
     table = CsvLog(tmp_path / "odd.csv", ("round", "what"))
     table.start()
     table.append({"round": number, "what": number / 2} for number in range(1000, 1040))  # 11 bytes each

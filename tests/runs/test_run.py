@@ -129,7 +129,7 @@ def test_others_are_placed_for_scoring_only(tmp_path: Path):
 def test_a_sample_of_the_clients_may_be_scored(tmp_path: Path):
     summary = run(digits(algorithm=FedAvg(), evaluation=EvaluationPlan(clients=5)), tmp_path / "five").summary
     assert summary["clients/evaluated"] == 5
-    assert summary["test/max_weighted_accuracy"] is None  # the papers' score is over all clients
+    assert summary["test/max_weighted_accuracy"] is None  # the papers' score needs all clients
 
 
 @pytest.mark.long
@@ -174,7 +174,7 @@ def test_stopping_by_validation_without_validation_data_is_refused(tmp_path: Pat
 
 
 def test_validation_share_that_rounds_to_nothing_is_not_recommended(tmp_path: Path):
-    few = Digits(12, partition=None, validation=0.003)  # of 120 examples each
+    few = Digits(12, partition=None, validation=0.003)  # of 120 examples each, so that no client has one for validation
     expected = (
         "no validation part; data.validation is 0.003, which rounds to no example of any client, as the largest has"
     )
@@ -197,7 +197,7 @@ def test_run_in_which_no_client_trained_says_so(tmp_path: Path, dropout: float):
 def test_run_in_which_some_clients_trained_does_not_say_that_none_did(tmp_path: Path, recwarn: pytest.WarningsRecorder):
     run(digits(algorithm=FedAvg(), dropout=0.9, cohort_size=2, rounds=8), tmp_path / "run")
     losses = [row["train/loss"] for row in read_table(tmp_path / "run" / "metrics.csv")]
-    assert "" in losses or None in losses  # in some rounds nobody did
+    assert "" in losses or None in losses  # in some rounds, no client trained
     assert not [one for one in recwarn if "no client trained" in str(one.message)]
 
 

@@ -103,7 +103,7 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     capsys.readouterr()
     lit_cfl("evaluate", half)
     assert "test" in capsys.readouterr().out
-    assert load_run(half).data.num_clients == 5  # not the six of the configuration
+    assert load_run(half).data.num_clients == 5  # the configuration says six
 
 
 @pytest.mark.long
@@ -142,7 +142,7 @@ def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, 
     whole, half = run("whole", data=data), run("half", "--rounds", "1", data=data)
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "there")
-    fresh_caches(tmp_path / "there", monkeypatch)  # that of `datasets` would know the folder by its name alone
+    fresh_caches(tmp_path / "there", monkeypatch)  # the cache of `datasets` would find the folder by its name alone
     lit_cfl("run", "--resume", "../here/half", "--rounds", "2")
     assert timeless_rows(half) == timeless_rows(whole)
     assert used(half) == used(whole)
@@ -165,7 +165,7 @@ def test_baseline_and_run_have_one_partition_whose_file_is_gone():
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
     begun = run("begun", "--data.partition_file", "first", "--baseline", "FedAvg", "--rounds", "1", data=MNIST)
-    shutil.rmtree(begun / "baseline")  # as where the run was killed before its baseline began
+    shutil.rmtree(begun / "baseline")  # as if the run had been killed before its baseline started
     (begun / "SHA256SUMS").unlink()
     shutil.rmtree(first)
     lit_cfl("run", "--resume", begun)

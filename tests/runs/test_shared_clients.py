@@ -72,7 +72,7 @@ def test_newcomers_and_clients_without_a_score_do_not_count(tmp_path: Path):
     (tmp_path / "clients.csv").write_text("\n".join(["client,cluster,n_test,accuracy,newcomer", *rows]) + "\n")
     expected = ScoredClients({0: 5, 4: 15}, {0: 0.5, 4: 0.1})
     assert read_scored(tmp_path, {"test/weighted_accuracy": (5 * 0.5 + 15 * 0.1) / 20}) == expected
-    for other in (0.3, None):  # tokens weigh, or the score is infinite
+    for other in (0.3, None):  # the mean is weighted by tokens, or the score is infinite
         assert read_scored(tmp_path, {"test/weighted_accuracy": other}) == replace(expected, by_size=False)
 
 
@@ -80,7 +80,8 @@ def figures_of(path: str, shared: set[int]) -> list[float]:
     rows = [row for row in read_table(Path(path, "clients.csv")) if row["client"] in shared]
     right = sum(round(row["accuracy"] * row["n_test"]) for row in rows)
     accuracies = sorted(row["accuracy"] for row in rows)
-    return [right / sum(row["n_test"] for row in rows), fmean(accuracies), accuracies[0]]  # a tenth of 8 is one
+    # a tenth of 8 clients is one client
+    return [right / sum(row["n_test"] for row in rows), fmean(accuracies), accuracies[0]]
 
 
 def scored(path: str) -> set[int]:
@@ -128,5 +129,6 @@ def test_a_comparison_subtracts_over_the_clients_that_both_score(capsys: pytest.
     assert (first["difference"], first["pairs_over_shared_clients"]) == (None, None)
     assert second["pairs_over_shared_clients"] == 2
     assert second["difference"] == pytest.approx(fmean(gains), abs=1e-12)
-    assert abs(second["difference"] - (second["test_mean"] - first["test_mean"])) > 1e-3  # it would be of others
+    # the difference over all clients would be another
+    assert abs(second["difference"] - (second["test_mean"] - first["test_mean"])) > 1e-3
     assert "FedGroup: its runs and those of FedAvg score different clients under 2 of 2 seeds" in out

@@ -52,18 +52,19 @@ def test_rounds_that_scored_far_fewer_clients_do_not_count():
         return [row | {"clients/evaluated": n} for row, n in zip(history(0.9, 0.5, 0.5, 0.5), clients, strict=True)]
 
     rule = StopRule(patience=2)
-    assert stops_at(rule, scored(3, 30, 33, 33)) == 4  # 0.9 of three clients is no better than 0.5 of 30
+    assert stops_at(rule, scored(3, 30, 33, 33)) == 4  # 0.9 of three clients does not count as better than 0.5 of 30
     assert stops_at(rule, scored(30, 30, 33, 33)) == 3
     assert stops_at(rule, scored(3, 6, 9, 12)) is None
     assert stops_at(rule, scored(30, 3, 3, 3)) == 3
     losses = [{"train/loss": value, "clients/evaluated": n} for value, n in ((1.0, 3), (2.0, 30), (2.0, 60))]
-    assert stops_at(StopRule(TRAINING, patience=2), losses) == 3  # not of the scored clients
+    # a training loss does not depend on the number of scored clients
+    assert stops_at(StopRule(TRAINING, patience=2), losses) == 3
 
 
 def test_a_score_is_followed_in_its_own_direction():
     errors, gains = (Score("mae", higher_is_better=False),), (Score("mae"),)
     rows = history(3.0, 2.0, 2.5, 2.0, metric="val/weighted_mae")
-    rule = StopRule(patience=2)  # of the task's first score
+    rule = StopRule(patience=2)  # follows the task's first score
 
     def stops(scores: tuple[Score, ...], rule: StopRule = rule) -> int | None:
         return next((n for n in range(len(rows) + 1) if rule.reason(rows[:n], 0, scores)), None)

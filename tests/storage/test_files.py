@@ -96,7 +96,7 @@ def test_state_survives_saving(tmp_path: Path):
 
 
 def test_view_is_saved_without_the_rest_of_its_storage(tmp_path: Path):
-    whole = torch.zeros(1000, 1000)  # 4 MB
+    whole = torch.zeros(1000, 1000)  # a tensor of 4 MB
     state = SomeState(whole[3:4], {5: whole[0]}, [whole[:, 2]], "cold", 0, 0.0)
     checkpoint.Checkpoint(tmp_path).save({"round": 0}, checkpoint.state_to_dict(state))
     assert (tmp_path / "checkpoint.pt").stat().st_size < 20_000

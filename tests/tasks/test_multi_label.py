@@ -64,19 +64,19 @@ def test_scores_of_examples_by_hand():
 
 
 def test_scores_of_sets_by_hand():
-    assert of("auroc_0") == pytest.approx(1.0)  # 2, 1 against -1, 0.5
+    assert of("auroc_0") == pytest.approx(1.0)  # outputs 2 and 1 against -1 and 0.5
     assert of("auroc_1") == pytest.approx(1.0)
-    assert of("auroc_1", OUTPUTS, LABELS[[2, 0, 1, 3]]) == pytest.approx(2 / 3)  # 2 against -1, 3, -3
-    assert isnan(of("auroc_2"))  # nobody has it
+    assert of("auroc_1", OUTPUTS, LABELS[[2, 0, 1, 3]]) == pytest.approx(2 / 3)  # output 2 against -1, 3 and -3
+    assert isnan(of("auroc_2"))  # no example has this label
     assert of("auroc") == pytest.approx((1 + 1) / 2)
     assert of("f1_0") == pytest.approx(2 * 2 / (2 + 3))
     assert of("f1_1") == pytest.approx(2 * 1 / (1 + 2))
-    assert of("f1_2") == 0.0  # predicted once
+    assert of("f1_2") == 0.0  # the label was predicted once, but no example has it
     assert of("f1") == pytest.approx((4 / 5 + 2 / 3 + 0) / 3)
     assert isnan(of("f1_2", -OUTPUTS.abs(), LABELS))
     assert of("f1", -OUTPUTS.abs(), LABELS) == 0.0
     assert isnan(of("auroc", OUTPUTS, LABELS & False))
-    assert of("auroc_0", OUTPUTS, LABELS * 0.4 + 0.2) == of("auroc_0")  # soft labels
+    assert of("auroc_0", OUTPUTS, LABELS * 0.4 + 0.2) == of("auroc_0")  # soft labels above 0.5 count as 1
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ def certain(share: float) -> NextToken:
 def test_a_sequences_loss_is_the_mean_over_its_tokens_and_padding_is_not_predicted():
     task, batch = certain(0.7), (torch.tensor([[1, 2, 3, 0], [1, 3, 3, 3], [3, 0, 0, 0]]), torch.zeros(3))
     losses, (nll, tokens), (right, weights) = task.outcomes(batch)
-    expected = [-log(0.7), -log(0.1), 0]  # 1 2 3: as foreseen; 1 3 3 3: never; nothing to predict
+    # 1 2 3 is predicted with probability 0.7, 1 3 3 3 with 0.1, and 3 has nothing to predict
+    expected = [-log(0.7), -log(0.1), 0]
     assert_close(losses, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-6)
     assert torch.equal(nll, losses)
     assert tokens.tolist() == weights.tolist() == [2, 3, 0]
@@ -107,7 +108,7 @@ def test_perplexity_and_token_accuracy_are_over_all_tokens_of_all_clients():
     scored = engine(lambda: certain(0.7))
     data = FederatedData(data.examples, data.train, data.train, data.train, data.true_clusters)
     found = score_clients(scored, scored.initial(0)[None], ids(0, 0), ids(0, 1), data, "test")
-    # 1 2 3: 2 of 2 right; 1 3: 0 of 1; 2 2 2 2: 0 of 3; client 0 has 1 2 3 twice, client 1 once
+    # 1 2 3: 2 of 2 right; 1 3: 0 of 1; 2 2 2 2: 0 of 3. Client 0 has 1 2 3 twice, client 1 has it once
     right, wrong = ids(4, 2).tolist(), ids(4, 8).tolist()
     assert found.weights.tolist() == [[8, 10], [8, 10]]
     assert found.sums[1].tolist() == right

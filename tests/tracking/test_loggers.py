@@ -29,7 +29,7 @@ def events(file: Path) -> list[Event]:
     while at + 12 <= len(data):
         end = at + 12 + struct.unpack_from("<Q", data, at)[0]
         if end + 4 > len(data):
-            break  # cut off
+            break  # the file was cut off
         found.append(Event.FromString(data[at + 12 : end]))
         at = end + 4
     return found
@@ -44,7 +44,7 @@ def shown(folder: Path) -> dict[tuple[str, int], list[float]]:
                 found = {key: values for key, values in found.items() if key[1] < event.step}
             for value in event.summary.value:
                 found.setdefault((value.tag, event.step), []).append(value.simple_value)
-    return {key: values for key, values in found.items() if key[1] > 0}  # the hyper-parameters stand at step 0
+    return {key: values for key, values in found.items() if key[1] > 0}  # the hyper-parameters are logged at step 0
 
 
 def figures(run: Path) -> dict[tuple[str, int], Any]:

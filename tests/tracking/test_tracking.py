@@ -97,7 +97,7 @@ def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
     (tmp_path / "tracking.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--config", "quickstart", "--config", "tracking.yaml", "--tiny", "--run_dir", "run"]) == 0
-    assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2  # the baseline has its own
+    assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2  # the baseline has a separate file
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,12 @@ def test_last_round_that_is_kept_is_known_without_folders_too(tmp_path: Path):
     folder = tmp_path / "wandb" / "offline-run-0-abc"
     assert last_kept_round(folder.parent, "abc") == 0  # W&B was off until now
     folder.parent.mkdir()
-    assert last_kept_round(folder.parent, "abc") == 0  # killed before it had a folder
+    assert last_kept_round(folder.parent, "abc") == 0  # as after a kill before W&B had a folder
     folder.mkdir()
     mark_complete(folder, "abc", 7)
     assert last_kept_round(folder.parent, "abc") == 7
     shutil.rmtree(folder)
-    assert last_kept_round(folder.parent, "abc") == 7  # uploaded and removed
+    assert last_kept_round(folder.parent, "abc") == 7  # the folder was uploaded and removed
     assert last_kept_round(folder.parent, "of another run") == 0
 
 
@@ -153,14 +153,14 @@ def test_what_a_killed_process_left_is_set_aside_and_its_rounds_are_logged_again
         file.parent.mkdir()
         file.touch()
     mark_complete(files[0].parent, "abc", 7)
-    for _ in range(2):  # also where the next process was killed before it had a folder of its own
-        assert last_kept_round(tmp_path, "abc") == 7  # these are in the complete folder, which is uploaded
+    for _ in range(2):  # also if the next process was killed before it had a folder of its own
+        assert last_kept_round(tmp_path, "abc") == 7  # these rounds are in the complete folder, which will be uploaded
         assert [file.with_suffix(".wandb.synced").exists() for file in files] == [False, True]
     later = tmp_path / "offline-run-2-abc"
     later.mkdir()
     mark_complete(later, "abc", 9)
     assert last_kept_round(tmp_path, "abc") == 9
-    set_offline_aside(tmp_path, "abc")  # it goes on online, and the server has no round yet
+    set_offline_aside(tmp_path, "abc")  # the run continues online, and the server has no round yet
     assert all(file.with_suffix(".wandb.synced").exists() for file in files)
 
 
@@ -208,7 +208,7 @@ def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
     (histogram,) = media(view, {}, with_tables=False).values()
     assert sum(histogram.histogram) == 4
     assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
-    assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # an accuracy, whatever its values
+    assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # the whole range of an accuracy, whatever its values
 
 
 class Tied(nn.Module):
@@ -247,7 +247,7 @@ def test_each_used_cluster_has_its_weights_and_all_share_what_is_frozen(tmp_path
         assert torch.equal(state["net.base.weight"], engine.template.state_dict()["net.base.weight"])
     assert len({state["net.base.weight"].data_ptr() for state in models.values()}) == 1
     torch.save(models, tmp_path / "models.pt")
-    assert (tmp_path / "models.pt").stat().st_size < 2 * 6500 * 4  # one frozen layer, three heads
+    assert (tmp_path / "models.pt").stat().st_size < 2 * 6500 * 4  # one frozen layer and three heads
 
 
 def test_where_nobody_has_a_model_there_is_nothing_to_keep():
@@ -267,7 +267,7 @@ def test_it_is_loaded_in_a_thread_if_it_is_asked_for(mode: str | None, times: in
 
     monkeypatch.setattr(service, "read_wandb_mode", load)
     service.load_early(lambda: mode)
-    assert loaded == []  # nobody waits
+    assert loaded == []  # nobody has waited for the import
     begun.set()
     service.wait_until_loaded()
     assert loaded == ["wandb"] * times

@@ -42,7 +42,7 @@ from lit_cfl.tracking import service, trackers
 from lit_cfl.tracking.offline import folders_of, sync_line
 from lit_cfl.tracking.trackers import Trackers
 
-pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
+pytestmark = pytest.mark.slow  # each test starts a process, and most of them the service of wandb
 REFUSES = "http://127.0.0.1:9"
 
 
@@ -140,7 +140,7 @@ def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offl
     for record in found:
         kind = record.WhichOneof("record_type")
         assert kind not in ("environment", "stats", "output", "output_raw")
-        if kind != "artifact":  # it names the files that wait for their upload
+        if kind != "artifact":  # artifacts name files that wait for their upload
             words = str(record)
             assert socket.gethostname() not in re.findall(r'"([^"]*)"', words)
             assert f'"{getpass.getuser()}"' not in words
@@ -164,13 +164,13 @@ def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Pa
 
     words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=70)
     child = in_child(words, stop_after_60_rounds)
-    while not any(any(history(folder)) for folder in folders(run)):  # wandb takes seconds to begin
+    while not any(any(history(folder)) for folder in folders(run)):  # wandb takes seconds to start
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     (torn,) = folders(run)[0].glob("*.wandb")
-    os.truncate(torn, list(entries(torn.read_bytes()))[-1][0] - 5)  # in the middle of an entry, as often after a kill
+    os.truncate(torn, list(entries(torn.read_bytes()))[-1][0] - 5)  # cuts an entry in the middle, as a kill often does
     assert tracked_command(resume(run), MODE="offline") == 0
     _, second = folders(run)
     assert [numbers(row) for row in history(second)] == own_rows(run)
@@ -183,7 +183,7 @@ def test_online_run_whose_process_was_killed_continues_after_the_rounds_on_the_s
     run, server = tmp_path / "run", Server()
     assert tracked(run, "--baseline", "null", rounds=2, API_KEY=KEY, BASE_URL=server.address) == 0
     (mark,) = folders(run)[0].glob("lit-cfl-complete")
-    mark.unlink()  # as if it had been killed
+    mark.unlink()  # as if the process had been killed
     assert tracked_command(resume(run, "--rounds", "4"), API_KEY=KEY, BASE_URL=server.address) == 0
     server.close()
     assert server.rounds() == [1, 2, 3, 4]
@@ -221,7 +221,7 @@ def test_server_that_cannot_be_reached_leaves_the_run_offline_with_one_notice(ou
 def test_wrong_key_leaves_the_run_offline_with_one_notice(output: Path, tmp_path: Path):
     with server_that_refuses() as address:
         assert tracked(tmp_path / "run", API_KEY=KEY, BASE_URL=address) == 0
-    first, second = notes(output)  # the baseline's is the same
+    first, second = notes(output)  # the baseline gives the same notice
     assert "401" in first
     assert second.startswith("W&B keeps this offline")
     for run in (tmp_path / "run", tmp_path / "run" / "baseline"):
@@ -351,12 +351,12 @@ def test_run_extended_by_more_rounds_is_uploaded_as_one_run(pictures: None, outp
     server = upload(run / "wandb")
     assert [row["_step"] for row in server.history()] == list(range(5))
     assert server.rounds() == list(range(1, 6))
-    assert sync_line([run]) is None  # nothing waits any more
+    assert sync_line([run]) is None  # no run waits for an upload any more
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_a_run_stays_offline_after_wandb_offline(mode: str, output: Path, tmp_path: Path):
-    (tmp_path / "settings").write_text(f"[default]\nmode = {mode}\n")  # as `wandb offline` writes it
+    (tmp_path / "settings").write_text(f"[default]\nmode = {mode}\n")  # the line that `wandb offline` writes
     server = Server()
 
     def prepare() -> None:

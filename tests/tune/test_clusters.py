@@ -199,7 +199,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def token_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    short = Path(tempfile.mkdtemp(prefix="lc"))  # Ray's sockets want a short path
+    short = Path(tempfile.mkdtemp(prefix="lc"))  # Ray's sockets need a short path
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "home").mkdir()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {
@@ -252,7 +252,7 @@ def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_pat
     assert main(["run", *words, "--run_dir", str(tmp_path / "here")]) == 0
     assert numbers(tmp_path / "there") == numbers(tmp_path / "here")
     code_there = yaml.safe_load((tmp_path / "there" / "config.yaml").read_text())["code"]
-    assert [path for path in code_there if str(tmp_path) in path] == []  # it ran on what was sent
+    assert [path for path in code_there if str(tmp_path) in path] == []  # the job used the code that was sent
 
 
 @pytest.mark.cluster
@@ -265,10 +265,10 @@ def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_p
     assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
     with (tmp_path / "there" / "trials.csv").open() as file:
         rows = {row["trial_id"]: row for row in csv.DictReader(file)}
-    assert [row["repeats"] for row in rows.values()] == ["", "0000", ""]  # the grid has the default's setting, too
+    assert [row["repeats"] for row in rows.values()] == ["", "0000", ""]  # the grid also contains the default setting
     assert {row["status"] for row in rows.values()} == {"finished"}
     assert {path.name for path in (tmp_path / "there" / "trials").iterdir()} == set(rows)
-    assert not (tmp_path / "there" / "ray").exists()  # Ray's pickles stay where they are
+    assert not (tmp_path / "there" / "ray").exists()  # Ray's pickles were not copied
     best = str(tmp_path / "there" / "best.yaml")
     assert main(["run", "--config", best, "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
     again = json.loads((tmp_path / "again" / "summary.json").read_text())["val/weighted_accuracy"]
@@ -366,7 +366,8 @@ def test_a_study_over_two_nodes_survives_the_death_of_one(token_cluster: Cluster
     assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 4
     rounds = [line.split() for line in log.read_text().splitlines()]
     by_node = [(node, number) for node, rate, number, _ in rounds if rate == lost]
-    assert by_node == [("second", "0"), ("second", "1"), ("head", "2"), ("head", "3")]  # from its last save
+    # the trials continued from their last checkpoint
+    assert by_node == [("second", "0"), ("second", "1"), ("head", "2"), ("head", "3")]
     for row in rows:
         summary = json.loads((tmp_path / "study" / "trials" / row["trial_id"] / "summary.json").read_text())
         assert float(row["val/weighted_accuracy"]) == summary["val/weighted_accuracy"]
@@ -393,7 +394,7 @@ def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(t
         "SLURM_JOB_ID": number,
         "SLURM_JOB_NODELIST": "n[1-2]",
         "SLURM_CPUS_PER_TASK": "1",
-        "LITCFL_HEAD_IP": "127.0.0.1",  # both nodes are this machine
+        "LITCFL_HEAD_IP": "127.0.0.1",  # both nodes run on this machine
     }
     try:
         done = subprocess.run(
@@ -406,7 +407,7 @@ def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(t
             check=False,
         )
         said = done.stdout + done.stderr
-        assert done.returncode == 2, said  # the command's own
+        assert done.returncode == 2, said  # the exit code of the command itself
         assert said.count("Ray runtime started") == 2
         assert "there is no list 'nonsense'" in said
         wait_until(lambda: marked(mark) == [], "its processes to end", 20)
@@ -442,7 +443,7 @@ def slurm(folder: Path, printed: str = "10.0.0.5", nodes: str = "n1 n2", **varia
     [
         ("fe80::1 10.0.0.5", "n1 n2", {}, "10.0.0.5"),
         ("127.0.1.1 10.0.0.5", "n1 n2", {}, "10.0.0.5"),
-        ("127.0.1.1", "n1", {}, "127.0.1.1"),  # one node needs no other address
+        ("127.0.1.1", "n1", {}, "127.0.1.1"),  # a single node needs no other address
         ("172.17.0.1 10.0.0.5", "n1 n2", {"LITCFL_HEAD_IP": "10.0.0.5"}, "10.0.0.5"),
         ("", "n1 n2", {"LITCFL_HEAD_IP": "2001:db8::7"}, "[2001:db8::7]"),
     ],

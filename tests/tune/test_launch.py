@@ -48,7 +48,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "mine.yaml").write_text(yaml.safe_dump(own))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in [name for name in sys.modules if "_of_launch" in name]:  # of another test's folder
+    # another test may have imported a module of this name
+    for name in [name for name in sys.modules if "_of_launch" in name]:
         del sys.modules[name]
     return folder
 
@@ -181,7 +182,8 @@ def test_a_job_larger_than_ray_takes_is_refused(project: Path, monkeypatch: pyte
     (project / "big.bin").write_bytes(bytes(3 * 2**20))
     order = read_launch_request(["--config", "mine.yaml"], ["big.bin"])
     monkeypatch.setattr(launch_request, "_LIMIT_MIB", 3)
-    message = r"folder would be [45] MiB, and a Ray cluster takes 3; the largest file is big.bin"  # 3 and our own code
+    # 3 MiB and our own code
+    message = r"folder would be [45] MiB, and a Ray cluster takes 3; the largest file is big.bin"
     with pytest.raises(InputError, match=message), job_folder(order):
         pass
 
@@ -214,7 +216,7 @@ def test_results_come_back_through_a_log_without_rays_own_records(results_folder
     of_ray = f"Running entrypoint for job x: {shell}\n"
     for number, text in enumerate(
         (f"INFO job\n{of_ray}{log}", f"{log[:900]}{of_ray}{log[900:]}")
-    ):  # it is not the first line
+    ):  # Ray's line need not be the first
         (tmp_path / str(number)).mkdir()
         unpack(text, tmp_path / str(number))
         assert files_of(tmp_path / str(number)) == fetched(results_folder)
@@ -366,7 +368,7 @@ def test_a_job_is_sent_followed_and_fetched(jobs, project: Path, results_folder:
     assert command.launch([*LAUNCH, "--run_dir", "back", "--cpus", "2", "--env", "A=b=c", "--pip", "r.txt"]) == 0
     (kind, job, shell, env, metadata, *resources), (_, node) = jobs.calls
     assert (kind, resources, node) == ("submit", [2.0, 0.0], "n")
-    # Ray would kill a job three seconds after `ray job stop`
+    # otherwise Ray would kill a job three seconds after `ray job stop`
     assert env["env_vars"] == {"A": "b=c", "RAY_JOB_STOP_WAIT_TIME_S": "300"}
     assert env["pip"] == "r.txt"
     assert job.startswith("mine-2")

@@ -47,11 +47,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
 @pytest.mark.parametrize(
     ("words", "at_a_time", "time"),
     [
-        ("--limits.trials 6 --limits.concurrent 1", "1 at most, each with 1 core(s)", "11 min 0 s"),  # 6 + 10 / 2
-        ("--limits.trials 6", "4 at most, each with 1 core(s)", "3 min 30 s"),  # two times a minute, three times half
+        # 6 trials of a minute, then 10 repeats of half a minute
+        ("--limits.trials 6 --limits.concurrent 1", "1 at most, each with 1 core(s)", "11 min 0 s"),
+        # four at a time: twice a minute for the trials, three times half a minute for the repeats
+        ("--limits.trials 6", "4 at most, each with 1 core(s)", "3 min 30 s"),
         ("--limits.trials 6 --resources.cpus 1.5", "2 at most, each with 1.5 core(s)", "5 min 30 s"),
         ("--limits.trials 3 --num_repeats 0", "4 at most, each with 1 core(s)", "1 min 0 s"),
-        ("--limits.trials 2", "4 at most, each with 1 core(s)", "2 min 30 s"),  # repeats have room for four
+        ("--limits.trials 2", "4 at most, each with 1 core(s)", "2 min 30 s"),  # repeats run four at a time
         ("--limits.trials 90 --limits.minutes 5", "4 at most, each with 1 core(s)", "6 min 30 s"),
         ("--limits.trials 6 --resources.gpus 0.6", "2 at most, each with 1 core(s) and 0.6 GPU(s)", "5 min 30 s"),
         ("--limits.trials 6 --resources.gpus 2", "1 at most, each with 1 core(s) and 2 GPU(s)", "11 min 0 s"),
@@ -95,7 +97,7 @@ def test_it_says_what_is_tried_and_how_large_a_trial_is_and_writes_nothing(capsy
 @pytest.mark.long
 @pytest.mark.usefixtures("half_a_minute")
 def test_trials_on_a_cluster_are_as_many_as_it_has_room_for(capsys: pytest.CaptureFixture[str]):
-    lines = said(capsys, "--ray.address", "no-such-host:6379")  # it is not asked
+    lines = said(capsys, "--ray.address", "no-such-host:6379")  # the address is not contacted
     assert lines["at a time"].startswith("as many as the cluster has room for")
     assert lines["whole study"].startswith("about 8 min 0 s of local training, divided among the cluster")
 

@@ -62,13 +62,13 @@ def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFile
 
     monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     monkeypatch.setattr(module, "draw", draws)
-    for number, clock[0] in enumerate([100.0, 140.0, 142.5]):  # 38 and 40.5 seconds after it was drawn
+    for number, clock[0] in enumerate([100.0, 140.0, 142.5]):  # 38 and 40.5 seconds after the last drawing
         files.trials.end(number, last_result(0.5))
         files.refresh()
-        files.refresh()  # nothing has ended since
+        files.refresh()  # no trial has ended since
     assert drawn == [100.0, 142.5]
     files.write()
-    assert len(drawn) == 3  # at the end in any case
+    assert len(drawn) == 3  # drawn at the end in any case
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ def ended_by(step: Callable[[], object], path: Path) -> str:
     def as_ray() -> None:
         try:
             step()
-        except Exception as error:  # what Ray catches
+        except Exception as error:  # Ray catches these
             pytest.fail(f"swallowed: {error!r}")
 
     with pytest.raises(SaveError) as raised, stoppable(path):
@@ -91,7 +91,7 @@ def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
 
     prepared = prepare(parse_study(["--config", str(study_file(tmp_path))]).study, tmp_path)
     sent: list[dict[str, Any]] = []
-    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
+    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # a trial sets it, usually in a separate process
     monkeypatch.setattr(trial, "run", fail)
     monkeypatch.setattr(ray_tune, "report", sent.append)
     trial.run_trial({NUMBER: 0}, prepared.job)

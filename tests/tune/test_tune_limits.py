@@ -54,7 +54,7 @@ def test_a_trial_that_hangs_in_c_is_killed_and_not_restarted(tmp_path: Path):
     ):
         pytest.fail("begun again")
     with limit_time(tmp_path, 0.02):
-        pass  # more time is given
+        pass  # with a larger limit, the trial may continue
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,7 +93,7 @@ def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(mo
     monkeypatch.setattr(ray_cluster, "connect", lambda plan: None)
     monkeypatch.setattr(ray_cluster, "disconnect", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.delenv("TUNE_PRINT_ALL_TRIAL_ERRORS", raising=False)  # a process that has run a study may have it
+    monkeypatch.delenv("TUNE_PRINT_ALL_TRIAL_ERRORS", raising=False)  # a process that has run a study may have set it
     with connect_to_ray(None, Resources()):
         assert "TUNE_GLOBAL_CHECKPOINT_S" not in os.environ
         assert os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] == "0"

@@ -35,7 +35,7 @@ PLAIN = parse_space(
 )
 SEVERAL = parse_space({"algorithm": ALGORITHMS})
 PARAMETERS = list(PLAIN.distributions())
-STRICT = DrawingGuard(passed=(Exception,))  # whatever cannot be drawn fails the test
+STRICT = DrawingGuard(passed=(Exception,))  # a figure that cannot be drawn fails the test
 
 
 def row(number: int, figure: float | None, mib: float = 1.0, status: str = "finished", **values: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path:
     monkeypatch.setattr(f"lit_cfl.pictures.search.{broken}", fails)
     rows, said = plain_rows(9), list[str]()
     guard, shares = DrawingGuard(said.append), importance(rows, PLAIN, Objective())
-    for _ in range(2):  # a study draws again and again
+    for _ in range(2):  # a study draws its pictures repeatedly
         draw(tmp_path, rows, PARAMETERS, Objective(), shares, guard)
     assert said == [f"pictures/{broken} cannot be drawn and is left out (ZeroDivisionError: planted)"]
     assert {file.stem for file in tmp_path.glob("*.png")} == {"history", "slices", "importance", "pareto"} - {broken}
@@ -169,7 +169,7 @@ def test_the_history_numbers_trials_as_the_tables_do():
     panel = made(rows, "history").drawing
     marks = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in panel.points}
     assert marks["finished"] == [(0, 0.5), (3, 0.7), (7, 0.6)]
-    assert marks["stopped"] == [(6, 0.9)]  # the best figure, of an early round
+    assert marks["stopped"] == [(6, 0.9)]  # its best value, from an early round
     assert [x for x, _ in marks["failed"]] == [4]
     (best,) = panel.curves
     steps = list(zip(best.x, best.y, strict=True))
@@ -262,7 +262,7 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
     lines = [line.split() for line in text.splitlines()]
     assert ["best", "0.8100", "±", "0.1271", "0.8000", "±", "0.0000"] in lines
     assert ["default", "0.6100", "±", "0.1271", "0.6000", "±", "0.0000"] in lines
-    assert "0.2000 ± 0.1271" in text  # the gain: t(0.975, 1) * 0.01414 / sqrt(2)
+    assert "0.2000 ± 0.1271" in text  # half-width of the gain's interval: t(0.975, 1) * 0.01414 / sqrt(2)
     assert "Importance (PED-ANOVA): algorithm.eta_g 1.00" in text
     assert "failed: 2: RuntimeError: too warm" in text
     assert "not repeated: best, seed 6: gone" in text

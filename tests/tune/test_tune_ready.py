@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 METRIC = "val/weighted_accuracy"
 READY = {name: path for name, path in catalogue.configs().items() if name.startswith("tune/")}
-DRAWN = ("tune/quickstart", "tune/stocfl")  # whose pictures are drawn, which takes a second or two per study
-OPEN = {  # what the papers leave open
+DRAWN = ("tune/quickstart", "tune/stocfl")  # only their pictures are drawn, which takes a second or two per study
+OPEN = {  # options that the papers leave open
     "tune/stocfl": {"tau", "lambda_"},
     "tune/flexcfl": {"num_clusters", "pretrain_scale", "eta_g", "pretrain"},
     "tune/layercfl": {"layers", "distance", "eps1", "eps2"},
@@ -79,7 +79,7 @@ def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
         if "grid" in what:
             del what["grid"][2:]
     grid = any("grid" in what for what in content["space"].values())
-    limits = {"concurrent": 1} | ({} if grid else {"trials": 2})  # one process, which starts once
+    limits = {"concurrent": 1} | ({} if grid else {"trials": 2})  # one process, which starts only once
     content |= {"limits": limits, "num_repeats": 0}
     (folder / "study.yaml").write_text(yaml.safe_dump(content))
     return folder / "study.yaml"
@@ -102,7 +102,7 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     objective = prepared.job.objective
     trials = Trials(prepared.job.folder, prepared.first, make_searcher(study, objective), prepared.limit)
     last_result: dict[str, Any] = {}
-    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
+    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # a trial sets it, usually in a separate process
     monkeypatch.setattr(ray_tune, "report", lambda metrics, **_: last_result.update(metrics))
     while (record := trials.next()) is not None:
         last_result.clear()
@@ -110,7 +110,7 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
         trials.end(record.number, last_result)
     result = StudyFiles(prepared, trials, tmp_path).write()
     trained = [row for row in result.rows if not row["repeats"]]
-    assert [row["status"] for row in trained] in (["finished"] * 2, ["finished"] * 3)  # a grid, and the default
+    assert [row["status"] for row in trained] in (["finished"] * 2, ["finished"] * 3)  # a grid also has the default
     assert trained[0]["origin"] == "default"
     assert result.best is not None
     assert result.best[METRIC] >= trained[0][METRIC]
@@ -152,7 +152,7 @@ def test_a_study_ends_and_says_so_when_a_finished_trial_reaches_the_target(
     path = tmp_path / "study"
     assert main(["tune", "--config", str(slow_study(tmp_path, 0.0, limits=limits)), "--study_dir", str(path)]) == 0
     begun = [(row["status"], row["rounds"]) for row in rows_of(path) if row["rounds"] != "0"]
-    assert begun == [("finished", "4")]  # the study ended before the others were begun
+    assert begun == [("finished", "4")]  # the study ended before the other trials started
     lines = capsys.readouterr().out.splitlines()
     ended = next(k for k, line in enumerate(lines) if line.startswith(f"1/6 0000 finished: {METRIC} 0."))
     assert lines[ended + 1] == "trial 0000 has reached limits.target (0.05), which ends the study"
@@ -168,14 +168,14 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round_and_
         base=base(algorithm={"class_path": "IFCA"}),
         metric="val/global_accuracy",
         space={"algorithm.num_clusters": {"grid": [2, 3]}},
-        limits={"concurrent": 1},  # the default is one of the grid
+        limits={"concurrent": 1},  # the default is a point of the grid
     )
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 1
     text = capsys.readouterr().out
     assert "0 finished, 0 stopped early, 2 failed" in text
     assert text.count("failed after 0 rounds: val/global_accuracy was never reported") == 2
-    assert text.count("val/global_accuracy was never reported") == 4  # and listed at the end
+    assert text.count("val/global_accuracy was never reported") == 4  # twice more in the list at the end
     assert "No trial ran to its end" in text
     assert not (path / "best.yaml").exists()
     assert [
@@ -211,7 +211,7 @@ def kept(wandb: Path) -> dict[str, Any]:
 def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Trials, "seal", lambda trials: None)  # as if the driver were killed once all trials are over
+    monkeypatch.setattr(Trials, "seal", lambda trials: None)  # as if the driver had been killed after the last trial
     config = study_file(
         tmp_path,
         base=base(rounds=6, tracking={"wandb": "offline"}),
@@ -239,7 +239,8 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     assert [sum("round" in row for row in run["rows"]) for run in tracked.values()] == [6, 1]
     assert tracked[bad["trial_id"]]["config"]["task"]["init_args"]["optimizer"]["init_args"]["lr"] == 1e-6
     record = json.loads((path / "trials" / bad["trial_id"] / "trial.json").read_text())
-    assert set(record["digests"]) == {"config.yaml", "metrics.csv"}  # though it was the last trial, and stopped
+    # recorded although it was the last trial, and was stopped
+    assert set(record["digests"]) == {"config.yaml", "metrics.csv"}
 
 
 @pytest.mark.full
@@ -286,7 +287,7 @@ def test_trials_read_the_data_from_shared_memory_without_loading_them():
     shared = share(experiment)
     assert shared is not None
     given = build(base())
-    given.data.pool = pytest.fail  # nothing is left to load, for the task neither
+    given.data.pool = pytest.fail  # no data are loaded again, not even for the task
     shared.give_to(given)
     given_prepared = given.prepare(0)
     inputs = given.data.examples.inputs
@@ -295,14 +296,14 @@ def test_trials_read_the_data_from_shared_memory_without_loading_them():
     assert given_prepared.fingerprint == prepared.fingerprint
     other = build(base(), ["--data.num_clients", "6"])
     shared.give_to(other)
-    assert "examples" not in vars(other.data)  # a trial that searches the data loads its own
+    assert "examples" not in vars(other.data)  # a trial that searches data options loads its own data
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_data_that_cannot_travel_are_loaded_by_each_trial():
     experiment = build(base())
-    experiment.data.lock = Lock()  # as a user's own module may hold
+    experiment.data.lock = Lock()  # a user's own data module may hold such an object
     with pytest.warns(UserWarning, match="the data cannot be shared, so each trial loads them itself"):
         assert share(experiment) is None
 
@@ -315,8 +316,8 @@ def test_the_notebook_prints_what_it_says(
 ):
     page = NOTEBOOKS / "search_and_launch.md"
     require_same_output(page, tmp_path)
-    monkeypatch.chdir(tmp_path)  # the commands for a cluster name files that the notebook has made
+    monkeypatch.chdir(tmp_path)  # commands for a cluster name files that the notebook has made
     (commands,) = re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    for line in commands.splitlines():  # right up to the cluster, which is not there
+    for line in commands.splitlines():  # runs until the connection to the cluster, which does not exist
         assert main(shlex.split(line.replace("HOST:8265", "127.0.0.1:9"))[1:]) == 2
         assert "no Ray cluster answers at http://127.0.0.1:9" in capsys.readouterr().err

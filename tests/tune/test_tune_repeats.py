@@ -69,7 +69,8 @@ def test_as_many_runs_as_trials_run_at_once_and_their_files_are_in_the_study(
         replace(prepared, job=replace(prepared.job, study=study)), best, Path("mine"), say=lambda line: None
     )
     assert runs.most == most
-    assert runs.folders == {tmp_path / "mine" / "repeats"}  # a worker has another current folder
+    # an absolute path, since a worker has another current folder
+    assert runs.folders == {tmp_path / "mine" / "repeats"}
     assert found is not None
     assert found.failed == ["default, seed 2: ValueError: at last"]
     assert found.seeds == [1, 2, 3]

@@ -60,17 +60,17 @@ def test_rounds_that_no_scheduler_judges_by_are_reported_once_a_second(
         report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
     assert sent == expected
     report.report_error(RuntimeError("gone"))
-    assert sent[-1] == 5  # the last round counts, reported or not
+    assert sent[-1] == 5  # the last round is sent in any case
 
 
 @pytest.mark.parametrize(
     ("gpus", "changes", "device"),
     [
-        (0.0, {}, "cpu"),  # Ray hides no GPU from a worker that asked for none
+        (0.0, {}, "cpu"),  # Ray does not hide GPUs from a worker that asks for none
         (0.25, {}, None),
         (0.0, {"engine": "ray"}, None),
         (0.0, {"plan": {"device": "cuda:0"}}, "cuda:0"),
-        (0.0, {"device": "cuda"}, None),  # as was asked for; a study is checked before
+        (0.0, {"device": "cuda"}, None),  # the device is set explicitly; a study checks it before it starts
     ],
 )
 def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
@@ -88,7 +88,7 @@ def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     gpus: float, expected: list[float], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     held: list[float] = []
-    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
+    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # a trial sets it, usually in a separate process
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", held.append)
     monkeypatch.setattr(trial.ray_tune, "report", lambda *_, **__: None)
     of_gpu = with_study(job, resources=Resources(gpus=gpus))
@@ -144,12 +144,12 @@ def test_a_trial_without_its_metric_says_why(
     monkeypatch.setattr(trial.ray_tune, "report", sent.append)
     report = trial.TrialReport(replace(job, objective=Objective(metric)), tmp_path, _rounds=9)
     row = {"round": 1, "time/elapsed_seconds": 1.0} | found
-    if metric == GLOBAL:  # no round has it: the others need not run
+    if metric == GLOBAL:  # no round will have this metric, so the trial ends at once
         with pytest.raises(InputError, match="was never reported"):
             report.row(row)
     else:
         report.row(row)
-        report.row(row | {"round": 2, metric: 0.25})  # a later round may have it
+        report.row(row | {"round": 2, metric: 0.25})  # a later round may have the metric
         assert [line[metric] for line in sent] == [0.25]
     known = {"seed": 4, "round": 5, TRAFFIC: 1.0, "time/elapsed_seconds": 1.0, metric: 0.5}
     seeds = [FinishedRun(tmp_path, known), FinishedRun(tmp_path, {"seed": 2, "round": 5} | found)]
@@ -265,7 +265,7 @@ def test_trials_are_counted_over_a_resume(tmp_path: Path):
     source.on_trial_complete("a", last_result(6, finished=True))
     source.on_trial_complete("b", error=True)
     source.on_trial_complete("c", last_result(3, error="too warm"))
-    source.on_trial_complete("d")  # the study ended before it started
+    source.on_trial_complete("d")  # as if the study had ended before the trial started
     assert lines == [
         f"5/9 0004 finished: {METRIC} 0.5000 (algorithm.eta_g = 1)",
         "6/9 0005 failed after 3 rounds: its worker died (algorithm.eta_g = 1.25)",

@@ -80,7 +80,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
     ),
 )
 def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[str, Any], samples: int, tmp_path: Path):
-    asked = study(space, **options, resources=Resources(cpus=2))  # one process, which takes 7 s of a core to start
+    asked = study(space, **options, resources=Resources(cpus=2))  # one process, which takes 7 s of CPU time to start
     results, trials = fitted(asked, tmp_path, samples)
     assert results.num_errors == 0
     records = list(trials.records.values())
@@ -89,7 +89,7 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
     assert len(trained) == len(results) == samples or trials.why_over
     assert {record.status for record in trained} <= {"finished", "stopped"}
     first = records[0]
-    assert (first.status, first.last_result[METRIC]) == ("finished", 0.008)  # the worst by far, and never stopped
+    assert (first.status, first.last_result[METRIC]) == ("finished", 0.008)  # by far the worst trial, but never stopped
     early = [record for record in trained if record.status == "stopped"]
     what = options.get("scheduler", "ASHAScheduler").rpartition(".")[2]
     if what == "FIFOScheduler" or "second_metric" in options:
@@ -118,7 +118,7 @@ def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
         message = f"resources.{kind} is 4, but no node of the cluster has more than {most}"
         assert message in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
-    assert ray.is_initialized()  # it was not the study's to end
+    assert ray.is_initialized()  # the study does not end a Ray that others started
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ class Controller:
     def add(self, number: int, algorithm: str) -> Any:
         trial = EarlierTrial(
             str(number), {NUMBER: number, "algorithm": algorithm}, (), ended=False
-        )  # like one of Ray's
+        )  # has the attributes of a trial of Ray's that are used
         self.groups.on_trial_add(self, trial)
         return trial
 
@@ -191,9 +191,9 @@ def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
     for rounds in (4, 8):
         for trial in fast[:-1]:
             assert controller.reports(trial, rounds, 0.9) == "CONTINUE"
-        for trial in slow:  # a tenth of what FedAvg has by now
+        for trial in slow:  # a tenth of FedAvg's value so far
             assert controller.reports(trial, rounds, 0.09) == "CONTINUE"
-        assert controller.reports(default, rounds, 0.01) == "CONTINUE"  # it is judged against nobody
+        assert controller.reports(default, rounds, 0.01) == "CONTINUE"  # the default is not compared with other trials
     assert controller.reports(fast[-1], 8, 0.5) == "STOP"
     assert {type(one).__name__ for one in controller.groups.of_algorithm.values()} == {
         kind.replace("ASHA", "AsyncHyperBand")
@@ -216,7 +216,8 @@ def test_which_schedulers_judge_trials_by_their_rounds():
     assert not stops_early(study(ETA, second_metric="traffic/mib"))
 
 
-EARLIER = {1: (0.5, True), 2: (0.6, True), 3: (0.7, True), 4: (0.8, False)}  # figure in each round, and whether ended
+# value in each round, and whether the trial has ended
+EARLIER = {1: (0.5, True), 2: (0.6, True), 3: (0.7, True), 4: (0.8, False)}
 
 
 def earlier(number: int, rounds: int) -> EarlierTrial:
@@ -239,11 +240,12 @@ def test_a_trial_after_a_resume_is_stopped_in_the_round_of_the_undisturbed_study
     resumed = Controller(make_scheduler(asked, 16, 0, before))
     begun_again = Controller(make_scheduler(asked, 16, 0))
     last = resumed.add(4, "FedAvg")
-    assert [resumed.reports(last, done, 0.8) for done in range(5, 9)] == ["CONTINUE"] * 4  # from its checkpoint on
+    # continues from its checkpoint
+    assert [resumed.reports(last, done, 0.8) for done in range(5, 9)] == ["CONTINUE"] * 4
     for controller, rounds in ((whole, 4), (resumed, 4), (begun_again, None)):
         bad, other = controller.add(5, "FedAvg"), controller.add(6, "StoCFL")
         assert next((done for done in range(1, 16) if controller.reports(bad, done, 0.4) == "STOP"), None) == rounds
-        assert controller.reports(other, 4, 0.1) == "CONTINUE"  # of another algorithm
+        assert controller.reports(other, 4, 0.1) == "CONTINUE"  # a trial of another algorithm
 
 
 def test_a_trial_whose_last_round_was_not_yet_judged_is_stopped_when_it_reports_again():
@@ -269,13 +271,13 @@ def test_reports_to_a_scheduler_are_read_from_the_files_of_a_study(tmp_path: Pat
         assert trials.next() is not None
         folder = prepared.job.folder / f"{number:04}" / "seed-3"
         folder.mkdir()
-        (folder / "metrics.csv").write_text(table)  # its last row is half written
+        (folder / "metrics.csv").write_text(table)  # the last row is incomplete
     trials.end(1, {METRIC: 0.3, ROUNDS: 3})
     found = earlier_trials(prepared, trials)
     rounds = [[(result[ROUNDS], result[METRIC]) for result in trial.results] for trial in found]
     alive = [
         (done, float(f"0.{done}")) for done in range(2, prepared.default.rounds)
-    ]  # its last result is of all seeds
+    ]  # the last result is a mean over all seeds
     assert rounds == [alive, [(2, 0.2), (3, 0.3)], alive]
     assert [(trial.config[NUMBER], trial.ended) for trial in found] == [(0, False), (1, True), (2, False)]
     assert (

@@ -44,7 +44,7 @@ def test_optuna_ranks_a_trial_that_was_stopped_early_after_all_finished_ones():
     assert (finished.state, finished.value) == (TrialState.COMPLETE, 0.5)
     assert (stopped.state, stopped.intermediate_values) == (TrialState.PRUNED, {2: 0.9})
     assert (failed.state, failed.intermediate_values) == (TrialState.PRUNED, {})
-    assert optuna._study.best_trial.number == 0  # not 0.9
+    assert optuna._study.best_trial.number == 0  # not the stopped trial with 0.9
 
 
 def test_optuna_hears_of_settings_that_it_did_not_ask_for():
@@ -73,7 +73,7 @@ def test_two_objectives_are_two_of_optunas_with_their_directions():
     assert [direction.name for direction in optuna._study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert [trial.values for trial in optuna._study.trials] == [[0.5, 1.0], [0.4, 1.0], None]
     assert [trial.number for trial in optuna._study.best_trials] == [0]
-    for number in range(3, 20):  # beyond the first draws, which are random
+    for number in range(3, 20):  # after the first draws, which are random
         optuna.add(number, optuna.ask(number), FINISHED)
 
 
@@ -124,7 +124,7 @@ def test_a_default_in_the_space_is_reported_to_the_searcher():
 @pytest.mark.parametrize(
     ("space", "values"),
     [
-        ({"algorithm.num_clusters": {"randint": [3, 5]}}, {"algorithm.num_clusters": 2}),  # the base has 2
+        ({"algorithm.num_clusters": {"randint": [3, 5]}}, {"algorithm.num_clusters": 2}),  # the base has 2 clusters
         (
             {"algorithm": {"choice": [{"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}},
             {"algorithm": "FedGroup"},

@@ -123,7 +123,7 @@ def test_values_become_options_of_their_own_algorithm_alone():
     assert (type(experiment.algorithm).__name__, experiment.algorithm.num_clusters) == ("IFCA", 3)
     other = build(base(), space.words(values | {"algorithm": "FedGroup", "FedGroup.eta_g": 0.05}))
     assert (other.algorithm.num_clusters, other.algorithm.eta_g, other.algorithm.pretrain.length) == (2, 0.05, 2)
-    assert other.algorithm.pretrain_scale == 3  # the base's own, as it is the base's algorithm
+    assert other.algorithm.pretrain_scale == 3  # the base's own value, since this is the base's algorithm
 
 
 CONDITIONAL = {
@@ -154,12 +154,12 @@ def test_a_condition_leaves_out_what_does_not_matter():
 
 def test_corners_differ_in_what_matters_and_each_condition_is_met():
     corners = parse_space(CONDITIONAL).corners()
-    assert len(corners) == 2 + 2 * 2  # tau's ends under gradient; under update with each budget
+    assert len(corners) == 2 + 2 * 2  # both ends of tau with gradient, and with update for each budget
     assert [
         point for point in corners if ("algorithm.psi_budget" in point) != (point["algorithm.psi"] == "update")
     ] == []
     many = CONDITIONAL | {"cohort_size": {"choice": list(range(1, 9))}}
-    alone = parse_space(many).corners()  # one parameter at a time
+    alone = parse_space(many).corners()  # one parameter changes at a time
     assert sum("algorithm.psi_budget" in point for point in alone) >= 2
     assert {point["algorithm.psi_budget"] for point in alone if "algorithm.psi_budget" in point} == {
         as_word(value) for value in CONDITIONAL["algorithm.psi_budget"]["choice"]
@@ -180,7 +180,7 @@ def test_a_condition_of_a_condition_is_followed():
         "a": "y",
         "b": "true",
         "c": 1,
-    }  # as searchers are given it
+    }  # in the form that searchers receive
     assert space.values_of({"a": "y", "b": False, "c": 1}) == {"a": "y", "b": False}
 
 
@@ -204,10 +204,10 @@ def test_optuna_is_asked_for_what_matters_alone():
 def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
     study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
     chosen = make_searcher(study)
-    values = [(chosen.ask(number) or {})["batch"] for number in range(10)]  # TPE draws its first ten at random
+    values = [(chosen.ask(number) or {})["batch"] for number in range(10)]  # TPE draws its first ten settings at random
     assert {type(value) for value in values} == {int}
     assert 1 <= min(values) <= max(values) <= 1024
-    assert median(values) < 256  # uniform: 512
+    assert median(values) < 256  # the median of a uniform distribution would be 512
 
 
 def test_a_space_over_the_data_gets_a_note():
@@ -220,7 +220,7 @@ def test_a_space_over_the_data_gets_a_note():
 
 def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
     study = Study(base(), {"algorithm": ALGORITHMS})
-    assert notices(study, build(base())) == []  # every client is drawn once, in turn
+    assert notices(study, build(base())) == []  # every client is selected once, in turn
     (note,) = notices(study, build(base(selection="uniform")))
     assert "evaluation.clients: all in the base scores all trials on all clients" in note
     assert notices(study, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
@@ -231,7 +231,7 @@ def test_an_algorithm_that_takes_an_option_from_anothers_base_gets_a_note():
     space = {"algorithm": {"choice": ["FedGroup", "FedAvg", ifca]}}
     own = {"class_path": "FedGroup", "init_args": {"num_clusters": 3, "eta_g": 0.1}}
     (note,) = notices(Study(base(algorithm=own), space), build(base(algorithm=own)))
-    assert note == "note: IFCA runs with the base's num_clusters 3"  # it has no eta_g, and FedAvg neither
+    assert note == "note: IFCA runs with the base's num_clusters 3"  # IFCA has no eta_g, and neither has FedAvg
     ifca["init_args"] = {"num_clusters": 2}
     assert notices(Study(base(algorithm=own), space), build(base(algorithm=own))) == []
 
@@ -273,7 +273,7 @@ def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
         ("torch.optim.SGD", 0.01),
         ("torch.optim.SGD", 0.1),
     }
-    assert study.whole_base == base_config(base(), tmp_path)  # nor has it added anything to the base
+    assert study.whole_base == base_config(base(), tmp_path)  # the base is unchanged
 
 
 def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

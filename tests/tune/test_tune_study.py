@@ -23,7 +23,8 @@ from lit_cfl.cli.main import main
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_figures")]
 SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
-SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
+# rates that train without failing; the default, 0, is not among them
+SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}
 
 
 class Command:
@@ -33,7 +34,8 @@ class Command:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
         name, _, value = self.mark.partition("=")
         environment = os.environ | {name: value}
-        self.said = folder / f"said-{time.monotonic_ns()}.txt"  # a pipe would stay open as long as Ray's agents live
+        # not a pipe, which would stay open as long as Ray's agents live
+        self.said = folder / f"said-{time.monotonic_ns()}.txt"
         with self.said.open("w") as said:
             self.process = subprocess.Popen(
                 tune_command(*words), env=environment, cwd=folder, stdout=said, stderr=subprocess.STDOUT
@@ -184,7 +186,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
     assert {row["trial_id"] for row in rows_of(study)} == {path.name for path in (study / "trials").iterdir()}
     ((rate, _, worker),) = killed
     later = [int(r) for own, r, process in rounds_in(folder)[done:] if (own, process != worker) == (rate, True)]
-    assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
+    assert later[0] in (1, 2, 3)  # another process continued from the last checkpoint
     assert left(command.mark) == []
 
 
@@ -202,7 +204,7 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((study / "trials").glob("*/summary.json"))) >= 2, command)
     wait_until((study / "pictures" / "history.png").exists, command)
-    assert "finished" in [row["status"] for row in rows_of(study)]  # known before the study is over
+    assert "finished" in [row["status"] for row in rows_of(study)]  # the record is written before the study ends
     assert (study / "best.yaml").exists()
     command.process.send_signal(signal.SIGTERM)
     code, output = command.end()
@@ -210,12 +212,12 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
     assert "lit-cfl tune --resume" in output
     assert left(command.mark) == []
     before = {path.parent.name: path.read_bytes() for path in (study / "trials").glob("*/summary.json")}
-    shutil.rmtree(study / "ray")  # as if it had been killed before Ray wrote its first record
+    shutil.rmtree(study / "ray")  # as if the study had been killed before Ray wrote its first record
     assert main(["tune", "--resume", str(study)]) == 0
     rows = rows_of(study)
     assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 4
     assert before.keys() <= {row["trial_id"] for row in rows}
-    for trial, content in before.items():  # it was not trained again
+    for trial, content in before.items():  # no trial was trained again
         assert (study / "trials" / trial / "summary.json").read_bytes() == content
     assert main(["tune", "--resume", str(study), "--limits.trials", "5", "--limits.concurrent", "1"]) == 0
     assert "5 trials: 5 finished" in capsys.readouterr().out
@@ -223,12 +225,13 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
     assert longer[:4] == rows
     for trial, content in before.items():
         assert (study / "trials" / trial / "summary.json").read_bytes() == content
-    for row in longer[1:]:  # values of its own algorithm alone
+    for row in longer[1:]:  # values of the row's own algorithm only
         own = "own_slow.Slow.rate" if row["algorithm"] == "own_slow.Slow" else "IFCA.num_clusters"
         assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
     summary = study / "trials" / "0002" / "summary.json"
     summary.write_text(summary.read_text().replace('"seed": 0', '"seed": 0 '))
-    assert main(["tune", "--resume", str(study)]) == 2  # a finished trial was edited: noticed before anything starts
+    # a finished trial was edited, which is noticed before anything starts
+    assert main(["tune", "--resume", str(study)]) == 2
 
 
 @pytest.mark.full

@@ -32,7 +32,7 @@ def heard(trials: object) -> list[tuple[int | None, str]]:
 def test_the_default_comes_first_then_the_points_then_what_the_searcher_asks_for(tmp_path: Path):
     first = [GivenSetting("default", {"x": 7}), GivenSetting("point", {"x": 5}), GivenSetting("point", {"x": 6})]
     trials = new_trials(tmp_path, xs(1, 2, 3), 5, first=first)
-    assert run_all(trials, FIGURES) == xs(7, 5, 6, 1, 2)  # all of them count
+    assert run_all(trials, FIGURES) == xs(7, 5, 6, 1, 2)  # all trials count
     assert [record.origin for record in trials.records.values()] == ["default", "point", "point", "search", "search"]
     assert trials.over
 
@@ -45,7 +45,8 @@ def test_a_setting_outside_the_space_is_not_reported_to_the_searcher(tmp_path: P
 
 
 def test_a_setting_with_the_values_of_a_default_outside_the_space_is_trained(tmp_path: Path):
-    first = [GivenSetting("default", {"x": 7}, inside=False)]  # it has other options that are not searched
+    # the default has another value of an option that is not searched
+    first = [GivenSetting("default", {"x": 7}, inside=False)]
     trials = new_trials(tmp_path, xs(7, 7, 1), 3, first=first)
     assert run_all(trials, FIGURES) == xs(7, 7, 1)
     assert [record.repeats for record in trials.records.values()] == [None, None, 1, None]
@@ -56,7 +57,7 @@ def test_a_repeated_setting_is_answered_and_uses_up_nothing(tmp_path: Path):
     assert run_all(trials, FIGURES) == xs(0, 1, 2, 3)
     repeats = {record.number: record.repeats for record in trials.records.values() if record.repeats is not None}
     assert repeats == {2: 1, 3: 0, 5: 1}
-    assert heard(trials).count((1, "finished")) == 1  # the searcher hears the answer
+    assert heard(trials).count((1, "finished")) == 1  # the searcher receives the result
     assert len(heard(trials)) == 7
 
 
@@ -74,7 +75,7 @@ def test_a_setting_that_is_being_trained_is_answered_when_it_ends(tmp_path: Path
 
 def test_a_study_ends_when_all_that_is_asked_for_was_tried_before(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1, 2, *[1] * (MOST_REPEATS - 1), 3, *[2] * 99), limit=90)
-    assert run_all(trials, FIGURES) == xs(0, 1, 2, 3)  # nineteen are not enough
+    assert run_all(trials, FIGURES) == xs(0, 1, 2, 3)  # nineteen repeated settings are not enough
     assert trials.over
     assert trials.why_over is not None
     assert "last 20 settings had all been tried before, so the study ends after 4 trials" in trials.why_over
@@ -84,7 +85,7 @@ def test_a_restarted_searcher_proposes_again_all_settings_tried_before_the_resum
     settings = xs(*range(1, 31))
     figures = dict.fromkeys(range(31), 0.5)
     run_all(new_trials(tmp_path, settings, limit=26), figures)
-    resumed = new_trials(tmp_path, [*settings[:25], *settings], limit=30)  # by number: 25 are there
+    resumed = new_trials(tmp_path, [*settings[:25], *settings], limit=30)  # 25 trials exist, identified by number
     resumed.load()
     assert run_all(resumed, figures) == settings[25:29]
 
@@ -233,7 +234,7 @@ def test_a_trial_that_did_not_finish_and_whose_files_changed_is_noticed(file: st
 
 
 def test_the_configuration_of_a_trial_is_checked_also_after_a_kill(tmp_path: Path):
-    unfinished(tmp_path)  # and nobody came to seal it
+    unfinished(tmp_path)  # the trial was never sealed
     new_trials(tmp_path, xs(1), 2).load()
     path = tmp_path / "0001" / "config.yaml"
     path.write_text(path.read_text().replace("4", "7", 1))
@@ -249,13 +250,13 @@ def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_
     with lock_directory(tmp_path / "0001"):
         trials.end(1, last_result(0.5, rounds=1, finished=False))
         trials.seal_ended()
-    assert trials.records[1].digests == {}  # its process may still write
+    assert trials.records[1].digests == {}  # the trial's process may still write
     trials.seal_ended()
-    assert trials.records[2].digests == {}  # it is running
+    assert trials.records[2].digests == {}  # the trial is running
     path = tmp_path / "0001" / "metrics.csv"
     path.write_text(path.read_text().replace("0.5", "0.9"))
     with pytest.raises(InputError, match=r"0001/metrics.csv is gone or is not what the study wrote"):
-        new_trials(tmp_path, xs(1, 2), 3).load()  # nobody came to seal it
+        new_trials(tmp_path, xs(1, 2), 3).load()  # the trial was never sealed
 
 
 def test_a_trial_that_continues_may_change_its_files(tmp_path: Path):
@@ -319,7 +320,7 @@ def test_a_record_of_version_0_2_is_read(tmp_path: Path):
     file = tmp_path / "0000" / "trial.json"
     content = json.loads(file.read_text())
     del content["sha256"]
-    content["told"] = content.pop("last_result")  # as 0.2 called it
+    content["told"] = content.pop("last_result")  # the name of the key in 0.2
     digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     file.write_text(json.dumps(content | {"sha256": digest}))
     again = new_trials(tmp_path, xs(), 1)
@@ -337,4 +338,4 @@ def test_every_bit_of_a_record_counts(tmp_path: Path):
             new_trials(tmp_path, xs(), 1).load()
         except InputError:
             continue
-        assert json.loads(file.read_text()) == json.loads(whole)  # white space
+        assert json.loads(file.read_text()) == json.loads(whole)  # only white space differs
