@@ -3,7 +3,7 @@
 arXiv:2108.10252, section 4 and its published generator.
 
 Where this differs from the published generator:
-* clients follow the same law, but are not the same clients as in the paper.
+* clients follow the same distribution, but are not the same clients as in the paper.
 * a client has `test_size` examples for testing; the paper's clients have 5,000, which is 0.9 GiB for 300 clients.
 """
 
@@ -34,9 +34,9 @@ class SyntheticMixture(FederatedDataModule):
             clients the same mixture.
         dimensions: Number of inputs d, 1 or more.
         noise: Standard deviation of the noise that is added before the label is decided, 0 or more.
-        mean_log_size: Mean in the law of sizes: a client trains on min_size + int(exp(N(mean_log_size,
+        mean_log_size: Mean of the logarithm of sizes: a client trains on min_size + int(exp(N(mean_log_size,
             log_size_deviation))) examples.
-        log_size_deviation: Standard deviation in the law of sizes, 0 or more.
+        log_size_deviation: Standard deviation of the logarithm of sizes, 0 or more.
         min_size: Minimum size, 1 or more.
         max_size: Maximum size; min_size or more.
         test_size: Test examples per client, 0 or more; 5,000 in the paper.

@@ -5,7 +5,7 @@ Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020. arXiv
 
 Where this differs from the papers:
 * alpha and beta are standard deviations, as in the released code; the text writes N(0, alpha), which is the same for 1.
-* the released code has no seed, so clients follow the same law, but are not the same clients as in a paper.
+* the released code has no seed, so clients follow the same distribution, but are not the same clients as in a paper.
 * clients may share models (`num_clusters`), so that there are true clusters to find.
 """
 
@@ -143,7 +143,7 @@ class Synthetic(FederatedDataModule):
 
     y = argmax(W_i x + b_i) with W_i, b_i ~ N(u_i, 1) and u_i ~ N(0, alpha); x ~ N(v_i, diag(j^-1.2)) with
     v_i ~ N(B_i, 1) and B_i ~ N(0, beta). The defaults are Synthetic(1, 1) of the clustering papers. Each client has
-    a different law, so there are no true clusters unless `num_clusters` is given.
+    a different distribution, so there are no true clusters unless `num_clusters` is given.
 
     The skew is `label` with `num_clusters`: clusters label the same input differently, and inputs differ between the
     clients of a cluster. Without, it is `other`: both differ from client to client.
@@ -154,9 +154,9 @@ class Synthetic(FederatedDataModule):
         num_clients: Number of clients, 1 or more.
         dimensions: Dimensions of an input, 1 or more.
         num_labels: Number of labels, 2 or more.
-        mean_log_size: Mean in the law of sizes: a client has min_size + int(exp(N(mean_log_size, log_size_deviation)))
-            examples.
-        log_size_deviation: Standard deviation in the law of sizes, 0 or more.
+        mean_log_size: Mean of the logarithm of sizes: a client has min_size + int(exp(N(mean_log_size,
+            log_size_deviation))) examples.
+        log_size_deviation: Standard deviation of the logarithm of sizes, 0 or more.
         min_size: Minimum size, 1 or more.
         num_clusters: Number of true clusters: clients i, i + num_clusters, ... share a model. null = each client has a
             separate model.

@@ -9,7 +9,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column, suggest_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
-_COMPARABLE = 0.9  # minimum share of the clients scored now that an earlier round must have scored
+_COMPARABLE = 0.9  # an earlier round counts only if it scored at least this share of the clients scored now
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StopRule:
         sign = 1.0 if higher_is_better(metric, scores) else -1.0
         known = [row for row in rows if row.get(metric) is not None]
         values = [sign * row[metric] for row in known if metric.startswith("train/") or _is_comparable(row, known[-1])]
-        best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equal values
+        best = max(range(len(values)), key=values.__getitem__, default=0)  # ties: the first round
         if self.target is not None and values and values[-1] >= sign * self.target:
             return f"{metric} reached {self.target}"
         if self.patience is not None and len(values) - 1 - best >= self.patience:

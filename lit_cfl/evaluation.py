@@ -132,7 +132,7 @@ class SplitScores:
     def metrics(self, split: str) -> dict[str, float]:
         """Computes the metrics of a split, named `split/...`; empty if no client has examples.
 
-        The spread is nan if a loss is not finite: models that all predict nothing would have the smallest spread.
+        The spread is nan if a loss is not finite; otherwise models that all predict nothing would have the smallest.
         """
         if not self.count.any():
             return {}
@@ -368,7 +368,8 @@ def evaluate(
     if weights is not None:
         metrics[ENTROPY] = mean_entropy(weights)
     truth = data.true_clusters[clients]
-    if (truth >= 0).all():  # unknown after a partial swap: agreement over the other clients would mislead
+    # clusters are unknown after a partial swap; agreement over the remaining clients would mislead
+    if (truth >= 0).all():
         metrics |= agreement(index, truth)
     if before is not None:
         metrics["clusters/churn"] = churn(before[clients], index)

@@ -136,8 +136,8 @@ class Experiment:
         baseline: Algorithm to run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: Time between two saves.
         engine: Way of local training; `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
-        device: `auto`, `cpu`, `cuda` or `cuda:<i>`; for the engine `ray` devices of the cluster, perhaps not of this
-            machine.
+        device: `auto`, `cpu`, `cuda` or `cuda:<i>`; with the engine `ray`, devices of the cluster, which this
+            machine need not have.
         precision: Precision of `lightning.Trainer`, or `tf32`: float32, on a GPU with 10 bits per factor in products.
         deterministic: Use only operations that give the same bits in every run; needed on a GPU, not on a CPU.
         tracking: Trackers that receive the metrics.
@@ -256,8 +256,8 @@ class Experiment:
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
         """Prepares a run that other processes will execute, to check that it can start. Returns it with its plan.
 
-        A run for a GPU is prepared on the CPU, too, as this process would keep the context of the GPU, some hundred
-        MiB. It is prepared on the GPU only if the CPU refuses it, since a module may need a GPU.
+        A run for a GPU is prepared on the CPU, too, as this process would keep the context of the GPU, which takes
+        several hundred MiB. It is prepared on the GPU only if the CPU refuses it, since a module may need a GPU.
 
         Raises:
             InputError: see `prepare`.
@@ -330,7 +330,7 @@ def content_for_processes(experiment: Experiment) -> dict[str, Any]:
     """Returns the options from which another process can build an experiment.
 
     Raises:
-        InputError: it was made in Python.
+        InputError: the experiment was made in Python.
     """
     content = experiment.to_dict()
     if content.get("made_in_python"):

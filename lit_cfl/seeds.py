@@ -1,7 +1,7 @@
 """Independent random streams, one per purpose.
 
 No stream depends on how many numbers another one drew: adding an evaluation, a client or a worker
-never changes what the others see.
+never changes what the others draw.
 """
 
 from collections.abc import Sequence

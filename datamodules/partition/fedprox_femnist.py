@@ -3,7 +3,7 @@
 arXiv:1812.06127 (FedProx); data/nist/data/my_sample.py of the released code. The paper says five letters.
 
 Where this differs from the released code:
-* the draw has a seed, so clients follow the same law, but are not the same clients as in a paper.
+* the draw has a seed, so clients follow the same distribution, but are not the same clients as in a paper.
 * a client that should get more images of a letter than there are gets all of them (that code mixes up labels then).
 """
 

@@ -3,8 +3,8 @@
 arXiv:1812.06127 (FedProx); data/mnist/generate_niid.py of the released code.
 
 Where this differs from the released code:
-* the draw has a seed, so clients follow the same law, but are not the same clients as in a paper: about 69,060 images
-  are used.
+* the draw has a seed, so clients follow the same distribution, but are not the same clients as in a paper: about 69,060
+  images are used.
 * numbers of digits other than 2 are possible.
 """
 
@@ -34,9 +34,9 @@ class MNIST1000(Partition):
 
     Args:
         classes: Number of digits of each client, 1 to 10. The released code has 2. FlexCFL's Table 1 has 1, 3, 5 and 10
-            by code that was not released; the rule for these is ours: the same law, and the first 10 images are split
-            as evenly as possible, lower digits of the client first. With 10 there is one true cluster, but clients
-            still have different numbers of images of each digit: a label skew without clusters.
+            by code that was not released; the rule for these is ours: the same distribution, and the first 10 images
+            are split as evenly as possible, lower digits of the client first. With 10 there is one true cluster, but
+            clients still have different numbers of images of each digit: a label skew without clusters.
     """
 
     paper: ClassVar[str] = (

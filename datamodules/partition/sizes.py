@@ -37,7 +37,7 @@ class QuantitySkew(Alike):
     """Deals every example to exactly one client, at random; the clients' sizes follow a given distribution.
 
     Args:
-        min_size: Minimum number of examples of each client, 1 or more; the law divides the rest.
+        min_size: Minimum number of examples of each client, 1 or more; the rest is divided by the distribution.
     """
 
     min_size: int = 10

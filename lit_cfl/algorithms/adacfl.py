@@ -88,7 +88,7 @@ def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
     Returns:
         Parts int64 `[n]`, numbered from 0 by lowest member; None without a gap.
     """
-    heights = merge_distances(1 - similarity, linkage="complete")  # at most 2
+    heights = merge_distances(1 - similarity, linkage="complete")  # heights are at most 2
     gaps = heights.diff()
     if not gaps.max() > _ROUNDING:
         return None

@@ -15,7 +15,7 @@ from lit_cfl.clustering import assign, cosine_similarity, direction_cosines
 from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
 
 MergedModel = Literal["larger", "average"]
-_BINS = 40  # bins of the histogram of cosines
+_BINS = 40  # number of bins of the histogram of cosines
 _AT_ONCE = 2**22  # number of cosines between clients and clusters that are computed at once
 _MOST_KEPT = 2**24  # maximum number of cosines that `nearest_cluster` also returns
 

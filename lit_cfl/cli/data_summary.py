@@ -19,7 +19,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.progress.console import new_console
 from lit_cfl.storage.given_paths import resolve_directory
 
-_AT_ONCE = 20_000  # clients whose labels are counted at the same time
+_AT_ONCE = 20_000  # number of clients whose labels are counted at a time
 
 
 def show_data(arguments: Sequence[str]) -> int:

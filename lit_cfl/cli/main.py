@@ -68,7 +68,7 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # later collections ignore the modules, too
+        gc.freeze()  # later garbage collections skip the imported modules
         atexit.register(gc.unfreeze)  # otherwise some libraries report leaks at the end
         gc.enable()
 

@@ -15,10 +15,10 @@ _ROUNDING = 1e-6
 def number_of_components(halves: Tensor, labels: Tensor, most: int) -> int:
     """Estimates the number of mixture components: 1 + the number of directions in which clients differ beyond noise.
 
-    A direction is one in which both halves of a client's data move a model alike. What the clients' shares of labels
+    A direction counts if both halves of a client's data move a model alike in it. What the clients' shares of labels
     explain linearly is left out: if all clients have the same inputs for a label, more models help nobody. Updates are
     scaled to length 1, so that clients with many examples do not count as different; this bends the plane in which they
-    lie, and may add a component where there is hardly any noise.
+    lie, and may add a component if there is hardly any noise.
 
     Args:
         halves: Updates of the clients from either half of their examples `[2, n, d]`.

@@ -12,8 +12,8 @@ Rows = Tensor | Sequence[Tensor]
 """Rows `[n, d]`, or their chunks `[c, d]` in order."""
 
 BLOCK_BYTES = 2**28  # size of one float64 block of columns
-ROWS_AT_ONCE = 64  # rows that are compared at once with a few others
-TILE = 1024  # rows of the Gram matrix computed at once: only the upper half is multiplied
+ROWS_AT_ONCE = 64  # number of rows that are compared with a few others at a time
+TILE = 1024  # number of rows of the Gram matrix computed at a time; only its upper half is multiplied
 
 
 def chunks_of(rows: Rows) -> list[Tensor]:

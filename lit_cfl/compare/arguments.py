@@ -55,7 +55,7 @@ class CompareArguments:
         seeds: Seeds of the runs; empty = the file's.
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
         resume: Directory of a comparison to continue, or None.
-        target: Test score whose costs the columns of rounds and MiB show, or None.
+        target: Test score to reach, at a cost shown in the columns of rounds and MiB, or None.
         num_cpus: Cores to use; None = all.
         quiet, dry_run: Options as in `lit-cfl run`.
         rest: Options of the experiment and of single algorithms.
@@ -221,7 +221,7 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
     Args:
         words: Entries `[NAME=]WHAT`: a class, a packaged configuration, a file with an `algorithm:`, or a file of an
             algorithm.
-        own: Experiment's own algorithm; its class alone means this class with the file's arguments.
+        own: The experiment's algorithm; an entry that is only its class has the file's arguments.
 
     Raises:
         InputError: an unknown file, a name twice, or a name that a folder cannot have.

@@ -43,7 +43,7 @@ class Comparison:
         name: Name of the experiment.
         experiments: Experiment of each algorithm by name, under one plan; the others are compared with the first.
         seeds: Seeds of each algorithm's runs.
-        target: Test value of the task's first score, whose costs are compared; None = a value that all runs reach.
+        target: Value of the first test score to reach, at costs that are compared; None = a value that all runs reach.
     """
 
     name: str

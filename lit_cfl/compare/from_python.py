@@ -73,12 +73,13 @@ def compare(
     Args:
         config: An experiment's file, the name of a packaged configuration, its content, or an experiment that was
             loaded from a file.
-        algorithms: Algorithms to compare, `[NAME=]WHAT` each, as after `--algorithms`; differences are to the first.
+        algorithms: Algorithms to compare, `[NAME=]WHAT` each, as after `--algorithms`; the others are compared
+            with the first.
         seeds: Seeds that replace the experiment's.
         words: Further options, such as `["--rounds", "50", "--IFCA.num_clusters", "4"]`.
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
         resume: Directory of a comparison to continue, in place of `config`, `algorithms`, `seeds` and `words`.
-        target: Test score whose costs the columns of rounds and MiB show; None = a value that all runs reach.
+        target: Test score to reach, at a cost shown in the columns of rounds and MiB; None = one that all runs reach.
         num_cpus: Cores to use; None = all.
 
     Returns:

@@ -209,8 +209,8 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) ->
 def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[str, float]:
     """Computes the share of the gap between FedAvg and Oracle that each algorithm closes, by name.
 
-    It is the share for the means over the seeds under which all three have finished and score every client; there is
-    none if Oracle is not better than FedAvg.
+    The share is that of means over the seeds under which all three have finished and score every client. There is none
+    if Oracle is not better than FedAvg.
 
     Args:
         rows: Rows of algorithms; an Oracle is compared with the first FedAvg that has the same server, shared and

@@ -173,7 +173,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
 
     Raises:
         InputError: the file is not YAML, has no options, gives an option twice (YAML itself would use the last value),
-            or names a class of ours by its path up to version 0.1.
+            or names one of our classes by its path in version 0.1.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")

@@ -251,7 +251,7 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     ):
         owner = f"{unknown.owner} has" if unknown.owner else "there is"
         return f"{owner} no option 'num_clients': {_WHO_DIVIDES}"
-    if space := write_space(unknown.part):  # {epochs:5} is a key without a value
+    if space := write_space(unknown.part):  # YAML reads {epochs:5} as a key without a value
         owner = f"{unknown.owner} has" if unknown.owner else "there is"
         return f"{owner} no option {unknown.part!r}{space}"
     if unknown.owner:

@@ -54,7 +54,7 @@ def base_config(base: str | Mapping[str, Any], folder: Path | None = None) -> di
 def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
     """Builds the experiment of a configuration with some options changed. Raises InputError for invalid options.
 
-    Its `code` is that of the configuration, as the current folder of a worker is a temporary one of Ray.
+    Its `code` is that of the configuration, since the current folder of a worker is a temporary folder of Ray's.
     """
     with TemporaryDirectory(prefix="lit-cfl-") as folder:
         file = Path(folder) / "experiment.yaml"

@@ -37,7 +37,7 @@ class View:
         brightness: Factor on the scaled input.
         colour: Factor on each channel of the scaled image; empty = 1.
 
-    An image is rotated, then blurred, then brighter and coloured, then noisy.
+    An image is rotated, then blurred, then changed in brightness and colour; noise is added last.
     """
 
     quarter_turns: int = 0

@@ -13,7 +13,8 @@ from lit_cfl.data.index import ClientIndex
 
 _LISTS = ("train", "validation", "test", "withheld")
 _PARTS = ("values", "starts", "sizes")
-LIST_ARRAYS = (*(f"{name}_{part}" for name in _LISTS for part in _PARTS), "true_clusters")  # names in files
+# names of the arrays in partition files
+LIST_ARRAYS = (*(f"{name}_{part}" for name in _LISTS for part in _PARTS), "true_clusters")
 
 Split = Literal["train", "validation", "test"]
 """A part of a client's examples."""

@@ -71,7 +71,7 @@ class Shift(ABC):
     """
 
     participants: Literal["all", "warm"] = field(default="all", kw_only=True)
-    concepts: ClassVar[int] = 1  # number of views that the shift makes of each view
+    concepts: ClassVar[int] = 1  # number of views that the shift makes from each existing one
 
     def widen(self, examples: Examples) -> Examples:
         """Adds this shift's views to the examples, which multiplies their number of views by `concepts`."""

@@ -1,7 +1,7 @@
 """Finds clients that BatchNorm cannot train: those with a mini-batch of a single example.
 
-A channel has no variance if it has a single value. After a convolution it has one value per place of the image, so a
-batch of a single example may be enough.
+A channel has no variance if it has a single value. After a convolution it has one value per pixel, so a batch of a
+single example may be enough.
 """
 
 import copy

@@ -119,8 +119,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # constants of <malloc.h>
 def keep_freed_memory() -> None:
     """Lets the C library keep freed blocks of up to 128 MiB, 512 MiB in all, for the next tensors of their size.
 
-    By default it returns each block to the kernel, which clears it again: a third of the time of a run in which all
-    clients train. If the C library is not glibc, nothing changes.
+    By default it returns each block to the kernel, which clears it again. This takes a third of the time of a run in
+    which all clients train. If the C library is not glibc, nothing changes.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -123,7 +123,7 @@ class Scorer:
 
         `numbers` are the examples' numbers for error messages.
         """
-        last = 1 + 2 * len(per_example(scores_of(self._module)))  # rows before the outputs, see `outcomes_of`
+        last = 1 + 2 * len(per_example(scores_of(self._module)))  # number of rows before the outputs, see `outcomes_of`
         nobody = torch.empty(last, 0, dtype=torch.float64)
         # transferred only at the end, so that a GPU need not wait in between
         rows = torch.cat([*parts], dim=1).cpu() if parts else nobody

@@ -29,6 +29,6 @@ def mark_tokens(data: FederatedData, build: Callable[[], nn.Module]) -> Federate
         taken = takes_tokens(build())
     if taken:
         return replace(data, examples=replace(examples, vocabulary=examples.num_tokens))
-    if examples.inputs.ndim != 4:  # images have been noted by `warn_of_large_inputs`
+    if examples.inputs.ndim != 4:  # `warn_of_large_inputs` has already warned of images
         warn_of_large_numbers(examples)
     return data

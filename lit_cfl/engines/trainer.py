@@ -29,7 +29,7 @@ from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 
-_CHECKED = 8  # examples that a module is checked with
+_CHECKED = 8  # number of examples with which a module is checked
 
 
 class TrainerWay(TrainingWay):

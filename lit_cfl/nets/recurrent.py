@@ -69,7 +69,7 @@ class FedGroupLSTM(Net):
     """Two LSTMs, a linear layer and one logit (25 x 300 -> 2: 243,861 parameters; FedProx's and FedGroup's Sent140).
 
     The papers train one logit z with sigmoid cross-entropy. The outputs here are (0, z): their cross-entropy is the
-    same loss, and the larger one the same prediction.
+    same loss, and the larger one gives the same prediction.
 
     Args:
         input_shape: Number of words, and the width of a vector if the data have vectors; None = the data's.

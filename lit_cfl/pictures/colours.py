@@ -78,7 +78,7 @@ def cluster_styles(
 
     Args:
         found: Numbers of found clusters; -1 = not assigned.
-        match: Colour number of each cluster, see `match_colours`; the own number for a cluster without one.
+        match: Colour number of each cluster, see `match_colours`; a cluster without one keeps its own number.
         true: Numbers of true clusters; -1 = unknown.
         size: Size of markers.
     """

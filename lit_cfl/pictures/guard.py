@@ -15,7 +15,7 @@ class DrawingGuard:
     Args:
         say: Receives a notice for each failed picture, and one notice for all pictures that could not be written; None
             = warn.
-        passed: Errors that are raised nevertheless, for commands whose purpose is the files.
+        passed: Errors that are raised nevertheless, for commands whose purpose is to write the files.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None, passed: tuple[type[Exception], ...] = ()) -> None:

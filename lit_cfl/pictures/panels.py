@@ -264,7 +264,7 @@ def draw_panels(
 ) -> Figure:
     """Draws panels in rows and columns, with one legend below.
 
-    A title is left out below a panel with the same one, and so are the names of axes that a neighbour has.
+    A title that repeats that of the panel above is left out, and so are axis names that a neighbour has.
 
     Args:
         grid: Rows of panels; None = an empty place.

@@ -26,8 +26,8 @@ _LOOK: Any = {  # each point of a curve gets an invisible mark, which carries it
 def as_svg(figure: Figure) -> str:
     """Draws a figure as an SVG element of a page.
 
-    Groups of the marks of a name have it as `data-name`, its entry in the legend as `data-legend`, and marks say what
-    they show in `data-note`.
+    `data-name` is the name of a group of marks, `data-legend` that of an entry in the legend, and `data-note` says what
+    a mark shows.
     """
     with rc_context({**_LOOK, "svg.hashsalt": figure.name}):
         file, drawn = StringIO(), draw(figure)

@@ -19,7 +19,7 @@ from lit_cfl.scores import ACCURACY, title_of
 from lit_cfl.storage.atomic_writes import blank_not_finite
 
 _STARTING = Activity("starting")  # activity of a run that has not reported any
-_BAR = 20  # characters of a bar
+_BAR = 20  # length of a progress bar in characters
 _SECONDS = 2.0  # minimum time between two rounds in a log
 PATIENCE = 10.0  # seconds without output in a log, after which the current activity is printed
 

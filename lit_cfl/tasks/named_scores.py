@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     ScoreNames = list[str]  # type in a configuration
 
-_BINS = 15  # bins of the calibration error
+_BINS = 15  # number of bins of the calibration error
 _OF_ONE = re.compile(r"(\w+)_(\d+)")
 
 

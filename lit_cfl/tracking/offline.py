@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lit_cfl.storage.atomic_writes import write_text
 
-_COMPLETE = "lit-cfl-complete"  # our mark in a folder: its process ended normally, and logged everything
+_COMPLETE = "lit-cfl-complete"  # marks a folder whose process ended normally and logged everything
 # prefix of a file that stays if an upload removes W&B's folders; the run's id follows
 _LAST_ROUND = "lit-cfl-last-round-"
 _MAX_NAMED = 3

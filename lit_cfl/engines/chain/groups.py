@@ -94,7 +94,7 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
     Args:
         rungs: Number of padded sizes from one power of two to the next, itself a power of two.
     """
-    exponents = torch.frexp(sizes.double()).exponent - 1  # exact
+    exponents = torch.frexp(sizes.double()).exponent - 1  # exact, also at powers of two
     distance = 2 ** (exponents - (rungs.bit_length() - 1)).clamp(min=0)
     return (-(-sizes // distance) * distance).clamp(min=LEAST)
 

@@ -18,7 +18,7 @@ from lit_cfl.engines.task_protocol import Batch, mix_outputs_of, outcomes_of
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import CLASSIFIER, per_example, scores_of
 
-_CHECKED = 8  # examples that a chain is checked with
+_CHECKED = 8  # number of examples with which a chain is checked
 
 
 class ChainScorer(Scorer):

@@ -34,8 +34,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
 
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
-_CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should fit into the caches
-_CHECKED = 8  # examples that a chain is checked with
+_CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # sizes in bytes: on a CPU, a stack should fit into the caches
+_CHECKED = 8  # number of examples with which a chain is checked
 _RUNGS = 1  # padded sizes per octave in dual form: more of them would make many small stacks
 
 

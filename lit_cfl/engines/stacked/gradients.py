@@ -12,7 +12,7 @@ from lit_cfl.engines.stacked.lane_steps import Steps
 from lit_cfl.parameters import ParameterLayout
 
 LARGEST = 2048  # maximum number of examples of a client whose gradient is computed in a stack
-STACK_EXAMPLES = 4 * LARGEST  # examples of a stack, including padding
+STACK_EXAMPLES = 4 * LARGEST  # number of examples in a stack, including padding
 
 
 def find_large(sizes: Tensor, lanes: int, module: nn.Module) -> Tensor:
