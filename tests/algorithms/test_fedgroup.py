@@ -182,7 +182,7 @@ def test_random_cold_start_draws_again_only_if_asked():  # RAC, C19
     state, _ = once.init(work, rng(3))
     everyone = torch.arange(64)
     first, info = once.round(state, everyone, work, rng(10))
-    assert info.up == 64  # nobody pre-trains
+    assert info.up == 64  # no client pre-trains
     assert torch.equal(once.round(first, everyone, work, rng(11))[0].index, first.index)
     drawn_anew = again.round(first, everyone, work, rng(11))[0].index
     assert not torch.equal(drawn_anew, first.index)

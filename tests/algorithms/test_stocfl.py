@@ -77,7 +77,7 @@ def test_three_rounds_of_a_few_clients_by_hand():
     assert second.sums.tolist() == [[-8, -1], [0, -4], [0, 4]]
     assert (info.down, info.up) == (2 + 6, 2 + 6)
     third, info = GRADIENT.round(second, ids(4, 1), work, rng())
-    # client 4 is similar to cluster 0, but nobody of it is in the cohort: it stays alone, next to 1 (cosine .24)
+    # client 4 is similar to cluster 0, which has no client in this cohort: it stays alone, next to 1 (cosine .24)
     assert third.index.tolist() == [0, 1, 0, 2, 3]
     assert torch.equal(third.models[ids(0, 2)], second.models[ids(0, 2)])  # these models are unchanged
     last, info = GRADIENT.round(third, ids(0, 4), work, rng())

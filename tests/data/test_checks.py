@@ -188,7 +188,7 @@ def test_unseen_label_is_named_in_words():
         named.federated(0)
 
 
-# Shifts of one's own
+# A user's own shifts
 
 
 class Moving(Shift):

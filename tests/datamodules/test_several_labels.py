@@ -92,7 +92,7 @@ def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
     assert "holds y of int64 (2,), the first file of the folder int64 (3,)" in error_of(ArrayData(source=tmp_path))
 
 
-# Data modules of one's own
+# A user's own data modules
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_initial_model_is_a_matter_of_the_seed_and_its_number_alone(net: type[Ne
         assert (other != first).float().mean() > 0.8
 
 
-# What nets are told by the data
+# Arguments that nets take from the data
 
 
 def task(net: str, **options: object) -> Namespace:

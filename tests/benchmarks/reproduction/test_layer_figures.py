@@ -268,7 +268,7 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
         assert -2 <= rows[1][f"{layer} delta_cos"] <= 2
     for layer, distance in product(
         layers, DRAWN
-    ):  # the Gap by hand: clients 0 and 1 are one cluster, 2 and 3 the other
+    ):  # the Gap computed by hand: clients 0 and 1 are one cluster, 2 and 3 the other
         found = {
             (pair["i"], pair["j"]): pair["value"]
             for pair in pairs[1]
