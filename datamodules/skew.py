@@ -21,7 +21,7 @@ from lit_cfl.errors import InputError
 class Skew(ABC):
     """A rule that gives each cluster its view of the examples."""
 
-    kind: ClassVar[str]  # feature, label or other
+    kind: ClassVar[str]  # kind of skew: feature, label or other
 
     @abstractmethod
     def views(self, num_labels: int) -> tuple[View, ...]:

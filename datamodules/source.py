@@ -239,7 +239,7 @@ class Source:
 
 
 def _names_of(feature: Any) -> list[str] | None:
-    # the feature of a list has the names of its entries
+    # for a list, the names belong to the feature of its entries
     names = getattr(getattr(feature, "feature", feature), "names", None)
     return None if names is None else list(names)
 

@@ -273,7 +273,7 @@ def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientInd
         The distinct lists of examples per model; the list of each client `[n]`; and the scored pairs as model * views +
         example, ascending, with the position of each entry of the lists among them.
     """
-    lists, list_of_client = mine.distinct()  # clients of one model may share a list, too
+    lists, list_of_client = mine.distinct()  # clients of one model may also share a list of examples
     pairs, list_of = distinct_values(index * len(lists) + list_of_client)
     held = lists.select(pairs % len(lists))
     return held, list_of, distinct_values((pairs // len(lists))[held.owners] * views + held.entries)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lit_cfl.errors import InputError
 
-if TYPE_CHECKING:  # names of scores are also read without PyTorch
+if TYPE_CHECKING:  # not imported, since names of scores are also read without PyTorch
     from torch import Tensor
 
     SetFunction = Callable[[Tensor, Tensor], Tensor | float]  # outputs [n, o], labels [n] -> a number, nan = undefined

@@ -175,7 +175,7 @@ class StudyFiles:
     path: Path
     _ended: int = 0
     _drawn: float = -inf  # time of the last drawing
-    _took: float = 0.0  # duration of the last drawing, seconds
+    _took: float = 0.0  # duration of the last drawing in seconds
     _guard: DrawingGuard = field(default_factory=DrawingGuard)
 
     def refresh(self) -> None:

@@ -85,7 +85,7 @@ class _WithServer(Algorithm):
         hooked = HookedWork(work, step)
         after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]  # as above
         require_hook_used(self, "server", hooked, step.taken)
-        if len(after.models) != len(step.models):  # with an equal number of models, each cluster has kept its number
+        if len(after.models) != len(step.models):  # otherwise each cluster has kept its number
             step.align(after.models, step.models)
         return self._state(after, step.state, step.known), info
 

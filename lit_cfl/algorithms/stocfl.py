@@ -163,7 +163,7 @@ class StoCFL(Algorithm):
             alone, own = found[~joins], psi[~joins]
             groups = merge_by_threshold(own, self.tau)
             _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
-            # -1 selects omega
+            # a start of -1 selects omega, the last row
             state, numbers = create_clusters(state, torch.cat([state.models, state.omega[None]])[start])
             state = add_members(state, alone, own, numbers[groups], keep=self._keeps_psi)
         closeness = None if closeness is None else reorder_rows(closeness, found, clients)

@@ -69,7 +69,7 @@ def _place(command: str, words: Sequence[str]) -> Path | None:
     if not only_help or not all(_INSTALLED.fullmatch(name) for name in named):
         return None
     with suppress(InputError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # help works without a home folder
+        warnings.simplefilter("ignore")  # a missing home folder does not matter for help
         folder = cache_folder()
         question = json.dumps([command, *words, get_terminal_size().columns])
         return None if folder is None else folder / "help" / f"{sha256(question.encode()).hexdigest()[:24]}.txt"

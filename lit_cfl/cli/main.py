@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(_end_at_once, codes)  # registered first, and therefore called last
     try:
         codes.append(_run(sys.argv[1:]))
-    except KeyboardInterrupt:  # before the command handles signals itself, such as while PyTorch is loaded
+    except KeyboardInterrupt:  # raised before the command handles signals itself, such as while PyTorch is loaded
         print("lit-cfl: interrupted", file=sys.stderr)
         codes.append(128 + signal.SIGINT)
     return codes[0]

@@ -33,7 +33,7 @@ def rejects_single_example(module: LightningModule, examples: Examples) -> bool:
     try:
         with torch.no_grad():
             losses_of(copied, examples.batch(torch.zeros(1, dtype=torch.int64), torch.float64, "cpu"))
-    except Exception as error:  # training or scoring reports any other reason
+    except Exception as error:  # other errors are reported by training or scoring
         return "more than 1 value per channel" in str(error)
     return False
 

@@ -125,7 +125,7 @@ def _require_faithful_copy(engine: Engine, itself: LightningModule, batch: Batch
     row[:columns] += _MOVED * torch.randn(columns, generator=rng, dtype=torch.float32)
     try:
         expected = _loss_and_gradients(engine, row, itself, batch)
-    except Exception:  # such as a net without float32: the training reports what is wrong
+    except Exception:  # such as a net without float32: training will report what is wrong
         return
     try:
         found = _loss_and_gradients(engine, row, copied, batch)
@@ -196,7 +196,7 @@ def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Bat
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]
     if not unset:
         return
-    with suppress(Exception), engine.own_stream("constants"), torch.no_grad():  # the training reports what is wrong
+    with suppress(Exception), engine.own_stream("constants"), torch.no_grad():  # training will report what is wrong
         losses_of(module.train(), batch)
     for name in unset:
         if not same_value(module.get_buffer(name), outside[name]):
@@ -209,7 +209,7 @@ def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Bat
 def _require_finite_rates(module: LightningModule) -> None:
     """Raises InputError if a learning rate is NaN or infinite, which would look like divergence."""
     optimizer = None
-    with suppress(Exception):  # the training reports what is wrong
+    with suppress(Exception):  # training will report what is wrong
         optimizer = module.configure_optimizers()
     for group in optimizer.param_groups if isinstance(optimizer, Optimizer) else ():
         if not isfinite(rate := float(group.get("lr", 0.0))):
@@ -218,7 +218,7 @@ def _require_finite_rates(module: LightningModule) -> None:
 
 def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
     """Warns that a scheduler in the module starts again in each fit, so that it has no effect over rounds."""
-    with suppress(Exception):  # the training reports what is wrong
+    with suppress(Exception):  # training will report what is wrong
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
                 f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "

@@ -15,7 +15,7 @@ from lit_cfl.scores import ACCURACY, Score
 _MOST_POINTS = 500  # maximum number of points of a curve
 _SHARES = re.compile(r"accuracy|balanced_accuracy|auroc(_\d+)?|f1(_\d+)?|calibration_error")  # scores from 0 to 1
 _LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
-_SPLITS = {  # column without the score's name: line style, name of the line
+_SPLITS = {  # by column without the score's name: style and name of the line
     "test/weighted": ("-", "test"),
     "test/worst10": (":", "test, worst tenth of the clients"),
     "val/weighted": ("--", "validation"),

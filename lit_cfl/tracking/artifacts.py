@@ -67,7 +67,7 @@ def copy_files(run: Path, folder: Path, models: Models) -> dict[str, Path]:
     for name in ("memberships.npz", "partition.npz"):
         shutil.copyfile(run / name, folder / name)
     if models:
-        torch.save(models, folder / "models.pt")  # plain tensors: torch.load(weights_only=True)
+        torch.save(models, folder / "models.pt")  # plain tensors, which torch.load(weights_only=True) accepts
     return {path.name: path for path in sorted(folder.iterdir())}
 
 
