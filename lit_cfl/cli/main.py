@@ -230,7 +230,7 @@ def _with_home(word: str) -> str:
 def _read_and_write_utf8() -> None:
     """Restarts this process in UTF-8 mode if the locale has another encoding, since configuration files are UTF-8.
 
-    Libraries that read them, and the processes of Ray, use the locale's otherwise.
+    Otherwise, libraries that read them and Ray's processes would use the locale's encoding.
     """
     if locale.getencoding().lower().replace("-", "") != "utf8" and not sys.flags.utf8_mode:
         os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONUTF8": "1"})  # noqa: S606  # this very command
