@@ -111,7 +111,10 @@ class ArrayData(PooledDataModule):
                 "a folder of .npz"
             )
         if columns and Path(source or "").suffix != ".csv":
-            raise InputError(f"columns is {columns}, but source is {source}; columns names those of a .csv table")
+            raise InputError(
+                f"columns is {columns}, but source is {source}; columns names the columns of a .csv table, so leave "
+                "it out"
+            )
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
         self.columns, self.vocabulary = columns or {}, vocabulary
 
@@ -134,7 +137,7 @@ class ArrayData(PooledDataModule):
             clusters = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else None
             return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), clusters)
         if "cluster" in arrays:
-            raise InputError("cluster is given without client, but it is clients that have clusters; give both")
+            raise InputError("cluster is given without client, but only clients have clusters; give both")
         return Pool(examples, len(examples))
 
 
@@ -257,7 +260,9 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
 def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:
     """Converts several labels per example `[N, L]` to bool, or to float32 if some are between 0 and 1."""
     if num_labels not in (None, y.shape[1]):
-        raise InputError(f"y has {y.shape[1]} labels for each example and num_labels is {num_labels}; leave it out")
+        raise InputError(
+            f"y has {y.shape[1]} labels for each example and num_labels is {num_labels}; leave out num_labels"
+        )
     labels = torch.from_numpy(np.array(y) if y.dtype.kind == "b" else _numbers("y", y))
     require_several(labels if labels.is_floating_point() else labels.float(), "the labels y")
     if labels.is_floating_point() and bool(((labels != 0) & (labels != 1)).any()):
@@ -373,19 +378,25 @@ def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mappi
             f"{file} holds an array client, but in a folder each file is a client; give the file itself as source"
         )
     if ("cluster" in part) != ("cluster" in first) or ("cluster" in part and part["cluster"].size != 1):
-        raise InputError(f"{file}: give one cluster in each file of the folder, or in none")
+        raise InputError(
+            f"{file}: some files of the folder have no array cluster, or more than one value in it; give one cluster "
+            "in each file, or in none"
+        )
     if ("y" in part) != ("y" in first):
-        raise InputError(f"{file}: give y in each file of the folder, or in none")
+        raise InputError(f"{file}: some files of the folder have y and others do not; give y in each file, or in none")
     if "y" in part:
         mine, others = part["y"].dtype, first["y"].dtype
         # concatenation would turn numbers into words
         if mine.kind != others.kind and {mine.kind, others.kind} & set("fUS"):
-            raise InputError(f"{file} holds y of {mine}, the first file of the folder {others}; make them alike")
+            raise InputError(
+                f"{file} holds y of {mine}, but the first file of the folder holds y of {others}; make them equal"
+            )
     for name in ("x", "y") if "y" in part else ("x",):
         if part[name].shape[1:] != first[name].shape[1:] or (name == "x" and part[name].dtype != first[name].dtype):
             shapes = [f"{array[name].dtype} {array[name].shape[1:]}" for array in (part, first)]
             raise InputError(
-                f"{file} holds {name} of {shapes[0]}, the first file of the folder {shapes[1]}; make them alike"
+                f"{file} holds {name} of {shapes[0]}, but the first file of the folder holds {shapes[1]}; make them "
+                "equal"
             )
     x, y = part["x"], part.get("y")
     if not x.ndim or not x.size or (y is not None and y.shape[:1] != x.shape[:1]):

@@ -116,6 +116,6 @@ def _named_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"the cache folder {folder} cannot be written ({error.strerror or error}): is it full, or read-only? "
-            "Make room, or set LITCFL_CACHE to another folder, or to off"
+            f"the cache folder {folder} cannot be written ({error.strerror or error}): is it full, or read-only? Free "
+            "some disk space, or set LITCFL_CACHE to another folder, or to off"
         ) from error

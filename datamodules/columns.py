@@ -158,15 +158,18 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
         seen = " ".join(normalize("NFKC", name).split())
         seen = seen.casefold() if len(seen) > 1 else seen  # single letters keep their case: A and a may be two classes
         if not seen:
-            _note(f"{what} holds the name {name!r}, which counts like any other; drop such rows if the name is missing")
+            _note(
+                f"{what} holds the name {name!r}, which is treated like any other name; drop such rows if it means "
+                "that the name is missing"
+            )
         elif seen in plain:
             both = [plain[seen], name]
             # if the names look the same, only escapes show the difference
             looks = len({normalize("NFC", one) for one in both}) == 2
             one, other = map(repr if looks else ascii, both)
             _note(
-                f"{what} holds {one} and {other}, which count as two; make them one if they are the same (str.strip, "
-                "str.lower, unicodedata.normalize)"
+                f"{what} holds {one} and {other}, which are treated as different names; make them equal if they mean "
+                "the same (str.strip, str.lower, unicodedata.normalize)"
             )
             return
         plain[seen] = name
@@ -187,7 +190,7 @@ def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
         if values.size and abs(values).max() >= _EXACT:
             raise InputError(
-                f"{what} holds {values[abs(values).argmax()]!r}, but floats cannot tell whole numbers apart from "
+                f"{what} holds {values[abs(values).argmax()]!r}, but floats cannot represent all whole numbers from "
                 f"{_EXACT} on; give integers or strings"
             )
         values = values.astype(np.int64)  # pandas stores integers of a column with former blanks as floats
@@ -228,7 +231,7 @@ def as_array(values: Any, what: str) -> np.ndarray:
     """Converts values to an array. Raises InputError if that is impossible, or if a mask would be lost."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         row = int(np.argwhere(np.ma.getmaskarray(values))[0][0])
-        raise InputError(f"{what} is masked in row {row}, and masks are not read; fill it, or drop such rows")
+        raise InputError(f"{what} is masked in row {row}, and masks are not read; fill in the value, or drop such rows")
     try:
         if isinstance(values, Tensor):
             return values.detach().cpu().numpy()
@@ -296,7 +299,9 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
         small = array.dtype.kind in "iu" and array.size and max(abs(int(array.min())), int(array.max())) < 2**31
         array = np.asarray(array, dtype=np.int32 if small else np.float32)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what} cannot be made one array of numbers ({error}); give rows of equal length") from error
+        raise InputError(
+            f"{what} cannot be converted to one array of numbers ({error}); give rows of equal length"
+        ) from error
     array = array[:, None] if array.ndim == 1 else array
     missing = np.flatnonzero(np.isnan(array.reshape(len(array), -1)).any(axis=1))
     if len(missing):

@@ -65,5 +65,5 @@ def _require_one_of(name: str, value: object, **short: object) -> None:
     for other, given in short.items():
         if value is not None and given is not None:
             raise InputError(
-                f"{other} is {given}, but {name} is given, too, which replaces it; leave one out, or make it null"
+                f"{other} is {given}, but {name} is given, too, which replaces it; leave one out, or set it to null"
             )

@@ -141,7 +141,8 @@ class HFDataset(PooledDataModule):
             )
         if client_column in self.inputs:
             warnings.warn(
-                f"{client_column!r} names the clients and is also an input of the net; was that meant?",
+                f"{client_column!r} identifies the clients and is also an input of the net; if that is not intended, "
+                "leave it out of data.input_column",
                 Notice,
                 stacklevel=2,
             )
@@ -182,8 +183,8 @@ class HFDataset(PooledDataModule):
         if kind != "numbers" and len(self.inputs) > 1:
             held = "images" if kind == "image" else "texts"
             raise InputError(
-                f"data.input_column is {self.inputs}, but {self.inputs[0]!r} holds {held}; only columns of numbers can "
-                "be put together"
+                f"data.input_column is {self.inputs}, but {self.inputs[0]!r} holds {held}; only columns of numbers "
+                "can be combined into one input"
             )
         self._warn_of_unread(source, splits)
         no_text = {"vocabulary": np.array(0), "words": np.array("")}
@@ -214,7 +215,7 @@ class HFDataset(PooledDataModule):
         if self.kind not in (None, held):
             what = {"image": "images", "text": "texts", "numbers": "numbers"}[held]
             raise InputError(
-                f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {what}; make it {held!r}, or null"
+                f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {what}; set it to {held!r}, or null"
             )
         if held == "text" and self.kind is None:
             source.require_text(self.inputs[0], split)

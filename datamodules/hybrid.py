@@ -104,27 +104,30 @@ def _require_no_options(part: FederatedDataModule, where: str) -> None:
         raise InputError(f"{where} is {part!r}; give a data module, such as Digits()")
     for name, option in signature(FederatedDataModule).parameters.items():
         if (value := getattr(part, name)) != option.default:
-            raise InputError(f"{name} is {value!r} in {where}, which does not use it; set it on the Hybrid")
+            raise InputError(f"{name} is {value!r} in {where}, where it has no effect; set it on the Hybrid")
 
 
 def _require_alike(first: Examples, other: Examples, where: str) -> None:
     shapes = [f"{pool.inputs.dtype} of shape {tuple(pool.inputs.shape[1:])}" for pool in (first, other)]
     if shapes[0] != shapes[1]:
-        raise InputError(f"inputs are {shapes[0]} in parts[0] and {shapes[1]} in {where}; a Hybrid needs them alike")
+        raise InputError(
+            f"inputs are {shapes[0]} in parts[0] and {shapes[1]} in {where}; all parts of a Hybrid need the same "
+            "dtype and shape"
+        )
     if first.words != other.words:
         raise InputError(
             f"token ids of {where} stand for other words than those of parts[0]; read the texts as one source"
         )
     if first.labels.shape[1:] != other.labels.shape[1:]:
         raise InputError(
-            f"there are {first.labels_in_words} in parts[0] and {other.labels_in_words} in {where}; make them alike"
+            f"there are {first.labels_in_words} in parts[0] and {other.labels_in_words} in {where}; make them equal"
         )
     first.require_same_labels(other, where)
     for name in _ALIKE:
         one, another = getattr(first, name), getattr(other, name)
         if not _equal(one, another):
             raise InputError(
-                f"{name} is {_describe(one)} in parts[0] and {_describe(another)} in {where}; make them alike"
+                f"{name} is {_describe(one)} in parts[0] and {_describe(another)} in {where}; make them equal"
             )
 
 

@@ -67,14 +67,14 @@ def decode(
 def _require_alike(row: int, pixels: np.ndarray, first: np.ndarray) -> None:
     if pixels.dtype != first.dtype:
         bits = [8 * array.dtype.itemsize for array in (pixels, first)]
-        raise InputError(f"image {row} has {bits[0]} bits, image 0 has {bits[1]}; make them alike in the source")
+        raise InputError(f"image {row} has {bits[0]} bits, image 0 has {bits[1]}; make them equal in the source")
     if pixels.shape != first.shape:
         modes = ["L" if array.ndim == 2 else "RGB" for array in (pixels, first)]
         sizes = [f"{array.shape[0]} x {array.shape[1]}" for array in (pixels, first)]
         raise InputError(
-            f"image {row} is {modes[0]} {sizes[0]}, image 0 is {modes[1]} {sizes[1]}; make them alike in the source, "
-            f"or read them by HFDataset with images.mode: {modes[1]} and "
-            f"images.size: [{first.shape[0]}, {first.shape[1]}]"
+            f"image {row} is {modes[0]} {sizes[0]}, image 0 is {modes[1]} {sizes[1]}; make them equal in the source, "
+            f"or read them by HFDataset with images.mode: {modes[1]} and images.size: [{first.shape[0]}, "
+            f"{first.shape[1]}]"
         )
 
 
@@ -200,7 +200,7 @@ def _composite(row: int, image: "Image", background: int) -> "Image":
     alpha = np.asarray(image)[..., 3]
     if alpha.min() < alpha.max() and np.ptp(np.asarray(shown)) == 0:
         raise InputError(
-            f"image {row} is a drawing in its transparency, of which nothing shows on the background {background}; "
-            f"read it by HFDataset with images.background: {255 if background < 128 else 0}"
+            f"image {row} is drawn only by its transparency, so it is invisible on the background {background}; read "
+            f"it by HFDataset with images.background: {255 if background < 128 else 0}"
         )
     return shown

@@ -130,7 +130,7 @@ def _explain_cache(error: OSError) -> str:
 
     return (
         f"the cache of Hugging Face data sets, {datasets.config.HF_DATASETS_CACHE}, cannot be written "
-        f"({error.strerror}); make room there, or set HF_HOME to another folder"
+        f"({error.strerror}); free some disk space there, or set HF_HOME to another folder"
     )
 
 

@@ -41,7 +41,10 @@ class PooledDataModule(FederatedDataModule, ABC):
         self.skew = _skews(skew)
         self.partition, self.copies = partition, copies
         if copies and not self.skew:
-            raise InputError("copies is true, but there is no skew whose clusters could have one each; add a skew")
+            raise InputError(
+                "copies is true, but without a skew there are no clusters to copy the data for; add a skew, or set "
+                "copies to false"
+            )
 
     @abstractmethod
     def pool(self) -> Pool:

@@ -99,7 +99,8 @@ class LabelPermutations(Skew):
             order = tuple(rng.permutation(num_labels).tolist())
             orders += [order] if order not in orders else []
         raise InputError(
-            f"{num_labels} labels have too few different orders for {self.num_clusters} clusters; lower num_clusters"
+            f"{num_labels} labels have too few different permutations for {self.num_clusters} clusters; lower "
+            "num_clusters"
         )
 
 
@@ -335,4 +336,6 @@ def _require_list(what: str, values: object, kind: type, example: str, each: str
 
 def _require_different(what: str, values: Sequence[object]) -> None:
     if len(set(values)) < len(values):
-        raise InputError(f"{what} {values} holds one twice, so two clusters would be the same; give different ones")
+        raise InputError(
+            f"{what} {values} contains a value twice, so two clusters would be the same; give distinct values"
+        )

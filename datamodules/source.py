@@ -49,7 +49,7 @@ def find(
         return Source(source, expand_home(source), revision, script_revision, subset)
     if Path(source).is_file() or Path(source).suffix in _TABLES:
         raise InputError(
-            f"source {source!r} is a file; give a folder that holds it alone, as train{Path(source).suffix}"
+            f"source {source!r} is a file; give a folder that holds only this file, named train{Path(source).suffix}"
         )
     if not _HUB_ID.fullmatch(source):
         raise InputError(f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist")

@@ -44,7 +44,8 @@ def client_weights(
         return torch.ones(len(num_examples), dtype=torch.float64)
     if labels is None or order is None:
         raise InputError(
-            "weights 'drawn_first' need clusters and a drawn order; pass both, or use 'equal' or 'examples'"
+            "weights 'drawn_first' need labels and the order in which clients were drawn; pass both, or use 'equal' "
+            "or 'examples'"
         )
     able, (found, cluster) = num_examples > 0, labels.unique(return_inverse=True)
     nobody = order.new_full((len(found),), torch.inf)
@@ -126,11 +127,11 @@ def _sums_by_cluster(
 
 def _require_fitting(models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int) -> None:
     if isinstance(models, Tensor) and len(models) != len(labels):
-        raise InputError(f"{len(labels)} labels do not fit {len(models)} models; give one for each")
+        raise InputError(f"there are {len(labels)} labels for {len(models)} models; give one label per model")
     if len(weights) != len(labels):
-        raise InputError(f"{len(weights)} weights do not fit {len(labels)} labels; give one for each")
+        raise InputError(f"there are {len(weights)} weights for {len(labels)} labels; give one weight per label")
     if bool((weights < 0).any()):
-        raise InputError(f"a weight is {float(weights.min())}; weights in a mean are 0 or more")
+        raise InputError(f"a weight is {float(weights.min())}; give weights of 0 or more")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_clusters:
         wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
         raise InputError(f"label {wrong} is not one of the {num_clusters} clusters; place every client first")
@@ -162,7 +163,7 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_par
         InputError: negative eta_g, or unknown form.
     """
     if not eta_g >= 0:
-        raise InputError(f"eta_g {eta_g} would push models apart; give 0 or more")
+        raise InputError(f"eta_g is {eta_g}, which would push models apart; give 0 or more")
     if form not in get_args(Mix):
         raise InputError(f"mix '{form}' is not known; give one of {', '.join(get_args(Mix))}")
     if eta_g == 0 or len(models) < 2:

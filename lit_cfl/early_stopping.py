@@ -34,9 +34,9 @@ class StopRule:
         if self.metric is not None:
             _refuse_test(self.metric)
         if self.patience is not None and self.patience < 1:
-            raise InputError(f"stop.patience is {self.patience}; it must be 1 or more, or null for never")
+            raise InputError(f"stop.patience is {self.patience}; give 1 or more, or null to disable it")
         if self.max_minutes is not None and not self.max_minutes > 0:
-            raise InputError(f"stop.max_minutes is {self.max_minutes}; it must be above 0, or null for never")
+            raise InputError(f"stop.max_minutes is {self.max_minutes}; give a number above 0, or null for no limit")
 
     def metric_of(self, scores: Scores) -> str:
         """Returns the metric to watch for this task. Raises InputError if the metric or the target cannot be used."""
@@ -92,7 +92,7 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
     means = ("weighted", "mean", "worst10", "global", "tuned", "mean_tuned", "worst10_tuned")
     of_share = metric in {f"val/{mean}_{score.name}" for mean in means for score in scores if score.is_share}
     if target is not None and of_share and not 0 < target <= 1:
-        raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0, 1 at most")
+        raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0 and at most 1")
 
 
 def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:

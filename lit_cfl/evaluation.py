@@ -46,7 +46,9 @@ class EvaluationPlan:
 
     def __post_init__(self) -> None:
         if self.class_counts and not self.per_client:
-            raise InputError("evaluation.class_counts is true, but evaluation.per_client is false; set both or none")
+            raise InputError(
+                "evaluation.class_counts is true, but evaluation.per_client is false; set both to true, or neither"
+            )
         if self.every < 1:
             raise InputError(f"evaluation.every is {self.every}; it must be 1 or more")
         if self.clients not in ("assigned", "all") and not (isinstance(self.clients, int) and self.clients >= 1):
@@ -64,8 +66,8 @@ class EvaluationPlan:
         """Raises InputError if an option names a score after fine-tuning, but `fine_tune` is not set."""
         if self.fine_tune is None and metric in tuned_columns(scores):
             raise InputError(
-                f"{option} is {metric!r}, but evaluation.fine_tune is null, so that no run reports it; set it to "
-                "{length: 1, unit: epochs}"
+                f"{option} is {metric!r}, but evaluation.fine_tune is null, so no run reports it; set "
+                "evaluation.fine_tune to {length: 1, unit: epochs}"
             )
 
     def require_one_model(self, algorithm: Algorithm) -> None:
@@ -73,15 +75,15 @@ class EvaluationPlan:
         if self.fine_tune is not None and algorithm.mixes_models:
             raise InputError(
                 f"evaluation.fine_tune is given, but {type(algorithm).__name__} mixes several models for each client, "
-                "so that no client has one model to fine-tune; leave fine_tune out"
+                "so no client has a single model to fine-tune; leave fine_tune out"
             )
 
     def require_clients(self, clients: int) -> None:
         """Raises InputError if more clients are to be scored than exist."""
         if not isinstance(self.clients, str) and self.clients > clients:
             raise InputError(
-                f"evaluation.clients is {self.clients}, but only {clients} clients take part in training; "
-                "give as many or fewer, or assigned"
+                f"evaluation.clients is {self.clients}, but only {clients} clients take part in training; give "
+                f"{clients} or fewer, or assigned"
             )
 
     def candidates(self, population: Tensor, seed: int) -> Tensor:
@@ -289,8 +291,8 @@ def _note_not_finite(example: int, whose: str, split: Split, losses: Tensor, whe
     """
     wrong = losses[where][~losses[where].isfinite()]
     warnings.warn(
-        f"the loss of example {example} of {whose}'s {split} data is {float(wrong[0])} under its model, and "
-        f"that of {len(wrong)} of {len(where)} examples is not finite; each of them counts as a wrong prediction",
+        f"the loss of example {example} of {whose}'s {split} data is {float(wrong[0])} under its model ({len(wrong)} "
+        f"of {len(where)} examples have a loss that is not finite); each of them counts as a wrong prediction",
         Notice,
         stacklevel=3,
     )

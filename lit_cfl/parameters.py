@@ -72,7 +72,10 @@ class ParameterLayout:
         ]
         named += [(name, tensor, True) for name, tensor in _floating_buffers(module)]
         if not any(not is_buffer for *_, is_buffer in named):
-            raise InputError(f"{type(module).__name__} has no trainable parameters: there is nothing to federate")
+            raise InputError(
+                f"{type(module).__name__} has no trainable parameters, so there is nothing to federate; give a module "
+                "with parameters that require a gradient"
+            )
         owners = dict(module.named_modules())
         slots, start = [], 0
         for name, tensor, is_buffer in named:

@@ -101,8 +101,8 @@ def warn_of_ineffective_options(
     name, first = type(algorithm).__name__, algorithm.first_clustering_round()
     if first >= num_rounds:
         _note(
-            f"{name} clusters nothing before round {first + 1}, but rounds is {num_rounds}: there will be one cluster; "
-            "raise rounds, or shorten the algorithm's warm-up"
+            f"{name} does not cluster before round {first + 1}, but rounds is {num_rounds}, so there will be one "
+            "cluster; raise rounds, or shorten the algorithm's warm-up"
         )
     for option, other in _list_unused(algorithm):
         value, cause = (getattr(algorithm, one) for one in (option, other))
@@ -113,7 +113,7 @@ def warn_of_ineffective_options(
         if late:
             _note(
                 f"{type(shift).__name__} changes the data after {', '.join(map(str, late))} completed rounds, but "
-                f"rounds is {num_rounds}: that never happens"
+                f"rounds is {num_rounds}, so this never happens"
             )
     whole = [index + 1 for index in range(num_rounds) if algorithm.needs_all(index)] if cohorts.dropout else []
     if whole:

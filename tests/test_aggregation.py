@@ -95,16 +95,18 @@ def test_bad_weights_are_refused():
     with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, drawn_first"):
         client_weights(ids(1, 2), "last")
     for incomplete in ((None, None), (ids(0, 0), None), (None, torch.rand(2))):
-        with pytest.raises(InputError, match="weights 'drawn_first' need clusters and a drawn order"):
+        with pytest.raises(
+            InputError, match="weights 'drawn_first' need labels and the order in which clients were drawn"
+        ):
             client_weights(ids(1, 2), "drawn_first", *incomplete)
     with pytest.raises(InputError, match=r"a weight is -1\.0"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
-    with pytest.raises(InputError, match="2 weights do not fit 3 labels"):
+    with pytest.raises(InputError, match="2 weights for 3 labels"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, 1.0]))
 
 
 def test_labels_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="2 labels do not fit 3 models"):
+    with pytest.raises(InputError, match="2 labels for 3 models"):
         mean_by_cluster(ROWS, ids(0, 0))
     with pytest.raises(InputError, match="label -1 is not one of the 1 clusters"):
         mean_by_cluster(ROWS, ids(0, -1, 0))
@@ -157,7 +159,7 @@ def test_buffers_are_not_mixed_and_enter_no_norm(form: Mix, buffer: float):
 
 @pytest.mark.parametrize("eta_g", [-0.1, float("nan")])
 def test_rate_of_the_mix_below_zero_is_refused(eta_g: float):
-    with pytest.raises(InputError, match=f"eta_g {eta_g}"):
+    with pytest.raises(InputError, match=f"eta_g is {eta_g}"):
         mix_clusters(ROWS, eta_g)
 
 

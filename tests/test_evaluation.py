@@ -139,8 +139,8 @@ def test_example_with_a_nan_loss_is_wrong_and_noted_once_with_its_client():
     assert found.weights.tolist() == [[3, 3]]
     (note,) = said
     assert str(note.message) == (
-        "the loss of example 3 of client 3's test data is nan under its model, and that of 2 of 6 examples is not "
-        "finite; each of them counts as a wrong prediction"
+        "the loss of example 3 of client 3's test data is nan under its model (2 of 6 examples have a loss "
+        "that is not finite); each of them counts as a wrong prediction"
     )
 
 

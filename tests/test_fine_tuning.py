@@ -126,7 +126,7 @@ def test_fine_tuned_validation_score_stops_a_run(tmp_path: Path):
 def test_fine_tuned_score_without_fine_tuning_is_refused_before_the_start():
     rule = StopRule("val/worst10_tuned_accuracy", patience=2)
     with pytest.raises(
-        InputError, match=r"stop\.metric is 'val/worst10_tuned_accuracy', but evaluation\.fine_tune is null.*set it to"
+        InputError, match=r"stop\.metric is 'val/worst10_tuned_accuracy', but evaluation\.fine_tune is null.*set eval"
     ):
         digits(stop=rule).prepare(3)
     digits(stop=rule, evaluation=FINE_TUNE).prepare(3)

@@ -187,7 +187,10 @@ def test_own_scores_are_functions_by_their_path_or_objects():
         (["math.pi"], r"'math\.pi', which is 3\.14.*; give a function or a SetScore"),
         (["f1", "accuracy", "f1"], "names f1, accuracy, f1; give each once"),
         ([], r"give a list of scores, such as \[accuracy, f1\]"),
-        ([Score("mae")], "'mae', a mean over examples; add it in a task of your own"),
+        (
+            [Score("mae")],
+            "'mae', which is not a SetScore but a mean over examples; give a SetScore, or write your own task",
+        ),
     ],
 )
 def test_wrong_names_are_refused_with_the_known_ones(names: list[str], message: str):

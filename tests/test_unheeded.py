@@ -45,15 +45,15 @@ def test_warm_up_that_is_longer_than_the_run_is_noted(kind: type[Any]):
     assert notes(kind(warmup_rounds=2), 3) == []  # the clustering is in round 3
     (note,) = notes(kind(warmup_rounds=3), 3)
     assert note.startswith(
-        f"{kind.__name__} clusters nothing before round 4, but rounds is 3: there will be one cluster"
+        f"{kind.__name__} does not cluster before round 4, but rounds is 3, so there will be one cluster"
     )
 
 
 def test_shift_after_the_end_is_noted():
     shifts = [SwapAll(), LabelDrift(start=9), LabelDrift(start=10), Incremental(rounds=(0, 5, 10, 12))]
     assert notes(FedAvg(), 10, shifts) == [
-        "LabelDrift changes the data after 10 completed rounds, but rounds is 10: that never happens",
-        "Incremental changes the data after 10, 12 completed rounds, but rounds is 10: that never happens",
+        "LabelDrift changes the data after 10 completed rounds, but rounds is 10, so this never happens",
+        "Incremental changes the data after 10, 12 completed rounds, but rounds is 10, so this never happens",
     ]
 
 

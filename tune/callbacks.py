@@ -68,7 +68,7 @@ def _how_to_go_on(reason: str, path: Path) -> str:
         if (path / STUDY).exists()
         else "give the command again"
     )
-    return f"{reason}; make room, then {again}"
+    return f"{reason}; free some disk space, then {again}"
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class StudyCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         rounds = count_noun(trial.last_result.get(ROUNDS, 0), "round")
-        self._say(f"{name_of(trial)}: its worker died after {rounds}; it continues from its last save")
+        self._say(f"{name_of(trial)}: its worker died after {rounds}; the trial continues from its last checkpoint")
 
 
 def name_of(trial: Trial) -> str:

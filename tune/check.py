@@ -43,7 +43,9 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
     """
     base, space, trials = study.whole_base, study.search_space, study.limits.trials
     if space.grid and trials is not None and trials < space.size:
-        raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
+        raise InputError(
+            f"limits.trials is {trials}, but a grid runs all of its {space.size} points; leave out limits.trials"
+        )
     with prefix_errors("base"):
         default = build(base)
     _require_reserved_gpus(study, default)
@@ -78,9 +80,9 @@ def notices(study: Study, base: Experiment) -> list[str]:
     space, lines = study.search_space, []
     if space.changes_data:
         lines.append(
-            f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on: the "
-            "best trial may be the one with the easiest data; to compare methods on several data sets use lit-cfl "
-            "compare"
+            f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on, so "
+            "the best trial may be the one with the easiest data; to compare methods on several data sets, use "
+            "lit-cfl compare"
         )
     if space.algorithms and base.selection == "uniform" and base.evaluation.clients == "assigned":
         lines.append(
@@ -208,7 +210,7 @@ def _limit(study: Study, first: list[GivenSetting]) -> int:
         return different
     if study.num_trials < different:
         raise InputError(
-            f"limits.trials is {study.num_trials}, but the base's setting and the points are {different} trials; "
+            f"limits.trials is {study.num_trials}, but the base's setting and the points make {different} trials; "
             f"give {different} or more, or leave out points"
         )
     return study.num_trials

@@ -37,8 +37,8 @@ def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
     asked = os.environ.get("RAY_ADDRESS", "") if address is None else address
     if asked.startswith("ray://"):
         raise InputError(
-            f"a search cannot run through {asked!r}: run lit-cfl tune on a node of the cluster, with its <host>:6379, "
-            "or send it by lit-cfl launch --address http://HOST:8265"
+            f"a search cannot run through {asked!r}; run lit-cfl tune on a node of the cluster, with its <host>:6379, "
+            "or send the study with lit-cfl launch --address http://HOST:8265"
         )
     before = dict(os.environ)
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
@@ -89,12 +89,15 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
         if asked > most:
             raise InputError(
                 f"resources.{name} is {asked:g}, but no node of {where} has more than {most:g}: a trial would wait "
-                f"for ever; lower it, or give --ray.address of a larger cluster"
+                "forever; lower it, or give the --ray.address of a larger cluster"
             )
     for node in nodes:
         if node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus:
             return
-    raise InputError(f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower one")
+    raise InputError(
+        f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower resources.cpus "
+        "or resources.gpus"
+    )
 
 
 def require_shared_folder(path: str) -> None:
@@ -113,7 +116,7 @@ def require_shared_folder(path: str) -> None:
     if blind:
         raise InputError(
             f"{path} does not exist on {', '.join(blind)}: a trial writes its directory where it runs; give a "
-            "--study_dir on a file system that all nodes of the cluster share (to lit-cfl launch: --remote_dir)"
+            "--study_dir on a file system that all nodes of the cluster share (with lit-cfl launch: a --remote_dir)"
         )
 
 
@@ -121,4 +124,7 @@ def require_room(path: str) -> None:
     """Raises InputError if the disk of a folder is so full that Ray would stop during the study."""
     free = shutil.disk_usage(path).free // 2**20
     if free < _FREE_MIB:
-        raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")
+        raise InputError(
+            f"only {free} MiB are free on the disk of {path}; free at least {_FREE_MIB} MiB, or choose another "
+            "--study_dir"
+        )

@@ -128,7 +128,7 @@ class Jobs:
 def _require_answer(address: str) -> None:
     """Checks that a cluster answers within seconds; Ray itself would wait for minutes."""
     if not address.startswith(("http://", "https://")):
-        raise InputError(f"--address {address}: give the dashboard's, such as http://HOST:8265")
+        raise InputError(f"--address is {address}; give the address of Ray's dashboard, such as http://HOST:8265")
     try:
         with urlopen(f"{address.rstrip('/')}/api/version", timeout=_ANSWER_SECONDS) as answer:  # noqa: S310  # http, as checked
             if b"ray_version" not in answer.read(10_000):
@@ -157,7 +157,7 @@ def _explain_errors(address: str) -> Iterator[None]:
             "RAY_AUTH_TOKEN_PATH) as the cluster has them"
         ) from error
     except (RuntimeError, ValueError, OSError) as error:  # OSError includes the errors of `requests`
-        raise InputError(f"the cluster at {address} says: {str(error)[-2000:]}") from error
+        raise InputError(f"the cluster at {address} reports: {str(error)[-2000:]}") from error
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def unpack(log: str, folder: Path) -> None:
         archive_bytes = b64decode(text)
         if len(archive_bytes) > LIMIT_MIB * 2**20:
             raise InputError(
-                f"the results take more than {LIMIT_MIB} MiB packed; copy them from the cluster, or launch with "
+                f"the results take more than {LIMIT_MIB} MiB compressed; copy them from the cluster, or launch with "
                 "--remote_dir in a folder that this machine sees, too"
             )
         with tarfile.open(fileobj=BytesIO(archive_bytes), mode="r:gz") as archive:

@@ -29,14 +29,14 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     trained = [row for row in result.rows if not row["repeats"]]
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
-    known = f"; {repeats} more had a setting tried before" if repeats else ""
+    known = f"; {repeats} more repeated an earlier setting" if repeats else ""
     _say(
         console,
         f"{len(trained)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
         f"{count[FAILED_STATUS]} failed{known}",
     )
     if result.best is None:
-        _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or fix what failed.")
+        _say(console, "No trial finished, so there is no best trial: raise limits.minutes, or fix what failed.")
     else:
         parameters = {k: result.best[k] for k in study.search_space.distributions() if result.best.get(k) is not None}
         default = " (the base's own setting)" if result.best["origin"] == DEFAULT else ""
@@ -51,7 +51,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in result.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
     elif result.best is not None and count[FINISHED_STATUS] < FEWEST_TRIALS:
-        _say(console, f"Importance of the parameters: unknown, it needs {FEWEST_TRIALS} finished trials")
+        _say(console, f"Importance of the parameters: unknown, since it needs {FEWEST_TRIALS} finished trials")
     for row in trained:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
@@ -68,7 +68,10 @@ def _better_when_stopped(trained: Sequence[Row], best: Row, objective: Objective
     better = [row for row in scored if row[metric] != best[metric] and objective.is_reached(row[metric], best[metric])]
     if better:
         trials = [f"{row['trial_id']} ({row[metric]:.4f}, {count_noun(row['rounds'], 'round')})" for row in better]
-        yield f"Better when they were stopped: {join_ids(trials)}; only finished trials can be the best"
+        yield (
+            f"Stopped trials that were better than the best one: {join_ids(trials)}; only finished trials can be the "
+            "best"
+        )
 
 
 def _figures(console: Console, repeated: Repeated, metrics: Sequence[str]) -> None:

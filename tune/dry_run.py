@@ -31,7 +31,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     dry_run.show_lines(console, _size(prepared, at_once))
     for notice in notices(prepared.study, prepared.default):
         console.print(notice, soft_wrap=True)
-    console.print("\nThe base; trials differ from it by their settings:")
+    console.print("\nThe base (each trial changes its searched options):")
     seconds = dry_run.show(console, prepared.job.of_trial(prepared.default, DEFAULT))
     dry_run.show_lines(console, {"whole study": _time(prepared, seconds, at_once)})
 
@@ -45,7 +45,7 @@ def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
 def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     resources, repeats = prepared.study.resources, prepared.study.num_repeats
     points = len(prepared.study.own_settings)
-    then = f", then {points} point(s) of the study's" if points else ""
+    then = f", then {points} point(s) of the study" if points else ""
     each = f"{resources.cpus:g} core(s)" + (f" and {resources.gpus:g} GPU(s)" if resources.gpus else "")
     places = f"{at_once} at most" if at_once else "as many as the cluster has room for"
     lines = {

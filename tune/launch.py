@@ -37,7 +37,7 @@ def launch(arguments: Sequence[str]) -> int:
     folder = given.run_dir or given.study_dir
     if given.follow:
         if rest:
-            raise InputError(f"--follow goes back to a job that was launched; leave out {' '.join(rest)}")
+            raise InputError(f"--follow only follows a job that was launched before; leave out {' '.join(rest)}")
         return _follow(Jobs(address), given.follow, folder)
     request = read_launch_request(rest, given.include)
     job = _job_name(request.name)
@@ -81,7 +81,7 @@ def _environment(given: Sequence[str]) -> dict[str, str]:
     for word in given:
         name, equals, value = word.partition("=")
         if not equals and name not in os.environ:
-            raise InputError(f"--env {name}: it is not set here; give --env {name}=VALUE")
+            raise InputError(f"--env {name}: the variable is not set here; give --env {name}=VALUE")
         found[name] = value if equals else os.environ[name]
     return found
 

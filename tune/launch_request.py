@@ -174,7 +174,7 @@ def list_local_files(config: Mapping[str, Any]) -> Iterator[str]:
     """Yields a warning for each absolute path in a configuration that exists on this machine."""
     for name, value in leaves(config):
         if isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
-            yield f"{name} is {value}: it must be there on the cluster, too; or send it with --include {value}"
+            yield f"{name} is {value}, which must exist on the cluster, too; otherwise send it with --include {value}"
 
 
 @contextmanager
@@ -208,8 +208,9 @@ def _require_small(files: SentFiles) -> None:
     if mib > _LIMIT_MIB:
         largest = max(sizes, key=lambda place: sizes[place])
         raise InputError(
-            f"the job's folder would be {mib:.0f} MiB, and a Ray cluster takes {_LIMIT_MIB}; the largest file is "
-            f"{largest}: leave it out, put it where the cluster can read it, and name that path in the configuration"
+            f"the job's folder would be {mib:.0f} MiB, but a Ray cluster accepts {_LIMIT_MIB} at most; the largest "
+            f"file is {largest}: leave it out, or put it where the cluster can read it and name that path in the "
+            "configuration"
         )
 
 

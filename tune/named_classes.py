@@ -23,7 +23,7 @@ def find_class(
     """
     one: dict[str, Any] = {"class_path": written} if isinstance(written, str) else (written or {})
     if not isinstance(one, dict) or set(one) - {"class_path", "init_args"}:
-        raise InputError(f"{what} is {written!r}; give class_path and, if need be, init_args")
+        raise InputError(f"{what} is {written!r}; give class_path and, if needed, init_args")
     given = dict(one.get("init_args") or {})
     if "class_path" not in one:
         return default, given

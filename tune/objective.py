@@ -35,8 +35,7 @@ class Objective:
         known = tuple(name for name in choosable_columns(self.scores) if name.startswith("val/"))
         if self.metric not in known:
             raise InputError(
-                f"metric is {self.metric!r}{suggest_column(self.metric, known)}; "
-                f"a study is judged by one of {', '.join(known)}"
+                f"metric is {self.metric!r}{suggest_column(self.metric, known)}; give one of {', '.join(known)}"
             )
         if self.second not in (None, TRAFFIC):
             raise InputError(f"second_metric is {self.second!r}; only {TRAFFIC} can be a second objective")
@@ -119,8 +118,8 @@ def refuse_test(metric: str) -> None:
     """Raises InputError for a test metric."""
     if metric.startswith("test/"):
         raise InputError(
-            f"metric is {metric!r}, but a study on test data would report how well it was fitted to them; "
-            f"use val/{metric[5:]}: the test figures of the best trial are read once, at the end"
+            f"metric is {metric!r}, but choosing trials by test data would make the final test score too good; use "
+            f"val/{metric[5:]} (the best trial is scored on test data once, at the end)"
         )
 
 

@@ -145,8 +145,8 @@ def _refuse_parts(words: Sequence[str]) -> None:
     for word in words:
         option, _, part = word.partition("=")[0].removeprefix("--").partition(".")
         if word.startswith("--") and part and option in _AS_WRITTEN:
-            place = "the file or the lines that the study names as its base" if option == "base" else "the study's file"
-            raise InputError(f"--{option}.{part}: {option} is given whole; write {part} into {place}")
+            place = "the study's base" if option == "base" else "the study's file"
+            raise InputError(f"--{option}.{part} cannot be given on the command line; write {part} into {place}")
 
 
 def _refuse_experiments(contents: Mapping[str, Mapping[str, Any]]) -> None:
@@ -168,8 +168,8 @@ def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
     others = [name for name in names if name not in free]
     if others:
         raise InputError(
-            f"--resume continues the study unchanged; leave out {others[0]} (only --ray.address and --limits.* are "
-            "free)"
+            f"--resume continues the study unchanged; leave out {others[0]} (only --ray.address and --limits.* may be "
+            "given)"
         )
     require_intact(path)
     return ["--config", str(path / STUDY), *words]

@@ -103,7 +103,8 @@ def describe_uneven(clients: Mapping[str, float | None]) -> str | None:
     )
     return (
         f"trials were scored on different numbers of clients ({few}, {many}), since clients without a model are not "
-        "scored: their values do not compare the settings alone; evaluation.clients: all in the base scores them, too"
+        "scored, so not all differences come from the settings; to score all clients, set evaluation.clients: all in "
+        "the base"
     )
 
 

@@ -70,7 +70,7 @@ def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialSchedul
             f"round {least}; give {least} or more, or trials would be stopped before they cluster"
         )
     if given.get("hard_stop") is False:
-        raise InputError("scheduler: hard_stop is False, but trials are not paused; leave it out")
+        raise InputError("scheduler: hard_stop is False, but trials cannot be paused; leave it out")
     ours: dict[str, Any] = {"time_attr": ROUNDS, "max_t": rounds}
     ours["grace_period"] = min(rounds, max(least, -(-rounds // 4)))
     accepted = inspect.signature(kind).parameters

@@ -36,11 +36,11 @@ def make_searcher(study: Study, objective: Objective | None = None) -> "Searcher
     default = RandomSampler if study.second_metric is None else TPESampler
     kind, given = find_class(study.searcher, "searcher", default, _SAMPLERS)
     if space.grid and (given or kind is not RandomSampler):
-        raise InputError(f"a grid draws its own values; leave out searcher {kind.__name__}")
+        raise InputError(f"a grid tries all its values without a searcher; leave out searcher {kind.__name__}")
     if issubclass(kind, CmaEsSampler) and find_spec("cmaes") is None:
         raise InputError(f"searcher {kind.__name__} needs a package: pip install cmaes")
     if issubclass(kind, CmaEsSampler) and study.second_metric is not None:
-        raise InputError(f"searcher {kind.__name__} can optimize one objective only; take TPESampler for two")
+        raise InputError(f"searcher {kind.__name__} can optimize one objective only; use TPESampler for two")
     objective = objective or Objective(second=study.second_metric)
     return None if space.grid else Searcher(kind, given, study.search_seed, space, objective)
 

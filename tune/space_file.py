@@ -15,7 +15,7 @@ _NOT_OF_A_TRIAL = {
     "seeds": "all trials run under the study's seeds",
     "seed": "all trials run under the study's seeds",
     "baseline": "a study runs no baseline",
-    "name": "a trial has a number",
+    "name": "a trial is named by its number",
     "tracking": "it changes no result",
     "checkpoint": "it changes no result",
 }  # options of an experiment that cannot be searched
@@ -67,7 +67,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
             raise InputError(f"space: {choice!r} is not an algorithm; give class_path, and optionally init_args, space")
         name = str(one["class_path"])
         if name in algorithms:
-            raise InputError(f"space: {name} is listed twice in the choice of algorithms; give it one space")
+            raise InputError(f"space: {name} is listed twice in the choice of algorithms; list it once")
         algorithms[name] = dict(one.get("init_args") or {})
         own = one.get("space") or {}
         twice = [key for key in own if key in algorithms[name]]
@@ -118,14 +118,17 @@ def _distribution(kind: str, values: Any, step: Any) -> Distribution:
 def _one_of(values: Sequence[Any]) -> CategoricalDistribution:
     words = [as_word(value) for value in values]
     if not words or len(set(words)) < len(words):
-        raise InputError(f"{list(values)} is not a list of different values; give one or more")
+        raise InputError(f"{list(values)} is empty or repeats a value; give one or more different values")
     return CategoricalDistribution([as_plain(value) for value in values])
 
 
 def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
     """Makes the distribution of integers from `low` up to, but excluding, `high`, like Python's `range`."""
     if type(low) is not int or type(high) is not int or not low < high:
-        raise InputError(f"[{low}, {high}] is not a range of whole numbers; the end is not included")
+        raise InputError(
+            f"[{low}, {high}] is not a range of whole numbers; give two whole numbers, the lower one first (the "
+            "second is not included)"
+        )
     if log and low < 1:
         raise InputError(f"lograndint starts at {low}; give 1 or more")
     return IntDistribution(low, high - 1, log=log)
@@ -139,11 +142,11 @@ def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
     if log and not low > 0:
         raise InputError(f"loguniform starts at {low}; give a number above 0")
     if step < 0 or step > high - low:
-        raise InputError(f"its step rounds to {step}; give one between 0 and {high - low}")
+        raise InputError(f"step is {step}; give a number above 0, up to {high - low}")
     if step and not all(_is_multiple(end, step) for end in (low, high)):
         raise InputError(
-            f"its step rounds to multiples of {step}, but {low} or {high} is not one; a value would be rounded out of "
-            "the range"
+            f"step is {step}, but {low} or {high} is not a multiple of it, so a value could be rounded out of the "
+            "range; give a range whose ends are multiples of step"
         )
     return FloatDistribution(low, high, log=log, step=step or None)
 
@@ -166,7 +169,7 @@ def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
         levels.prepare()
     except CycleError as error:
         names = ", ".join(dict.fromkeys(error.args[1]))
-        raise InputError(f"space: the conditions of {names} wait for each other; leave out one `when`") from error
+        raise InputError(f"space: the conditions of {names} depend on each other; leave out one `when`") from error
     ordered: list[Parameter] = []
     while levels.is_active():
         ready = levels.get_ready()
@@ -202,7 +205,8 @@ def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -
         strange = [value for value in values if as_word(value) not in words]
         if strange:
             raise InputError(
-                f"space: {parameter.key}: when asks for {key} = {strange[0]!r}; give one of {', '.join(words)}"
+                f"space: {parameter.key}: when asks for {key} = {strange[0]!r}, which is not one of its values; give "
+                f"one of {', '.join(words)}"
             )
 
 
@@ -212,15 +216,20 @@ def _require_whole_grid(space: Space) -> None:
     conditional = [p.key for p in space.parameters if p.when]
     if conditional:
         raise InputError(
-            f"a grid tries every combination: leave out `when` of {conditional[0]}, or write choice for grid"
+            f"a grid tries every combination, so {conditional[0]} cannot have a `when`; remove it, or use choice "
+            "instead of grid"
         )
     if space.algorithms:
-        raise InputError("a grid cannot choose among algorithms; write one study per algorithm, or choice for grid")
+        raise InputError(
+            "a grid cannot choose among algorithms; write one study per algorithm, or use choice instead of grid"
+        )
     for p in space.parameters:
         if not isinstance(p.distribution, CategoricalDistribution):
             raise InputError(f"space: a grid cannot try all values of {p.option}; write {p.option}: {{grid: [...]}}")
         if not p.grid:
-            raise InputError(f"space: {p.option} is a choice next to a grid; write grid for both, or choice for both")
+            raise InputError(
+                f"space: {p.option} is a choice, but another option is a grid; use grid for all, or choice for all"
+            )
 
 
 def parse_points(points: Any, space: Space) -> list[dict[str, Any]]:
@@ -248,7 +257,7 @@ def parse_point(point: Any, space: Space) -> dict[str, Any]:
     for p in parameters:
         if p.matters(found):
             if p.key not in point:
-                raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
+                raise InputError(f"the point has no value for {p.key}; give one")
             found[p.key] = _inside(p.key, p.distribution, point[p.key])
     _require_known(point, list(found))  # refuses values of parameters that do not matter at the point's other values
     return found
@@ -266,7 +275,9 @@ def is_inside(values: Mapping[str, Any], space: Space) -> bool:
 def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
     unknown = [str(name) for name in point if name not in names]
     if unknown:
-        raise InputError(f"it has {unknown[0]!r}, which is not searched there{suggest(unknown[0], names)}")
+        raise InputError(
+            f"the point has {unknown[0]!r}, which is not searched there{suggest(unknown[0], names)}; leave it out"
+        )
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:
@@ -274,10 +285,10 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
     if isinstance(what, CategoricalDistribution):
         known = [one for one in what.choices if as_word(one) == as_word(value)]
         if not known:
-            raise InputError(f"{name} is {value!r}; the space has {', '.join(as_word(one) for one in what.choices)}")
+            raise InputError(f"{name} is {value!r}; the space allows {', '.join(as_word(one) for one in what.choices)}")
         return known[0]
     whole = isinstance(what, IntDistribution)
     if not (type(value) is int or (type(value) is float and not whole)) or not contains(what, value):
         steps = "" if whole or not what.step else f" in steps of {what.step}"
-        raise InputError(f"{name} is {value!r}; the space has {what.low} to {what.high}{steps}")
+        raise InputError(f"{name} is {value!r}; the space allows {what.low} to {what.high}{steps}")
     return value if isinstance(what, IntDistribution) else decimal(float(value), what)

@@ -80,7 +80,7 @@ def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence
 def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
     """Writes the best trial's experiment as `best.yaml`."""
     metric = job.objective.metric
-    note = f"expect its {metric} again: {row[metric]:.4f}"
+    note = f"expect the same {metric}, {row[metric]:.4f}"
     _write_config(path, trial, f"The best trial of {job.study.name}, {trial.name}; {note}")
 
 
@@ -90,7 +90,7 @@ def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) 
     metric = job.objective.metric
     for row in rows:
         name = row["trial_id"]
-        note = f"expect its {metric} {row[metric]:.4f} at {row[TRAFFIC]:.3f} {TRAFFIC} again"
+        note = f"expect the same {metric}, {row[metric]:.4f}, at {row[TRAFFIC]:.3f} {TRAFFIC}"
         _write_config(
             folder / f"{name}.yaml", trials / name, f"On the Pareto front of {job.study.name}, {name}; {note}"
         )

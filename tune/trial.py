@@ -169,8 +169,8 @@ def limit_time(path: Path, minutes: float | None) -> Iterator[None]:
     file, before = path / TOO_LONG, read_limit(path)
     if before is not None and minutes <= before:
         raise InputError(
-            f"it took longer than limits.trial_minutes allows ({minutes:g}), and {file} says where it was; a larger "
-            "limit lets it continue"
+            f"the trial took longer than limits.trial_minutes allows ({minutes:g}), and {file} shows where it was "
+            "stopped; to let it continue, raise the limit"
         )
     with file.open("w", encoding="utf-8") as output:
         output.write(f"{minutes:g} minutes have passed:\n")

@@ -57,7 +57,7 @@ def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
         complete([outcome.path / TRIALS / row["trial_id"] for row in outcome.rows if row["status"] != FINISHED_STATUS])
         _log(prepared, outcome, replace(tracking, group=tracking.group or prepared.study.name), mode)
     except Exception as error:  # W&B raises many types of errors
-        warnings.warn(Notice(f"W&B has no run of the study as a whole ({error})"), stacklevel=2)
+        warnings.warn(Notice(f"the W&B run of the whole study could not be logged ({error})"), stacklevel=2)
     return sync_line([outcome.path, *sorted(path.parent for path in outcome.path.glob("*/**/wandb"))])
 
 

@@ -38,12 +38,14 @@ def require_partition(index: ClientIndex, num_examples: int) -> None:
     outside = entries[(entries < 0) | (entries >= num_examples)]
     if len(outside):
         raise InputError(
-            f"the partition gives a client example {int(outside[0])}; examples are 0 to {num_examples - 1}"
+            f"the partition assigns example {int(outside[0])} to a client, but examples are 0 to {num_examples - 1}; "
+            "use only these"
         )
     counts = torch.bincount(entries, minlength=num_examples)
     if (counts > 1).any():
         raise InputError(
-            f"the partition gives out example {int(counts.argmax())} {int(counts.max())} times; use each once"
+            f"the partition assigns example {int(counts.argmax())} to clients {int(counts.max())} times; use each "
+            "example once"
         )
     empty = (index.sizes == 0).nonzero().flatten()
     if len(empty):
@@ -62,8 +64,8 @@ def require_trained(train: Tensor, test: Tensor) -> None:
     unknown = test[~torch.isin(test, train)]
     if len(unknown):
         raise InputError(
-            f"label {int(unknown[0])} is in the source's test part but not in its training part, so that no client can "
-            "train on it; test: 0.2 shares out both parts together"
+            f"label {int(unknown[0])} is in the source's test part but not in its training part, so no client can "
+            "train on it; set test to a share, such as test: 0.2, which divides both parts together"
         )
 
 

@@ -73,9 +73,8 @@ class FedProxFEMNIST(Partition):
         fits = (starts + sizes <= there).all(1)
         if not fits.all():
             raise InputError(
-                f"{self.num_clients} clients cannot have separate images, as there are "
-                f"{of_label.sizes.tolist()} of the labels 0 to 9; give {int(fits.long().argmin())} clients at most, "
-                "or sharing: true"
+                f"{self.num_clients} clients cannot have separate images, as there are only {of_label.sizes.tolist()} "
+                f"images of the labels 0 to 9; give {int(fits.long().argmin())} clients at most, or sharing: true"
             )
         whole = shuffle_lists(join_pieces(of_label, which, starts, sizes), rng)
         train = whole.sizes * 9 // 10
@@ -84,6 +83,6 @@ class FedProxFEMNIST(Partition):
 
 def _shortage_notice(short: int, num_clients: int, of_label: ClientIndex) -> str:
     return (
-        f"{short} of {num_clients} clients should have more images of a letter than there are "
-        f"({of_label.sizes.tolist()} of the letters a to j): each gets all of them, and is smaller than by the law"
+        f"{short} of {num_clients} clients should have more images of a letter than exist ({of_label.sizes.tolist()} "
+        "of the letters a to j); they get all of them, so they are smaller than drawn"
     )

@@ -107,20 +107,21 @@ class DominantClass(SharedOut):
         lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
         if self.beta and lacking:
             raise InputError(
-                f"no example has label {lacking[0]}, of which cluster {lacking[0]} is to have most; number the labels "
-                "from 0 without gaps, or give fewer clusters"
+                f"no example has label {lacking[0]}, but cluster {lacking[0]} needs examples with it; number the "
+                "labels from 0 without gaps, or give fewer clusters"
             )
         most = find_max_size(there, members, self.beta)
         size = most if self.examples_per_client is None else self.examples_per_client
         if size < 1 or not fits(there, members, self.beta, size):
             raise InputError(
-                f"{self.num_clients} clients cannot have {size} examples each, a share of {self.beta} of them with "
-                f"their cluster's label, but {most} at most; change examples_per_client, the number of clients or beta"
+                f"{self.num_clients} clients cannot have {size} examples each, with a share of {self.beta} of the "
+                f"cluster's label; at most {most} each are possible: change examples_per_client, the number of "
+                "clients or beta"
             )
         if self.beta and not round(self.beta * size):
             raise InputError(
-                f"a share of {self.beta} of {size} examples with their cluster's label rounds to none; give more "
-                "examples_per_client, fewer clients or a larger beta"
+                f"a share of {self.beta} of {size} examples rounds to none, so no client would have its cluster's "
+                "label; give more examples_per_client, fewer clients or a larger beta"
             )
         return size
 

@@ -117,8 +117,8 @@ class ClassesPerClient(SharedOut):
             )
         if number + classes - 1 < num_labels:
             raise InputError(
-                f"{number} clients with {classes} classes each have {number + classes - 1} of the {num_labels} labels; "
-                f"give at least {num_labels - classes + 1} clients"
+                f"{number} clients with {classes} classes each have only {number + classes - 1} of the {num_labels} "
+                f"labels together; give at least {num_labels - classes + 1} clients"
             )
         has = torch.zeros(number, num_labels, dtype=torch.bool)
         has.scatter_(1, cyclic_labels(number, classes, num_labels), True)

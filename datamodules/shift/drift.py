@@ -48,7 +48,9 @@ class LabelDrift(Shift):
         if not 0 <= self.share <= 1:
             raise InputError(f"the share of clients that drift is {self.share}; give 0 to 1")
         if self.start < 0 or self.duration < 0:
-            raise InputError(f"a drift starts at {self.start} and takes {self.duration} rounds; give 0 or more")
+            raise InputError(
+                f"start of a drift is {self.start} and its duration {self.duration}; give 0 or more rounds for both"
+            )
         if self.period is not None and self.period < max(1, self.duration):
             raise InputError(
                 f"the period of a drift is {self.period} rounds and its duration {self.duration}; "
@@ -60,8 +62,8 @@ class LabelDrift(Shift):
         examples.require_classes(type(self).__name__)
         if self.labels % examples.num_labels == 0:
             raise InputError(
-                f"a drift by {self.labels} of {examples.num_labels} labels changes none; "
-                f"give 1 to {examples.num_labels - 1}"
+                f"a drift by {self.labels} labels changes nothing with {examples.num_labels} labels; give 1 to "
+                f"{examples.num_labels - 1}"
             )
         drift = View(label_map=shift_labels(examples.num_labels, self.labels))
         new_views = tuple(view.then(drift) for view in examples.views)

@@ -38,9 +38,7 @@ class Incremental(Shift):
 
     def __post_init__(self) -> None:
         if len(self.rounds) != len(self.shares) or not self.rounds:
-            raise InputError(
-                f"rounds {self.rounds} and shares {self.shares} must be equally long, with at least one entry"
-            )
+            raise InputError(f"rounds {self.rounds} and shares {self.shares} must have the same length, 1 or more")
         if self.rounds[0] < 0 or any(later <= sooner for sooner, later in pairwise(self.rounds)):
             raise InputError(f"the rounds of releases are {self.rounds}; give them in ascending order, from 0")
         steps = pairwise((0, *self.shares))

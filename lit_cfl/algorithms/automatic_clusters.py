@@ -87,14 +87,17 @@ def note_number(name: str, number: int, clients: int, max_clusters: int) -> None
     """
     most = min(max_clusters, clients // CLIENTS_PER_CLUSTER)
     if number > 1:
-        why = f"the largest number from 1 to {most} that one half of the {clients} clients predicts for the other"
+        why = (
+            f"the largest number up to {most} with which the clusters of one half of the {clients} clients agree with "
+            "those of the other half"
+        )
     elif max_clusters == 1:
         why = "max_clusters is 1"
     elif most < 2:
-        why = f"{clients} clients are too few for more; it takes {2 * CLIENTS_PER_CLUSTER}"
+        why = f"more than one cluster needs {2 * CLIENTS_PER_CLUSTER} clients, and there are {clients}"
     else:
         why = (
-            f"no number from 2 to {most} is one that one half of the {clients} clients predicts for the other, so all "
-            "clients share a model, as in FedAvg"
+            f"with 2 to {most} clusters, those of one half of the {clients} clients do not agree with those of the "
+            "other half, so all clients share a model, as in FedAvg"
         )
     warnings.warn(f"num_clusters: auto of {name} chose {count_noun(number, 'cluster')}: {why}", Notice, stacklevel=3)

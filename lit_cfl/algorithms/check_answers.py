@@ -37,24 +37,32 @@ def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callab
     state, info = answer
     kind = getattr(algorithm, "state_type", None)
     if not is_dataclass(kind):
-        raise _rule_error(algorithm, "has no state_type, or one that is not a dataclass")
+        raise _rule_error(
+            algorithm, "has no state_type, or one that is not a dataclass; set it to the dataclass of the state"
+        )
     if type(state) is not kind:
-        raise _rule_error(algorithm, f"its state is a {type(state).__name__}, but state_type is another class")
+        own = type(state).__name__
+        raise _rule_error(algorithm, f"its state is a {own}, but state_type is another class; set state_type to {own}")
     _require_numbers(algorithm, call, info)
     for name, rows in info.tables.items():
         columns = set(algorithm.tables.get(name, ()))
         if not columns or not all(row.keys() <= columns for row in rows):
-            raise _rule_error(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
+            raise _rule_error(
+                algorithm, f"Info.tables[{name!r}] has columns that `tables` does not list; add them to `tables`"
+            )
     if info.similarity is not None:
         size, matrix = len(info.similarity.clients), info.similarity.matrix
         if matrix.shape != (size, size):
             raise _rule_error(
-                algorithm, f"Info.similarity compares {size} clients in a matrix of shape {tuple(matrix.shape)}"
+                algorithm,
+                f"Info.similarity compares {size} clients, but its matrix has shape {tuple(matrix.shape)}; give "
+                f"[{size}, {size}]",
             )
     for name, values in info.clusters.items():
         if name not in _CLUSTER_COLUMNS or values.shape != (served(state),):
             raise _rule_error(
-                algorithm, f"Info.clusters[{name!r}] is not a column of clusters.csv with one value per model"
+                algorithm,
+                f"Info.clusters[{name!r}] is not one of {', '.join(_CLUSTER_COLUMNS)} with one value per model",
             )
     return state, info
 
@@ -121,7 +129,10 @@ def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, colu
             shape = tuple(rows.shape[1:])
             raise _rule_error(algorithm, f"serve gives a model of shape {shape}; give ({columns},)")
     if len(index) and not -1 <= int(index.min()) <= int(index.max()) < len(models):
-        raise _rule_error(algorithm, "serve gives an index without a model")
+        raise _rule_error(
+            algorithm,
+            f"serve gives an index to which no model belongs; give 0 to {len(models) - 1}, or -1 for no model",
+        )
     _require_mixtures(algorithm, served)
     return served
 

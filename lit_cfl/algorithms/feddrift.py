@@ -104,8 +104,8 @@ class FedDrift(Algorithm):
             require_positive(max_clusters=self.max_clusters)
         if self.eager and (self.start == "clients" or self.merge_delta is not None):
             raise InputError(
-                f"eager is true, but start is {self.start} and merge_delta {self.merge_delta}: FedDrift-Eager merges "
-                "nothing; give start one, and no merge_delta"
+                f"eager is true, but start is {self.start} and merge_delta is {self.merge_delta}: FedDrift-Eager "
+                "never merges clusters; set start to one, and leave out merge_delta"
             )
 
     def check(self, work: LocalWork) -> None:
@@ -113,8 +113,8 @@ class FedDrift(Algorithm):
         require_clients(1, able)
         if self.start == "clients" and self.max_clusters is not None and self.max_clusters < able:
             raise InputError(
-                f"max_clusters is {self.max_clusters}, but each of {able} clients starts a model; raise it to {able}, "
-                "or give start one"
+                f"max_clusters is {self.max_clusters}, but with start clients each of the {able} clients starts a "
+                f"model; raise it to {able}, or set start to one"
             )
 
     def first_clustering_round(self) -> int:

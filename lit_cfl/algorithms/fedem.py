@@ -105,8 +105,8 @@ class FedEM(ClusterNumberOptions, Algorithm):
         clusters = number_of_clusters(halves.sum(0), self.max_clusters, rng)
         found = f"{count_noun(components, 'mixture component')} and {count_noun(clusters, 'cluster')}"
         warnings.warn(
-            f"num_clusters: auto of FedEM chose {count_noun(max(components, clusters), 'model')}, the larger of two "
-            f"numbers: the updates of {len(halves[0])} clients have {found}",
+            f"num_clusters: auto of FedEM chose {count_noun(max(components, clusters), 'model')}: the updates of "
+            f"{len(halves[0])} clients have {found}, and FedEM takes the larger number",
             Notice,
             stacklevel=2,
         )

@@ -136,9 +136,9 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         founders = min(able, self._num_founders(self.known_clusters))
         if self.centers == "clustered" and self.measure == "madc" and founders < 3:
             raise InputError(
-                f"measure madc compares two clients by all the others: {founders} founders (num_clusters "
-                f"{self.num_clusters} times pretrain_scale {self.pretrain_scale}, of {able} clients) are too few; "
-                "raise pretrain_scale, or use edc"
+                "measure madc compares two clients by their similarities to all others, so it needs at least 3 "
+                f"clients in pre-training, but there are {founders} (num_clusters {self.num_clusters} times "
+                f"pretrain_scale {self.pretrain_scale}, {able} at most); raise pretrain_scale, or use measure edc"
             )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:

@@ -147,7 +147,7 @@ class FLUX(Algorithm):
             if not labels.any():
                 warnings.warn(
                     f"num_clusters: auto of FLUX chose 1 cluster: the descriptors of the {len(clients)} clients form "
-                    "one dense group, so all clients share a model, as in FedAvg; a smaller radius_scale divides more",
+                    "one dense group, so all clients share a model, as in FedAvg; to divide them, lower radius_scale",
                     Notice,
                     stacklevel=2,
                 )

@@ -87,7 +87,8 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         MigrationOptions.__post_init__(self)
         if self.averaging == "gradients" and self.weights == "drawn_first":
             raise InputError(
-                "weights 'drawn_first' repeats a mistake in averaging models; with gradients give equal or examples"
+                "weights 'drawn_first' cannot be used with averaging gradients: it reproduces a mistake in the "
+                "averaging of models; set weights to equal or examples"
             )
 
     @property

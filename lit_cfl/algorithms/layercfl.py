@@ -76,7 +76,8 @@ class LayerCFL(CFL):
         super().__post_init__()
         if self.gamma_max is not None and self.distance.endswith("l2"):
             raise InputError(
-                f"gamma_max is {self.gamma_max}, but Theorem 1 does not apply to distance {self.distance}; give null"
+                f"gamma_max is {self.gamma_max}, but its test (Theorem 1) does not apply to distance {self.distance}; "
+                "set gamma_max to null"
             )
 
     def check(self, work: LocalWork) -> None:

@@ -45,7 +45,7 @@ def require_means(algorithm: Algorithm, option: str) -> None:
     """Raises InputError if the algorithm does not average models in clusters."""
     if reason := algorithm.reason_without_means:
         name = type(algorithm).__name__
-        raise InputError(f"{option} is given, but {name} cannot have it: {reason}; leave out {option}")
+        raise InputError(f"{option} is given, but {name} cannot use it: {reason}; leave out {option}")
 
 
 def require_hook_used(algorithm: Algorithm, option: str, work: "HookedWork", taken: bool) -> None:

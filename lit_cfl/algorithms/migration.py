@@ -66,8 +66,8 @@ class MigrationOptions:
         if not self.migrate or self.shift_metric in get_args(ShiftMetric):
             if self.migrate and not work.label_counts.shape[1]:
                 raise InputError(
-                    "migrate compares the labels of a client's data, but these have no classes; give shift_metric loss "
-                    "or features, or set migrate to false"
+                    "migrate compares the class counts of a client's data, but these data have no classes; set "
+                    "shift_metric to loss or features, or migrate to false"
                 )
             return work.label_counts[:known].clone(), sizes
         if self.shift_metric == "loss":
@@ -196,7 +196,8 @@ def feature_moments(work: LocalWork, clients: Tensor) -> Tensor:
 def _moments(inputs: Tensor, labels: Tensor) -> Tensor:
     if not inputs.is_floating_point():
         raise InputError(
-            f"shift_metric features takes means of inputs, but these are {inputs.dtype}, such as tokens; give loss"
+            f"shift_metric features averages the inputs, but these are {inputs.dtype}, as token ids are; set "
+            "shift_metric to loss"
         )
     rows = inputs.flatten(1)
     mean = rows.mean(0)

@@ -91,8 +91,8 @@ def _true_clusters(work: LocalWork, clients: Tensor) -> Tensor:
     unknown = clients[truth < 0]
     if len(unknown):
         raise InputError(
-            f"Oracle trains inside the true clusters, but that of client {int(unknown[0])} is not known "
-            f"({len(unknown)} of {len(clients)} clients); give data with true clusters, such as rotations or a column "
+            f"Oracle trains within the true clusters, but {len(unknown)} of {len(clients)} clients have no known true "
+            f"cluster (such as client {int(unknown[0])}); give data with true clusters, such as rotations or a column "
             "`cluster` of ArrayData, or leave out Oracle"
         )
     return truth

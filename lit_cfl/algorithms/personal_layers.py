@@ -46,7 +46,7 @@ def with_personal_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -
     if not patterns:
         raise InputError("personal is []; name layers, such as [bn*], or leave it out")
     if reason := algorithm.reason_without_personal:
-        raise InputError(f"personal is given, but {name} cannot have it: {reason}; leave out personal")
+        raise InputError(f"personal is given, but {name} cannot use it: {reason}; leave out personal")
     own = [
         ("own_columns", Tensor, field(kw_only=True)),  # columns of the personal layers in a model, int64 [p]
         ("own_initial", Tensor, field(kw_only=True)),  # personal layers of w_0 [p]
@@ -149,8 +149,8 @@ def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor
     columns = layout.columns_with_buffers(patterns)
     if int((columns < layout.num_parameters).sum()) == layout.num_parameters:
         raise InputError(
-            f"personal is {list(patterns)}, which are all trained layers: nothing is left to average; leave "
-            "some out, or run Local"
+            f"personal is {list(patterns)}, which covers all trained layers, so nothing is left to average; name "
+            "fewer layers, or run Local"
         )
     return columns
 
@@ -159,7 +159,9 @@ def _require_apart(layout: ParameterLayout, personal: Tensor, shared: Sequence[s
     both = personal[torch.isin(personal, layout.columns_with_buffers(shared))] if shared else personal[:0]
     if len(both):
         layer = next(slot.layer for slot in layout.slots if slot.start <= int(both[0]) < slot.stop)
-        raise InputError(f"layer {layer!r} is in personal and in shared; a client cannot keep what all clusters share")
+        raise InputError(
+            f"layer {layer!r} is in personal and in shared; a layer cannot be both, so leave it out of one of them"
+        )
 
 
 def insert_layers(models: Tensor, columns: Tensor, layers: Tensor) -> Tensor:

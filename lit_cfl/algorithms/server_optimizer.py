@@ -74,7 +74,7 @@ class _WithServer(Algorithm):
     plain_kind: ClassVar[type[Algorithm]]  # the algorithm without a server optimizer
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        raise NotImplementedError("each class that `with_server` makes has its own")
+        raise NotImplementedError("only the classes that `with_server` makes have a server optimizer")
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         state, info = super().init(work, rng)  # type: ignore[safe-super]  # the algorithm's, which comes next

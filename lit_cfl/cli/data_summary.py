@@ -50,9 +50,9 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "training examples": f"per client: {_quantiles(sizes)}",
         "labels": f"per client: {_quantiles(labels)}" if several else data.examples.label_kind,
         **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
-        "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
+        "true clusters": f"{len(clusters)}, with {int(clusters.min()):,} to {int(clusters.max()):,} clients each"
         if len(clusters)
-        else "unknown: nothing will be scored by them",
+        else "unknown, so agreement with them cannot be measured",
         **({"skew": "of inputs" if data.skew == "feature" else "of labels"} if data.skew != "other" else {}),
         "shift": ", ".join(type(shift).__name__ for shift in shifts) or "none",
         "fingerprint": partition_hash(data),

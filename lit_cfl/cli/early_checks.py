@@ -134,7 +134,9 @@ def _check_help(words: Sequence[str]) -> None:
     for path, name in asked:
         owner, _, key = path.rpartition(".")
         if owner and owner not in tree.chosen:
-            raise InputError(f"nothing names the class of {owner}; give it first: --{owner} NAME --{path}.help {name}")
+            raise InputError(
+                f"no class is given for {owner}; name one before asking for help: --{owner} NAME --{path}.help {name}"
+            )
         if name:
             require_known_class(tree, path, key, name)
 
@@ -153,8 +155,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
         if not found.owner and not isinstance(experiments.look_up(option), UnknownOption):
             searched = "" if option in ("rounds", "seeds", "name") else ", or search it in the study's space"
             raise InputError(
-                f"{option!r} is an option of experiments: write it into the file or the lines that the study names as "
-                f"its base{searched}"
+                f"{option!r} is an option of an experiment, not of a study; set it in the study's base{searched}"
             )
         raise InputError(describe(tree, found, "lit-cfl tune"))
 
@@ -162,7 +163,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
     """Describes an unknown option of `lit-cfl compare`, and suggests a similar one, perhaps of a compared algorithm."""
     name = next((name for name, tree in trees.items() if tree.guess_option(unknown.option)), list(trees)[-1])
-    rule = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
+    rule = f"Options of an algorithm begin with its name (--{name}.OPTION); see lit-cfl run --help for all others"
     message = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")
     return message.replace("See lit-cfl run --help", rule)
 

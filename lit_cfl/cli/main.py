@@ -151,7 +151,7 @@ COMMANDS = {
 
 
 _HINTS = {
-    "reproduce": "there is no command 'reproduce' any more: the papers' tables are made from the root of a checkout: "
+    "reproduce": "the command 'reproduce' was removed; to make the papers' tables, run in the root of a checkout: "
     "python -m benchmarks.reproduction TABLE (docs/reproduction/README.md)",
     "help": "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help",
     "resume": "there is no command 'resume'; resume with lit-cfl run --resume DIR (or compare, tune --resume DIR)",
@@ -257,7 +257,7 @@ def _command(name: str) -> Command:
         raise InputError(_HINTS[name])
     if name not in COMMANDS:
         raise InputError(
-            f"there is no command {name!r}{suggest(name, COMMANDS, cutoff=0.6)}. The commands: {', '.join(COMMANDS)}"
+            f"there is no command {name!r}{suggest(name, COMMANDS, cutoff=0.6)}. Known commands: {', '.join(COMMANDS)}"
         )
     return COMMANDS[name]
 
@@ -292,7 +292,7 @@ def _require_kinds(words: Sequence[str]) -> None:
                 )
         known = [*catalogue.KINDS, *(name for kind in catalogue.HELP for name in catalogue.names(kind))]
         raise InputError(
-            f"there is no list {word!r}{suggest(word, known, cutoff=0.6)}. The lists: {', '.join(catalogue.KINDS)}"
+            f"there is no list {word!r}{suggest(word, known, cutoff=0.6)}. Known lists: {', '.join(catalogue.KINDS)}"
         )
 
 

@@ -34,8 +34,12 @@ def run_experiment(arguments: Sequence[str]) -> int:
         return 128 + stop.signum
     except SaveError as error:
         if (path / "config.yaml").exists():
-            raise SaveError(f"{error}. The last checkpoint is intact: make room, then resume with: {again}") from error
-        raise SaveError(f"{error}. Nothing was trained yet: make room, then give the same command again") from error
+            raise SaveError(
+                f"{error}. The last checkpoint is intact; free some disk space, then resume with: {again}"
+            ) from error
+        raise SaveError(
+            f"{error}. Nothing was trained yet; free some disk space, then run the same command again"
+        ) from error
     screen.close(finished)
     return 0
 

@@ -23,7 +23,10 @@ def evaluate_run(arguments: Sequence[str]) -> int:
     if rest:
         placed = saved.assign(_other_data(saved, rest))
         if placed.test is None:
-            raise InputError("none of these clients could be placed and has test data: nothing to score")
+            raise InputError(
+                "there is nothing to score: no client was placed and also has test data; give clients with training "
+                "and test data"
+            )
         score_table(console, {"test, newcomers": placed.test})
         return 0
     served, data = saved.served(), saved.data
@@ -69,8 +72,8 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
         parser.add_argument(
             "--unlabelled",
             action="store_true",
-            help="use the inputs alone: the clients have no labels, or labels that only serve for scores "
-            "(FLUX, and others whose rule needs no labels)",
+            help="place the clients by their inputs alone; labels, if any, serve only for scores (FLUX, and other "
+            "algorithms whose rule needs no labels)",
         )
     given, rest = parser.parse_known_args(arguments)
     _require_options_of_data(parser, Path(given.run_dir), rest)

@@ -25,7 +25,10 @@ def madc(similarity: Tensor) -> Tensor:
     """
     n = len(similarity)
     if n < 3:
-        raise InputError(f"MADC compares two clients by all the others: {n} clients are too few, give at least 3")
+        raise InputError(
+            f"MADC compares two clients by their similarities to all others, so {n} clients are too few; give at "
+            "least 3"
+        )
     difference = torch.cdist(similarity, similarity, p=1)  # includes z = i and z = j
     own = similarity.diagonal()
     both = (own[:, None] - similarity.T).abs() + (similarity - own[None, :]).abs()

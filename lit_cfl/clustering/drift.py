@@ -54,7 +54,9 @@ def find_drifted(
     if not threshold >= 0:
         raise InputError(f"threshold {threshold} is not a distance; give 0 or more")
     if len(num_examples) != len(counts_now):
-        raise InputError(f"{len(num_examples)} sizes do not fit counts of {len(counts_now)} clients; give one for each")
+        raise InputError(
+            f"there are {len(num_examples)} sizes for the counts of {len(counts_now)} clients; give one size per client"
+        )
     moved, out_of = _as_fraction(counts_now, counts_before, metric)
     if metric in ("sorted_counts", "l1_counts"):
         out_of = num_examples.double()  # compares distance > threshold * n_i / C after multiplying by C

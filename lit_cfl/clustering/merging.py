@@ -43,9 +43,11 @@ def agglomerate(
     """
     n = len(distances)
     if (num_clusters is None) == (threshold is None):
-        raise InputError(f"give num_clusters or threshold, one of them (got {num_clusters} and {threshold})")
+        raise InputError(
+            f"num_clusters is {num_clusters} and threshold is {threshold}; give one of them, and None for the other"
+        )
     if num_clusters is not None and not 1 <= num_clusters <= n:
-        raise InputError(f"{num_clusters} clusters cannot be made of {n} clients")
+        raise InputError(f"{n} clients cannot form {num_clusters} clusters; give 1 to {n}")
     if threshold is not None and not threshold >= 0:
         raise InputError(f"threshold {threshold} is not a distance; give 0 or more")
     if bool((distances < 0).any()):
@@ -149,7 +151,7 @@ def require_symmetric(matrix: Tensor) -> None:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"the matrix of all pairs has shape {list(matrix.shape)}; give [n, n]")
     if not matrix.isfinite().all():
-        raise InputError("a pair's value is not finite: an update diverged; lower the learning rate")
+        raise InputError("the value of a pair of clients is not finite, as an update diverged; lower the learning rate")
     if not torch.allclose(matrix, matrix.T, rtol=1e-4, atol=1e-6):
         raise InputError("the matrix of all pairs is not symmetric; give the same value for (i, j) and (j, i)")
 

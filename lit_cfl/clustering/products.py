@@ -69,8 +69,8 @@ def zeros_of_pairs(n: int) -> Tensor:
     if needed > there:
         raise InputError(
             f"comparing {n:,} clients with each other takes {needed / 2**30:,.0f} GiB or more, but this machine has "
-            f"{there / 2**30:,.0f}; use fewer clients, or an algorithm that compares only a cohort or with cluster "
-            "models (FedGroup, IFCA, FeSEM, StoCFL)"
+            f"{there / 2**30:,.0f} GiB; use fewer clients, or an algorithm that compares only the clients of a "
+            "cohort, or clients with cluster models (FedGroup, IFCA, FeSEM, StoCFL)"
         )
     return torch.zeros(n, n, dtype=torch.float64)
 

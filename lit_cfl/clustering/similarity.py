@@ -157,8 +157,8 @@ def warn_if_equal(updates: Tensor) -> None:
         return
     zero = " to zero" if not updates[0].any() else ""
     warnings.warn(
-        f"the updates of all {len(updates)} clients are equal{zero}: clusters made of them mean nothing "
-        "(look at the learning rate, and whether all clients have the same data)",
+        f"the updates of all {len(updates)} clients are equal{zero}, so clusters based on them are meaningless; check "
+        "the learning rate, and whether all clients have the same data",
         Notice,
         stacklevel=3,
     )

@@ -25,7 +25,10 @@ class CountSketch:
 
     def __call__(self, rows: Tensor) -> Tensor:
         if rows.shape[1] != len(self.buckets):
-            raise InputError(f"rows have {rows.shape[1]} columns, but this projection was made for {len(self.buckets)}")
+            raise InputError(
+                f"rows have {rows.shape[1]} columns, but this projection was made for {len(self.buckets)}; give rows "
+                "of that length"
+            )
         sketches = rows.new_zeros(len(rows), self.sketch_dim)
         # row by row: needs no copy of all rows, and gives the same bits for any number of rows
         for row, sketch in zip(rows, sketches, strict=True):
@@ -51,7 +54,8 @@ def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | 
     """
     if not 1 <= sketch_dim <= num_columns:
         raise InputError(
-            f"sketch_dim {sketch_dim} does not project {num_columns} columns; give 1 to {num_columns}, or none at all"
+            f"sketch_dim is {sketch_dim}, but there are {num_columns} columns to project; give 1 to {num_columns}, or "
+            "leave it out"
         )
     rng = torch.Generator().manual_seed(rng) if isinstance(rng, int) else rng
     buckets = torch.randperm(num_columns, generator=rng) % sketch_dim

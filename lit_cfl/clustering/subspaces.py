@@ -29,11 +29,9 @@ def left_singular_vectors(examples: Tensor, number: int) -> Tensor:
     """
     rows = examples.flatten(1)
     if not rows.is_floating_point():
-        raise InputError(
-            "examples that are tokens span no subspace; PACFL needs inputs that are numbers, such as images"
-        )
+        raise InputError("token ids do not span a subspace; PACFL needs numeric inputs, such as images")
     if not rows.isfinite().all():
-        raise InputError("an example is not finite; remove it, or fill in what is missing")
+        raise InputError("an example has a value that is not finite; remove the example, or replace the value")
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
     first: Tensor = vectors[: min(number, int(_rank(values, rows.shape)))]
     return first

@@ -37,7 +37,7 @@ _ELSEWHERE = {
     "--seed": "give --seeds",
     "--run_dir": "give --compare_dir",
     "--json": "read runs.csv and results.csv",
-    "--new_plan": "all runs of a comparison are under one plan",
+    "--new_plan": "all runs of a comparison use one plan",
     "--algorithm": "give --algorithms, and options by its name, such as --FedGroup.num_clusters 4",
     "--baseline": "put it first in --algorithms",
     "--print_config": "see <name>/config.yaml in the comparison's directory",
@@ -95,7 +95,7 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     elif not given.algorithms:
         raise InputError("no algorithms are given; give --algorithms, such as --algorithms FedAvg IFCA")
     if given.target is not None and not isfinite(given.target):
-        raise InputError(f"--target is {given.target:g}; it is a figure on test data, so give a number, such as 0.8")
+        raise InputError(f"--target is {given.target:g}; it is a test score, so give a number, such as 0.8")
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
     read = {
@@ -158,7 +158,7 @@ def _require_cores(asked: int) -> None:
 
     cores = count_cores()
     if asked > cores and "RAY_ADDRESS" not in os.environ:
-        raise InputError(f"--num_cpus is {asked}, but {cores} cores may be used here; give {cores} or less")
+        raise InputError(f"--num_cpus is {asked}, but only {cores} cores are available; give {cores} or less")
 
 
 def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
@@ -166,8 +166,8 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
         name = word.partition("=")[0]
         if (name.startswith("--") and name not in _FREE) or word in rest:
             raise InputError(
-                f"--resume continues the comparison as it was started; leave out {name} "
-                f"(free are {', '.join(_FREE[1:])}), or start another one with --compare_dir"
+                f"--resume continues the comparison as it was started; leave out {name} (only {', '.join(_FREE[1:])} "
+                "may be given), or start another one with --compare_dir"
             )
 
 
@@ -276,7 +276,9 @@ def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[s
         head, dot, _ = word.removeprefix("--").partition(".")
         if word.startswith("--") and dot and head not in heads:
             known = ", ".join(names)
-            raise InputError(f"{word}: no algorithm here is called {head!r}{suggest(head, names)}; there are {known}")
+            raise InputError(
+                f"{word}: no algorithm here is called {head!r}{suggest(head, names)}; the algorithms are {known}"
+            )
 
 
 def section(written: Any, where: str) -> Section:
@@ -315,5 +317,6 @@ def _require_name(name: str) -> None:
     plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
     if not plain or name.lower() in _RESERVED:
         raise InputError(
-            f"{name!r} cannot be an algorithm's name here, since a folder gets that name; choose another NAME="
+            f"{name!r} cannot be an algorithm's name here, because the folder of its runs gets that name; choose "
+            "another NAME="
         )

@@ -41,12 +41,14 @@ def compare(arguments: Sequence[str]) -> int:
     try:
         results, trouble = run_comparison(comparison, path, given, screen)
     except Interrupted as stop:
-        screen.say(f"Interrupted; finished runs stay. Resume with: lit-cfl compare --resume {quote(str(path))}")
+        screen.say(f"Interrupted; finished runs are kept. Resume with: lit-cfl compare --resume {quote(str(path))}")
         return 128 + stop.signum
     _show(screen, results, path)
     if trouble is not None:
         again = f"lit-cfl compare --resume {quote(str(path))}"
-        raise SaveError(f"{trouble}. What is known is printed above: make room, then write it with: {again}")
+        raise SaveError(
+            f"{trouble}. The results so far are printed above; free some disk space, then write them with: {again}"
+        )
     return 1 if results.failed else 0
 
 
@@ -171,5 +173,5 @@ def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -
         "runs": f"{runs}, {at_once} at a time",
     }
     dry_run.show_lines(console, lines)
-    console.print(f"\n{comparison.names[0]}; the others differ little:")
+    console.print(f"\nOne run of {comparison.names[0]} (those of the other algorithms are similar):")
     dry_run.show(console, comparison.first)

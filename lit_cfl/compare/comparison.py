@@ -125,7 +125,7 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
     try:
         return build(dict(base) | {"algorithm": "FedAvg"}, rest)
     except InputError as error:
-        own = f"Options of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
+        own = f"Options of an algorithm begin with its name (--{name}.OPTION); see lit-cfl run --help for all others"
         raise InputError(str(error).replace("See lit-cfl run --help", own)) from error
 
 
@@ -141,7 +141,7 @@ def _experiment(
         experiment = build(config, [*rest, *entry.words])
         number = None if entry.given(_CLUSTERS) else _number_of_clusters(entry, experiment.algorithm, base)
         if number is not None:
-            notices.append(f"{entry.name} runs with {_CLUSTERS} {number}, as the file's algorithm")
+            notices.append(f"{entry.name} runs with {_CLUSTERS} {number}, like the file's algorithm")
             experiment = build(config, [*rest, *entry.words, f"--algorithm.{_CLUSTERS}", str(number)])
     except InputError as error:
         raise InputError(_about(entry.name, str(error))) from error
@@ -177,7 +177,7 @@ def _require_first_gpu(name: str, experiment: Experiment) -> None:
     """Raises InputError if runs request a GPU with an index above 0, as each process of Ray sees only one GPU."""
     plan = experiment.plan or PlanOptions()
     if "ray" not in (experiment.engine, plan.engine):
-        require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; not with --num_cpus 1)")
+        require_first_gpu(plan.device or experiment.device, f"without --num_cpus 1, each run of a comparison ({name})")
 
 
 def _check_and_plan(comparison: Comparison) -> Comparison:
@@ -201,4 +201,4 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
 def require_target(target: float | None, score: Score) -> None:
     """Raises InputError if the score is a share, such as accuracy, and the target is not above 0 and at most 1."""
     if target is not None and score.is_share and not 0 < target <= 1:
-        raise InputError(f"--target is {target:g}; it is a test {score.title}, so give a number above 0, 1 at most")
+        raise InputError(f"--target is {target:g}; it is a test {score.title}, so give a number above 0 and at most 1")

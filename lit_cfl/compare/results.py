@@ -250,7 +250,10 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
     for seed in comparison.seeds:
         found = {job.name: read_fingerprint(job.folder) for job in done if job.seed == seed}
         if lost := [name for name, one in found.items() if not one]:
-            notes.append(f"Under seed {seed} it is unknown whether {', '.join(lost)} are paired: no checkpoint.pt.")
+            notes.append(
+                f"Under seed {seed}, it is unknown whether the runs of {', '.join(lost)} are paired, since they have "
+                "no checkpoint.pt."
+            )
         prints = {name: one for name, one in found.items() if one}
         for what in _PAIRED:
             values = {one[what] for one in prints.values() if what in one}
@@ -278,8 +281,8 @@ def _notes(
         notes.append(f"Difference to {first}: mean over paired seeds [95 % interval by Student's t].")
     if any(row["gap_closed"] is not None for row in rows):
         notes.append(
-            f"Gap closed: share of the difference in test {name} between FedAvg and Oracle, which is FedAvg inside the "
-            f"true clusters, that an algorithm reaches{'' if seeds == 1 else '; of means over seeds'}."
+            f"Gap closed: an algorithm's gain in test {name} over FedAvg, as a share of the gain of Oracle, which is "
+            f"FedAvg within the true clusters{'' if seeds == 1 else '; from means over seeds'}."
         )
     if any(row["ari_mean"] is not None for row in rows):
         notes.append(ARI_NOTE)
@@ -304,19 +307,20 @@ def _notes(
         if row.get("pairs_over_shared_clients"):
             notes.append(
                 f"{row['algorithm']}: its runs and those of {first} score different clients under "
-                f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over the clients "
-                "of both."
+                f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over the clients that "
+                "both score."
             )
         if row.get("pairs_unknown"):
             notes.append(
-                f"{row['algorithm']}: under {row['pairs_unknown']} seeds its runs and those of {first} score different "
-                f"clients, and the {name} over the clients of both is not known: these seeds do not count in the "
-                "difference."
+                f"{row['algorithm']}: under {row['pairs_unknown']} seeds its runs and those of {first} score "
+                f"different clients, and the {name} over the clients that both score is unknown; these seeds do not "
+                "count in the difference."
             )
     notes += _notes_of_runs(comparison, runs)
     if any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift):
         notes.append(
-            "Data shift among clients that have a model (participants: warm): not the same for all algorithms."
+            "Only the data of clients that have a model shift (participants: warm), so the shifts differ between "
+            "algorithms."
         )
     return notes
 

@@ -72,7 +72,7 @@ def _connect(path: Path, plan: Plan) -> ray_cluster.Resources:
         return ray_cluster.connect(plan)
     except InputError as error:
         again = f"lit-cfl compare --resume {quote(str(path))} --num_cpus 1"
-        raise InputError(f"{error}. One run after the other needs no Ray: {again}") from error
+        raise InputError(f"{error}. To run them one after another, without Ray: {again}") from error
 
 
 class ActivityFile:

@@ -32,7 +32,9 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     given, _ = early.parse_known_args(arguments)
     if given.resume is None:
         if "--new_plan" in arguments:
-            raise InputError("--new_plan goes with --resume RUN_DIR: a new run chooses its plan anyway")
+            raise InputError(
+                "--new_plan is given without --resume RUN_DIR; a new run chooses its plan anyway, so leave it out"
+            )
         return arguments, None
     if given.run_dir is not None:
         raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
@@ -103,7 +105,7 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     """
     if content.get("made_in_python"):
         raise InputError(
-            f"{file} is of a run made in Python, which no file describes completely: resume it with "
+            f"{file} belongs to a run made in Python, which no file describes completely: resume it with "
             "lit_cfl.run(experiment, path, mode='resume'), or open it with load_run(path, experiment)"
         )
     folders = content.get("code") or []
@@ -155,7 +157,7 @@ def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
     lines, number, column = text.split("\n"), error.problem_mark.line, error.problem_mark.column
     rest = lines[number][column:] if number < len(lines) else ""
     if rest.startswith("\t"):
-        return f"line {number + 1} has a tab, which YAML does not take there; use spaces"
+        return f"line {number + 1} has a tab, which YAML does not allow there; use spaces"
     alias = re.match(r"\*[^\s,\]}]*", rest)
     if alias is not None:
         return f"line {number + 1}: YAML takes {alias[0]} for an alias; write it in quotes: '{alias[0]}'"
@@ -224,7 +226,7 @@ def other_base(word: str) -> str | None:
         return None
     meant, base = parse_yaml(word), 8 if octal else 60
     plain = f"{int(word)} or {meant}, whichever you mean" if octal and int(word) != meant else str(meant)
-    return f"{word} is {meant} in YAML, which reads it in base {base}; write {plain} (a text: '{word}')"
+    return f"{word} is {meant} in YAML, which reads it in base {base}; write {plain} (or '{word}' for text)"
 
 
 def require_present_path(word: str, where: str = "") -> None:

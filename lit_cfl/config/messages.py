@@ -76,7 +76,7 @@ def describe_unknown_class(path: str, name: str) -> str:
         return f"{path}: {name!r} is not a scheduler{suggest(last, known)}. Write for example CosineAnnealingLR"
     if key == "loggers":
         known = [one for one in lightning.pytorch.loggers.__all__ if one.endswith("Logger")]
-        return f"{path}: {name!r} is not a logger{suggest(name, known)}. There are: {', '.join(known)}"
+        return f"{path}: {name!r} is not a logger{suggest(name, known)}. Known loggers: {', '.join(known)}"
     kind = KIND_OF_KEY.get(key)
     return unknown_class(key, name, kind) if kind else f"{path}: there is no class {name!r}; write its full path"
 

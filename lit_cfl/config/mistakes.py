@@ -70,7 +70,7 @@ def explain(
     given = merge_options(contents, words)  # leaves out options of a class that is replaced by another
     for option in (*option_names(given), *dict(given_options(words))):
         if isinstance(unknown := tree.look_up(option), UnknownOption):
-            study = f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
+            study = f"{option!r} is an option of a study; run a study's file with lit-cfl tune or lit-cfl launch"
             return study if option.partition(".")[0] in _OF_A_STUDY else describe(tree, unknown, "lit-cfl run")
     found = None
     with suppress(Exception):  # inspecting a user's class may raise anything
@@ -186,14 +186,15 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
     for name, option in known.items():
         if not option.typed and option.required:
             return (
-                f"{whole}: its option {name!r} has no type; write one, such as {_FROM_DATA.get(name, f'{name}: float')}"
+                f"{whole}: its option {name!r} has no type annotation; write one, such as "
+                f"{_FROM_DATA.get(name, f'{name}: float')}"
             )
     for name, value in given.items():
         if name not in known:
             if not known:
                 return (
-                    f"{owner} has no option {name!r}, and no other that a configuration can set; write a class of your "
-                    "own that builds it"
+                    f"{owner} has no option {name!r}, nor any other that a configuration can set; write your own "
+                    "class that builds it"
                 )
             return f"{owner} has no option {name!r}{suggest(name, known)}. Its options: {', '.join(known)}"
         if (found := _mistake(f"{path}.{name}", value, known[name].kind)) is not None:

@@ -67,13 +67,19 @@ _ELSEWHERE = {
     "save_dir": "run_dir",
 }  # names used by other programs
 _CHANGED_VALUES = {
-    ("global_update", "sequential"): "up to 0.1.0 it was the order of the clients' ids, and later that of a draw; "
-    "give sequential_by_id or sequential_by_draw",
-    ("weights", "first"): "up to 0.1.0 the client with the lowest id counted, and later one that is drawn; "
-    "give drawn_first for that",
+    (
+        "global_update",
+        "sequential",
+    ): "up to 0.1.0 it meant the order of the clients' ids, and later a random order; give sequential_by_id or "
+    "sequential_by_draw",
+    (
+        "weights",
+        "first",
+    ): "up to 0.1.0 only the client with the lowest id counted, and later one drawn at random; give drawn_first for "
+    "the latter",
 }  # values that meant something else in an earlier version
 _WHO_DIVIDES = (
-    "the data name the clients, or a partition makes them: --data.partition IID --data.partition.num_clients 10"
+    "clients come with the data or from a partition, such as --data.partition IID --data.partition.num_clients 10"
 )
 _FIRST = ("algorithm", "task", "local", "data")  # parts searched first for an option that several have
 _HIDDEN, _GIVEN = ("params",), "Optimizer"  # constructor arguments, by name and by type, that are never options

@@ -118,7 +118,7 @@ def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[
                 found[name] = place
     if found:
         listed = ", ".join(f"{name} from {place}" for name, place in sorted(found.items()))
-        warnings.warn(Notice(f"opening {directory} loads code that is not Lit-CFL's: {listed}"), stacklevel=4)
+        warnings.warn(Notice(f"opening {directory} loads code that is not part of Lit-CFL: {listed}"), stacklevel=4)
 
 
 def inside(place: str | Path, directory: Path) -> bool:
@@ -136,7 +136,7 @@ def _place_of(name: str, directory: Path, folders: Sequence[str]) -> str | None:
     if spec is None:
         if PathFinder.find_spec(module, [str(directory)]) is not None:
             raise InputError(
-                f"{name} lies in {directory}, and code is never loaded from a directory that is opened: "
+                f"{name} lies in {directory}, and code is never loaded from the directory of a run that is opened; "
                 f"put {module} into another folder, and run the command there"
             )
         return None

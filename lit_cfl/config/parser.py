@@ -144,7 +144,7 @@ def _add_run_options(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
     parser.add_argument("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")
     parser.add_argument(
-        "--tiny", action="store_true", help="Try whether it runs: 4 clients, 20 examples each, 2 steps, 1 round."
+        "--tiny", action="store_true", help="Check that it runs: 4 clients, 20 examples each, 2 steps, 1 round."
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="Print the size and the estimated time of the run; run nothing."
@@ -280,7 +280,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
     if recorded and read.plan is None and "plan" in dict(given_options(words)):
-        raise InputError("--plan null with --resume: a resumed run keeps its plan; leave it out, or add --new_plan")
+        raise InputError("--plan is null, but a resumed run keeps its plan; leave it out, or add --new_plan")
     for name, value in ({} if read.plan is None else vars(read.plan)).items():
         if value is not None and value != recorded.get(name, value):
             raise InputError(
@@ -293,7 +293,7 @@ def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> Non
     """Refuses `seed` together with `seeds`. `--seed` on the command line replaces a file's seeds."""
     given = {option for option, _ in given_options(words)}
     if {"seed", "seeds"} <= given | {"seed"} & written or {"seed", "seeds"} <= written:
-        raise InputError("seed gives one seed, seeds several; leave one of the two out")
+        raise InputError("seed and seeds are both given; leave one of them out")
 
 
 def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) -> None:

@@ -35,8 +35,8 @@ def require_examples(examples: object, who: str) -> None:
     if len(examples.inputs) != len(examples.labels) or examples.labels.ndim not in (1, 2) or not len(examples):
         shapes = tuple(examples.inputs.shape), tuple(examples.labels.shape)
         raise InputError(
-            f"{who}: inputs have shape {shapes[0]}, labels {shapes[1]}; give [N, ...] and [N], N at least 1 (several "
-            "labels of each example: [N, L])"
+            f"{who}: inputs have shape {shapes[0]}, labels have shape {shapes[1]}; give [N, ...] and [N] with N at "
+            "least 1 (for several labels per example: [N, L])"
         )
     _require_inputs(examples, who)
     _require_labels(examples, who)
@@ -48,8 +48,8 @@ def require_views(examples: Examples, who: str) -> None:
     for view in examples.views:
         if view.label_map is not None and not _is_map(view.label_map, examples.num_labels):
             raise InputError(
-                f"{who}: a view has the label_map {view.label_map}; give a label of 0 to {examples.num_labels - 1} for "
-                f"each of the {examples.num_labels}"
+                f"{who}: a view has the label_map {view.label_map}; give a label of 0 to {examples.num_labels - 1} "
+                f"for each of the {examples.num_labels} labels"
             )
 
 
@@ -59,8 +59,8 @@ def _require_inputs(examples: Examples, who: str) -> None:
         for start, block in _blocks(inputs):
             if not (good := block.isfinite().flatten(1).all(1)).all():
                 raise InputError(
-                    f"{who}: example {start + int(good.int().argmin())} has NaN or infinite inputs; fill them, "
-                    "or drop it"
+                    f"{who}: example {start + int(good.int().argmin())} has NaN or infinite inputs; replace these "
+                    "values, or drop the example"
                 )
     elif inputs.dtype not in (torch.uint8, torch.int32, torch.int64):
         raise InputError(f"{who}: inputs have dtype {inputs.dtype}; give floats, uint8, int32 or int64")
@@ -72,7 +72,7 @@ def _require_inputs(examples: Examples, who: str) -> None:
     if examples.embeddings is not None and len(examples.embeddings) != examples.vocabulary:
         rows = len(examples.embeddings)
         raise InputError(
-            f"{who}: embeddings has {rows} rows, vocabulary is {examples.vocabulary}; give one for each id"
+            f"{who}: embeddings has {rows} rows, but vocabulary is {examples.vocabulary}; give one row per token id"
         )
 
 
@@ -83,10 +83,10 @@ def _require_labels(examples: Examples, who: str) -> None:
         return
     if examples.label_kind == "numbers":
         if not (good := labels.isfinite()).all():
-            raise InputError(f"{who}: example {int(good.int().argmin())} has no finite label; drop it")
+            raise InputError(f"{who}: example {int(good.int().argmin())} has no finite label; drop the example")
         return
     if labels.dtype != torch.int64:
-        raise InputError(f"{who}: labels have dtype {labels.dtype}; classes are int64")
+        raise InputError(f"{who}: labels have dtype {labels.dtype}; give classes as int64")
     wrong = ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()
     if len(wrong):
         raise InputError(
@@ -112,8 +112,8 @@ def require_several(labels: Tensor, what: str) -> None:
     if not good.all():
         row, column = (int(place) for place in (~good).nonzero()[0])
         raise InputError(
-            f"{what} hold {float(labels[row, column]):g} in row {row}, column {column}; several labels of an example "
-            "are 0 or 1 each, or shares in between"
+            f"{what} hold {float(labels[row, column]):g} in row {row}, column {column}; give multi-label values "
+            "between 0 and 1"
         )
 
 
@@ -179,7 +179,7 @@ def _describe_large_columns(examples: Examples, ids: Container[str]) -> str:
     return (
         f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
         f"{float(sizes[large].max()):.3g}), on which most nets train badly; standardise each column: subtract its "
-        "mean, divide by its standard deviation (in a table of new clients: those of the run's own table)"
+        "mean, divide by its standard deviation (for a table of new clients, use those of the run's own table)"
     )
 
 
@@ -191,8 +191,8 @@ def _describe_large_whole(inputs: Tensor, scale: float) -> str:
     what = "images" if inputs.ndim == 4 else "inputs"
     return (
         f"the {what} are {'floats' if inputs.is_floating_point() else 'integers'} up to {most:.4g} (root mean square "
-        f"{size:.3g}), on which most nets train badly, and only bytes (uint8) are scaled; multiply them by "
-        f"{scale / most:.3g} (ArrayData: scale: {scale / most:.3g})"
+        f"{size:.3g}), on which most nets train badly; only bytes (uint8) are scaled automatically, so multiply them "
+        f"by {scale / most:.3g} (ArrayData: scale: {scale / most:.3g})"
     )
 
 
@@ -225,7 +225,8 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         raise InputError(f"{who}: divide returns no clients; return at least one")
     if len(division.test) != clients:
         raise InputError(
-            f"{who}: train has lists of {clients} clients, test of {len(division.test)}; give one for each"
+            f"{who}: train has lists of {clients} clients, but test of {len(division.test)}; give both a list for "
+            "each client"
         )
     truth = division.true_clusters
     if truth.dtype != torch.int64 or truth.shape != (clients,):
@@ -286,10 +287,16 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
         InputError: the number of clients changed, or a shifted client has an example that is not in the pool.
     """
     if len(data.true_clusters) != before.num_clients:
-        raise InputError(f"{who}: step returns {len(data.true_clusters)} true clusters of {before.num_clients} clients")
+        raise InputError(
+            f"{who}: step returns {len(data.true_clusters)} true clusters for {before.num_clients} clients; return "
+            "one for each client"
+        )
     for name, lists in {"train": data.train, "validation": data.validation, "test": data.test}.items():
         if len(lists) != before.num_clients:
-            raise InputError(f"{who}: step returns {name} of {len(lists)} clients, but there are {before.num_clients}")
+            raise InputError(
+                f"{who}: step returns {name} lists of {len(lists)} clients, but there are {before.num_clients}; "
+                "return a list for each client"
+            )
         _check_lists(lists.select(clients), data.examples, f"{who}: {name}", clients)
 
 
@@ -307,7 +314,9 @@ def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor 
             raise InputError(f"{what} is a ClientIndex of {part.dtype}; give int64")
     ends = index.starts + index.sizes
     if bool(((index.sizes < 0) | ((index.sizes > 0) & ((index.starts < 0) | (ends > len(index.values))))).any()):
-        raise InputError(f"{what} has lists outside of its {len(index.values)} values; use ClientIndex.from_lists")
+        raise InputError(
+            f"{what} has lists that reach beyond its {len(index.values)} values; build it with ClientIndex.from_lists"
+        )
     most, lists = len(examples) * len(examples.views), _Lists(*index.distinct())
     wrong = (lists.entries < 0) | (lists.entries >= most)
     if wrong.any():
@@ -356,7 +365,7 @@ def _warn_of_overlap(train: ClientIndex, test: _Lists, num_examples: int, who: s
         return
     clients = owners[both].unique().tolist()
     warnings.warn(
-        f"{who}: {len(clients)} clients are tested on examples on which they train ({join_ids(clients)}; such as "
+        f"{who}: {len(clients)} clients are tested on examples that they also train on ({join_ids(clients)}; such as "
         f"example {int(trained[asked[both][0]])}), so their scores are too good",
         Notice,
         stacklevel=4,

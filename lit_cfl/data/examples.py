@@ -142,7 +142,7 @@ class Examples:
         if self.labels.ndim > 1 and self.num_labels:
             raise InputError(
                 f"labels have shape {tuple(self.labels.shape)} and num_labels is {self.num_labels}; give classes [N], "
-                "or several labels of each example with num_labels=0"
+                "or several labels per example with num_labels=0"
             )
         several = self.labels.ndim > 1
         if self.label_names and len(self.label_names) != (self.labels.shape[1] if several else self.num_labels):
@@ -169,7 +169,7 @@ class Examples:
                     "channel(s); give one for each channel (grey images can be repeated into three channels)"
                 )
         if any(view.brightness != 1 for view in self.views) and self.vocabulary and self.embeddings is None:
-            raise InputError("token ids cannot be brighter; give embeddings, or leave out the brightness")
+            raise InputError("token ids have no brightness to change; give embeddings, or leave out the brightness")
         if any(view.quarter_turns % 2 for view in self.views) and shape[-1] != shape[-2]:
             raise InputError(f"images of {tuple(shape[1:])} are not square; rotate them by 0 and 180 degrees only")
         if any(view.noise for view in self.views) and self.vocabulary and self.embeddings is None:
@@ -222,8 +222,8 @@ class Examples:
         """Raises InputError unless the labels are classes; the message says that `who` needs them."""
         if self.label_kind == "multi-label":
             raise InputError(
-                f"{who} needs one label of each example, but these have {self.labels.shape[1]} each; take a partition "
-                "by sizes or clients, such as IID, LogNormalSizes or Natural, and skews of inputs, such as Rotations"
+                f"{who} needs one label per example, but these have {self.labels.shape[1]} each; use a partition by "
+                "sizes or clients, such as IID, LogNormalSizes or Natural, and skews of inputs, such as Rotations"
             )
         if self.label_kind != "classes":
             held = "are numbers" if self.label_kind == "numbers" else "are missing"
@@ -235,8 +235,8 @@ class Examples:
         for number, name in enumerate(other.label_names):
             if numbers.get(name, number) != number:
                 raise InputError(
-                    f"the label named {name!r} is {numbers[name]} here and {number} in {where}; number the labels "
-                    "alike, such as by a ClassLabel with the same names"
+                    f"the label named {name!r} is {numbers[name]} here and {number} in {where}; use the same numbers "
+                    "in both, such as by a ClassLabel with the same names"
                 )
 
     def require_known_labels(self, run: "Examples") -> None:
@@ -402,6 +402,7 @@ def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
     if unknown:
         several = len(unknown) > 1
         raise InputError(
-            f"these data have the label{'s' if several else ''} {', '.join(unknown)}, but the run's are "
-            f"{', '.join(map(repr, known))}: its models cannot predict others; leave {'them' if several else 'it'} out"
+            f"these data have the label{'s' if several else ''} {', '.join(unknown)}, but the run has only "
+            f"{', '.join(map(repr, known))}, and its models cannot predict others; leave out the examples with "
+            f"{'them' if several else 'it'}"
         )

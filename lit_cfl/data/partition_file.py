@@ -101,7 +101,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) -> None:
     if about["format"] not in _READ:
         read = " and ".join(map(str, _READ))
-        raise InputError(f"{path} has format {about['format']}, this version reads {read}; make the partition again")
+        raise InputError(
+            f"{path} has format {about['format']}, but this version reads {read}; make the partition again"
+        )
     if about["data"] != examples.fingerprint:
         raise InputError(
             f"{path} was made for other data (fingerprint {about['data']}, these have {examples.fingerprint}); "
@@ -109,8 +111,8 @@ def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) 
         )
     if about["views"] != _views(examples):
         raise InputError(
-            f"{path} was made for another skew or shift ({len(about['views'])} views of an example, these data have "
-            f"{len(examples.views)}, or others); give the data options that it was made with"
+            f"{path} was made for another skew or shift ({len(about['views'])} views per example; these data have "
+            f"{len(examples.views)}, or different ones); give the data options that it was made with"
         )
 
 

@@ -126,8 +126,8 @@ class Engine:
         mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
         if any(id(parameter) in mine for parameter in module.parameters()):
             raise InputError(
-                "the task returns the same net at every call, so that initial models do not depend on the seed; "
-                "make the net inside the task: lambda: Classification(MCLR(...), ...)"
+                "the task returns the same net at every call, so initial models do not depend on the seed; make the "
+                "net inside the task: lambda: Classification(MCLR(...), ...)"
             )
         return module
 
@@ -542,7 +542,8 @@ class Engine:
         self.switch_plan(plan)
         if not self._was_short:
             notice = (
-                f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
+                f"out of memory: reduced to {rows_mib} MiB of local models at once, and to {lanes} client(s) that "
+                "train together"
             )
             warnings.warn(f"{notice}; config.yaml records any further reduction", Notice, 2)
         self._was_short = True

@@ -29,7 +29,7 @@ def require_module(module: LightningModule) -> None:
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and has_gradient_hooks(parameter):
             raise InputError(
-                f"the parameter {name} has a hook on its gradient (register_hook), which no copy of it has, and "
+                f"the parameter {name} has a hook on its gradient (register_hook), which is not copied with it, but "
                 f"{_COPIES}; change the gradient in the LightningModule's on_before_optimizer_step, or detach in "
                 "forward what must not train"
             )
@@ -41,15 +41,15 @@ def _require_plain_layers(module: LightningModule) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, ScriptModule):
             raise InputError(
-                f"{name} ({type(layer).__name__}) is compiled by torch.jit, so that copies of it cannot be converted, "
-                f"and {_COPIES}; give the net as it is before torch.jit.script or torch.jit.trace"
+                f"{name} ({type(layer).__name__}) is compiled by torch.jit, which is not supported, because "
+                f"{_COPIES}; give the net as it is before torch.jit.script or torch.jit.trace"
             )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise InputError(
-                f"{_owner_of(name, module)} has no weights before its first input, so that there is no model to start "
-                "from; give the layer its sizes (nn.Linear(64, 10) for nn.LazyLinear(10)), or run the net on one input "
-                "in its __init__"
+                f"{_owner_of(name, module)} has no weights before its first input, so there is no model to start "
+                "from; give the layer its sizes (nn.Linear(64, 10) for nn.LazyLinear(10)), or run the net on one "
+                "input in its __init__"
             )
 
 
@@ -68,7 +68,7 @@ def _require_copy(module: LightningModule) -> None:
         name, layer = _first_uncopied(module)
         remedy = "keep no open files in it, and compute what depends on parameters in forward"
         if hasattr(layer, "weight_g"):
-            remedy = "take torch.nn.utils.parametrizations.weight_norm for nn.utils.weight_norm"
+            remedy = "use torch.nn.utils.parametrizations.weight_norm instead of nn.utils.weight_norm"
         raise InputError(
             f"{name} ({type(layer).__name__}) cannot be copied, but {_COPIES}; {remedy} ({short_error(error)})"
         ) from error

@@ -14,8 +14,8 @@ def warn_of_irreproducible_products() -> None:
     """Warns if the last bits of matrix products depend on memory alignment."""
     if not all(_adds_in_one_order(dtype) for dtype in (torch.float32, torch.float64)):
         warnings.warn(
-            "products of matrices depend on their place in memory on this processor, so that the last bits of a "
-            f"client's model depend on the other clients; set {SETTING}={STRICT} before Python starts",
+            "on this processor, products of matrices depend on where the matrices lie in memory, so the last bits of "
+            f"a client's model depend on the other clients; set {SETTING}={STRICT} before Python starts",
             Notice,
             stacklevel=2,
         )

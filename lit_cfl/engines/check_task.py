@@ -28,7 +28,7 @@ _TOKENS = (
     "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
     "data word vectors (Sent140's option embeddings)"
 )
-_NO_TRAINER = "; scores are computed without a Trainer: read what it holds in training_step alone"
+_NO_TRAINER = "; scores are computed without a Trainer: use the Trainer only in training_step"
 _REMEDIES = {
     "classes": "give numbers as floats, or set data.num_labels to 0, or take the task Classification",
     "multi-label": "take the task MultiLabel, or give one class for each example, such as y.argmax(1)",
@@ -102,9 +102,10 @@ def _require_same_build(first: LightningModule, second: LightningModule) -> None
     for name, value in one.items():
         if isinstance(value, Tensor) and not (name in other and same_value(value, other[name])):
             raise InputError(
-                f"{name} of {type(first).__name__} differs when it is made again from the same seed, so that no other "
-                "process could make this module; draw from the generators of torch, numpy or random, which are seeded, "
-                "and not from one without a seed (numpy.random.default_rng()), and fill what torch.empty leaves unset"
+                f"{name} of {type(first).__name__} differs when it is made again from the same seed, so no other "
+                "process could build this module; draw from the generators of torch, numpy or random, which are "
+                "seeded, and not from one without a seed (numpy.random.default_rng()), and set the values that "
+                "torch.empty leaves undefined"
             )
 
 
@@ -134,9 +135,9 @@ def _require_faithful_copy(engine: Engine, itself: LightningModule, batch: Batch
         faithful = False
     if not faithful:
         raise InputError(
-            f"a copy of {type(itself).__name__} computes other values than the module itself, and every client "
-            "trains a copy: a function in it (a lambda, a hook) refers to the original's layers; use methods of "
-            "the module instead, or the layer that a hook is given"
+            f"a copy of {type(itself).__name__} computes different values than the module itself, but every client "
+            "trains a copy; if a function in it (a lambda, a hook) refers to the original's layers, use a method of "
+            "the module instead, or the layer that the hook receives"
         )
 
 
@@ -168,9 +169,9 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
     if not torch.allclose(found[0], found[1], equal_nan=True):
         changed = next((name for name in states[1] if not same_value(states[0].get(name), states[1][name])), None)
         raise InputError(
-            f"{type(module).__name__} scores the same examples differently the second time"
-            f"{f', for {changed} changes' if changed else ''}: scores would depend on what was scored before; "
-            "change it in training alone (if self.training)"
+            f"{type(module).__name__} scores the same examples differently the second "
+            f"time{f', because {changed} changes' if changed else ''}: scores would depend on what was scored before; "
+            "let the module change only in training (if self.training)"
         )
 
 
@@ -222,8 +223,8 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
                 f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "
-                f"{local.epochs} epoch(s): each round starts with the same learning rate. For rates over rounds return "
-                "the optimizer alone, and give the scheduler as local.lr_schedule",
+                f"{local.epochs} epoch(s): each round starts with the same learning rate. For rates that change over "
+                "rounds, return the optimizer alone, and give the scheduler as local.lr_schedule",
                 Notice,
                 stacklevel=3,
             )
@@ -238,8 +239,8 @@ def _note_padding(task: LightningModule, inputs: Tensor) -> None:
     if between.any():
         row, position = between.nonzero()[0].tolist()
         warnings.warn(
-            f"token {task.padding} stands between other tokens (sequence {row}, token {position}), but task.padding is "
-            f"{task.padding}: it is neither predicted nor scored. If it is a token, set task.padding to null",
+            f"token {task.padding} stands between other tokens (sequence {row}, token {position}), but task.padding "
+            f"is {task.padding}: it is neither predicted nor scored. If it is a real token, set task.padding to null",
             Notice,
             stacklevel=3,
         )

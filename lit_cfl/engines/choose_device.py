@@ -35,8 +35,10 @@ def device_of_ray(asked: str, found: int) -> str:
     """Returns the device of Ray's workers, each of which sees only its own GPU."""
     if asked == "auto":
         return "cuda:0" if found else "cpu"
-    if number := number_of_gpu(asked):
-        raise InputError(f"device is {asked!r}, but with engine ray there is no GPU {number}: use --device cuda")
+    if number_of_gpu(asked):
+        raise InputError(
+            f"device is {asked!r}, but each Ray worker sees only one GPU, which is cuda:0 there; use --device cuda"
+        )
     if asked != "cpu" and not found:
         raise InputError(f"device {asked!r} was asked for, but Ray has no GPU; use --device cpu or a cluster of GPUs")
     return asked

@@ -82,11 +82,14 @@ def choose_plan(
 def _require_no_contradiction(engine: EngineOption, device: str, precision: str, options: PlanOptions) -> None:
     for name, asked, fixed in (("engine", engine, options.engine), ("device", device, options.device)):
         if fixed is not None and asked not in ("auto", "ray", fixed):
-            raise InputError(f"{name} is {asked!r}, but plan.{name} says {fixed!r}; leave out one of them")
+            raise InputError(f"{name} is {asked!r}, but plan.{name} is {fixed!r}; leave out one of them")
     if engine == "ray" and options.workers == 0:
-        raise InputError("engine is 'ray', but plan.workers says 0; leave out one of them")
+        raise InputError("engine is 'ray', but plan.workers is 0; leave out one of them")
     if options.precision not in (None, precision):
-        raise InputError(f"precision is {precision!r}, but plan.precision says {options.precision!r}; set both alike")
+        raise InputError(
+            f"precision is {precision!r}, but plan.precision is {options.precision!r}; leave out one of them, or make "
+            "them equal"
+        )
 
 
 def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[TrainingWay]:
@@ -94,7 +97,7 @@ def _way(asked: str, device: str, precision: Precision, workload: Workload) -> t
     if asked not in ("auto", "ray"):
         reason = task and get_way(asked).reason_against(task, device, precision, workload.local)
         if reason:
-            raise InputError(f"engine is {asked!r}, but {reason}; use --engine auto")
+            raise InputError(f"engine is {asked!r}, which this run cannot use: {reason}; use --engine auto")
         return get_way(asked)
     if task is None:
         return WAYS[-1]

@@ -20,8 +20,8 @@ def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
     for name, asked in (("engine", config.get("engine")), ("plan.engine", _plan(config).get("engine"))):
         if asked in _ENGINES:
             raise InputError(
-                f"{where}{name} {asked} was removed in version 0.3, where its replacement is {_ENGINES[asked]}; "
-                "leave it out, or write auto"
+                f"{where}{name} {asked} was removed in version 0.3; its replacement is {_ENGINES[asked]}: leave it "
+                "out, or write auto"
             )
     for part in _PARTS:
         if _plan(config).get(part) is not None:

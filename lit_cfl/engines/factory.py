@@ -49,4 +49,8 @@ def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
     task = workload.task
     if task is not None and asked != REFERENCE and plan.engine == REFERENCE:
         reasons = "; ".join(task.trainer_reasons) or f"precision {plan.precision}"
-        warnings.warn(f"clients are trained by lightning.Trainer, which is slower: {reasons}", Notice, stacklevel=2)
+        warnings.warn(
+            f"clients are trained by lightning.Trainer, which is slower, for this reason: {reasons}",
+            Notice,
+            stacklevel=2,
+        )

@@ -32,9 +32,9 @@ class InitialModels:
         if first != number and not self._noted:
             self._noted = True
             warnings.warn(
-                f"the initial models {first} and {number} are equal, though each has a separate seed: the module "
-                "sets a seed itself, or starts from constants or from a file; clients that choose among such models by "
-                "their loss all choose the first",
+                f"the initial models {first} and {number} are equal, though each has a separate seed: the module sets "
+                "a seed itself, or starts from constants or from a file. Clients that choose a model by their loss "
+                "then all choose the first; draw the initial weights at random",
                 Notice,
                 stacklevel=2,
             )

@@ -90,7 +90,7 @@ class RoundRates:
                     self._scheduler.step()
             except Exception as error:  # a scheduler, perhaps a user's, may raise anything
                 raise InputError(
-                    f"local.lr_schedule: {self._name} has no rate for round {len(self._found) + 1}: "
+                    f"local.lr_schedule: {self._name} gives no learning rate for round {len(self._found) + 1}: "
                     f"{short_error(error)}; change its init_args, or run fewer rounds"
                 ) from error
             self._record()

@@ -145,9 +145,9 @@ class Scorer:
                 score, place = (int(at[0]) for at in wrong.nonzero(as_tuple=True))
                 task, name = type(self._module).__name__, per_example(scores_of(self._module))[score].name
                 raise InputError(
-                    f"{task}.outcomes returned the {what} {float(given[score, place]):g} for the score {name!r} "
-                    f"of example {int(numbers[place])}, whose loss is {float(found.losses[place]):g}; "
-                    "weights must be 0 or more, and values finite unless the loss is not"
+                    f"{task}.outcomes returned the {what} {float(given[score, place]):g} for the score {name!r} of "
+                    f"example {int(numbers[place])}, whose loss is {float(found.losses[place]):g}; give weights of 0 "
+                    "or more, and finite values wherever the loss is finite"
                 )
         return replace(found, values=values)
 

@@ -60,8 +60,8 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
     losses = losses_of(module, batch)
     if not losses.requires_grad:
         raise InputError(
-            f"{type(module).__name__}.losses is detached from the parameters, so that it has no gradient; leave out "
-            "detach() and no_grad() in it"
+            f"{type(module).__name__}.losses is detached from the parameters, so it has no gradient; remove detach() "
+            "and no_grad() from it"
         )
     return losses
 
@@ -82,8 +82,8 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
             raise
         raise InputError(
             f"no gradient can be computed in round {round + 1}: {short_error(error)}{error_place(error)}; gradients "
-            "are those of `losses`, which is called without a Trainer and its hooks: do not read in it what only a fit "
-            "sets, or choose an option that needs no gradients (StoCFL: psi: update)"
+            "are taken of `losses`, which is called without a Trainer and its hooks, so `losses` must not read what "
+            "only a fit sets; change it, or choose an option that needs no gradients (StoCFL: psi: update)"
         ) from error
 
 
@@ -118,7 +118,7 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     if len(found) != len(scores):
         raise InputError(
             f"{name}.outcomes returned {len(found)} scores after the losses, but {name}.scores names {len(scores)}; "
-            "return the values of each"
+            "return the values of each named score"
         )
     rows = [losses]
     for score, given in zip(scores, found, strict=True):
@@ -135,7 +135,7 @@ def require_mixing(module: LightningModule, algorithm: str) -> None:
     if not hasattr(module, "mix_outputs"):
         raise InputError(
             f"{algorithm} mixes the outputs of several models, but {type(module).__name__} has no "
-            "`mix_outputs(outputs, weights)`, which says how; add it (see docs/own_model.md)"
+            "`mix_outputs(outputs, weights)` to mix them; add it (see docs/own_model.md)"
         )
 
 
@@ -185,7 +185,7 @@ def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
     outputs = found.pop() if len(found) > scores else None
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != size:
         raise InputError(
-            f"{name} names a score of sets, so its outcomes must return the outputs [n, ...] last, after the losses "
+            f"{name}.scores has a SetScore, so its outcomes must return the outputs [n, ...] last, after the losses "
             f"and {scores} other score(s); it returned {_form(outputs)} there"
         )
     return outputs

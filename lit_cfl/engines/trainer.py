@@ -90,8 +90,8 @@ class TrainerWay(TrainingWay):
             self._reasons = reasons_for_trainer(self._template, self.layout, batch)
         if self._reasons:
             raise InputError(
-                f"the algorithm weighs examples, which needs a task that trains by the mean of its `losses` and one "
-                f"plain optimizer, but: {'; '.join(self._reasons)}; choose another task or algorithm"
+                "the algorithm weighs examples, which needs a task that trains by the mean of its `losses` with one "
+                f"plain optimizer; this task does not ({'; '.join(self._reasons)}); choose another task or algorithm"
             )
 
     def _module(self, row: Tensor) -> LightningModule:

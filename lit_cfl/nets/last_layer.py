@@ -70,7 +70,7 @@ def _inputs_of_last_layer(module: nn.Module, inputs: Tensor) -> Tensor:
         why = "calls no layer with parameters" if not called else "computes its outputs after its last layer"
         name = type(getattr(module, "net", module)).__name__
         raise InputError(
-            f"the latent features of {name} are not known, as it {why}; end it with a layer such as nn.Linear, or give "
-            "it a method latent_features(inputs) that returns [n, features]"
+            f"the latent features of {name} are not known, because it {why}; end the net with a layer such as "
+            "nn.Linear, or give it a method latent_features(inputs) that returns [n, features]"
         )
     return called[0][0]

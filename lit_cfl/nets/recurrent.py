@@ -88,7 +88,9 @@ class FedGroupLSTM(Net):
         super().__init__()
         _, labels = sizes(input_shape, num_labels)
         if labels != 2:
-            raise InputError(f"FedGroupLSTM's one logit tells 2 labels apart, not {labels}; choose Sent140LSTM")
+            raise InputError(
+                f"FedGroupLSTM has one logit, which is enough for 2 labels, not {labels}; choose Sent140LSTM"
+            )
         self.embedding, width = _embedding(input_shape, vocabulary, embedding_width)
         self.rnn1 = _initialise(nn.LSTM(width, 100, batch_first=True))
         self.rnn2 = _initialise(nn.LSTM(100, 100, batch_first=True))
@@ -117,7 +119,7 @@ def _embedding(
             "the size of their vocabulary, or vectors [words, width]"
         )
     if min(vocabulary, embedding_width) < 1:
-        raise InputError(f"vocabulary is {vocabulary}, embedding_width {embedding_width}; give 1 or more")
+        raise InputError(f"vocabulary is {vocabulary}, embedding_width is {embedding_width}; give 1 or more for both")
     layer = nn.Embedding(vocabulary, embedding_width, padding_idx=0)
     nn.init.uniform_(layer.weight, -0.05, 0.05)  # as in Keras
     with torch.no_grad():

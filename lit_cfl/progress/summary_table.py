@@ -76,7 +76,7 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
             notes.append(f"{summary['algorithm']} on newcomers, which did not train: {found}; clients.csv has each")
         unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
         if unplaced:
-            served = "scored with what they would be served"
+            served = "scored with the model that they would receive"
             how = (
                 f"they are {served}" if scores_everyone(summary) else f"with evaluation.clients: all they are {served}"
             )
@@ -108,7 +108,8 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
         lines.append(f"Cluster sizes{for_seed}: {_cluster_sizes(part.path)}.")
     if silhouette is not None:
         lines.append(
-            f"Silhouette of the updates at their last comparison: {silhouette:.2f} (1 = well apart, 0 = none)."
+            f"Silhouette of the updates at their last comparison: {silhouette:.2f} (1 = well separated, 0 = not "
+            "separated)."
         )
     known: type[Algorithm] | None = getattr(algorithms, str(finished.summary["algorithm"]), None)
     forms_none = known is not None and not known.cluster_options

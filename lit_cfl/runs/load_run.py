@@ -187,7 +187,9 @@ class SavedRun:
             raise InputError(f"there is no client {client} in {self.path}; clients are 0 to {number - 1}")
         index = served.index[client : client + 1]
         if int(index) < 0:
-            raise InputError(f"client {client} has no model yet; `assign` finds one for clients that never took part")
+            raise InputError(
+                f"client {client} has no model yet; use `assign`, which finds one for clients that never took part"
+            )
         if served.weights is not None:
             raise InputError(
                 f"client {client} uses a mixture of models, not a single one; mix the outputs of module(0), module(1), "
@@ -228,21 +230,22 @@ class SavedRun:
         fit = without or mine.label_kind == "none" or (alike and theirs.num_labels <= mine.num_labels)
         if mine.input_shape != theirs.input_shape or not fit:
             raise InputError(
-                f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, these data "
+                f"the run's examples have shape {mine.input_shape} and {mine.labels_in_words}, but these data have "
                 f"{theirs.input_shape} and {theirs.labels_in_words}: the run's models cannot take them"
             )
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(
                 "the run's token ids stand for other words than those of these data, so its models cannot take them; "
-                "train a run that holds the new clients out of its own source (data.newcomers), or one with embeddings"
+                "train a run that holds out the new clients from its own source (data.newcomers), or one with "
+                "embeddings"
             )
         mine.require_same_inputs(theirs)
         theirs.require_known_labels(mine)
         mine.require_same_labels(theirs, "these data")
         if theirs.vocabulary > mine.vocabulary:
             raise InputError(
-                f"the run's data have {mine.vocabulary} token ids, these data {theirs.vocabulary}: its models cannot "
-                "take them; give clients of the run's own source"
+                f"the run's data have {mine.vocabulary} token ids, but these data have {theirs.vocabulary}: its "
+                "models cannot take them; give clients of the run's own source"
             )
         if mine.label_kind == "none":
             theirs = theirs.without_labels()
@@ -270,8 +273,8 @@ class SavedRun:
                 if known_test:
                     warnings.warn(
                         f"{known_test} of the {len(data.test.entries)} test examples of these clients are training "
-                        "data of the run's clients: their scores are not those of new clients; for those give "
-                        "data.newcomers to the run, or another source here",
+                        "data of the run's clients, so their scores do not show how well new clients do; for that, "
+                        "set data.newcomers in the run, or give another source here",
                         Notice,
                         stacklevel=2,
                     )
@@ -314,8 +317,8 @@ def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experime
     found = disagreements(config, now, {"name", "rounds"}, new_plan=True)
     if found:
         raise InputError(
-            f"{path} is of another experiment: {'; '.join(found)}. Give the experiment that it ran "
-            "(for its baseline/: experiment.for_baseline())"
+            f"{path} belongs to another experiment: {'; '.join(found)}. Give the experiment that it ran (for the "
+            "folder baseline/ of a run: experiment.for_baseline())"
         )
     return experiment
 
@@ -349,7 +352,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         experiment = _for_seed_of_run(path, config, experiment)
     content = Checkpoint(path).load()
     if content is None:
-        raise InputError(f"{path} holds no checkpoint; it was not saved yet")
+        raise InputError(f"{path} has no checkpoint yet; wait until the run has saved one")
     require_same_run(path, content)
     experiment = with_own_partition(experiment, path, content)
     try:

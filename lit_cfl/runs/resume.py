@@ -190,7 +190,7 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
     run_id = read_run_id(path)
     if saved["run_id"] != run_id:
         raise InputError(
-            f"{path / 'checkpoint.pt'} is of run {saved['run_id']}, {path / 'config.yaml'} of run {run_id}: "
+            f"{path / 'checkpoint.pt'} belongs to run {saved['run_id']}, but {path / 'config.yaml'} to run {run_id}: "
             "one of them comes from another directory; put the original back"
         )
 

@@ -45,7 +45,7 @@ from lit_cfl.tracking.trackers import Trackers
 
 SAME_START = (
     "The runs of all seeds started from one initial model: the module sets a seed itself, or starts from constants or "
-    "from a file, so that the spread over seeds is that of clients, cohorts and mini-batches alone"
+    "from a file, so the spread over seeds comes only from clients, cohorts and mini-batches"
 )
 ResumeMode = Literal["new", "resume", "new_plan"]
 

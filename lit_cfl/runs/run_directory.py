@@ -148,14 +148,17 @@ class RunDirectory:
         """Checks that files that cannot be made again match the checkpoint. Raises InputError."""
         if saved["tables"].keys() != self.marks().keys():
             names = [", ".join(sorted(tables)) for tables in (saved["tables"], self.marks())]
-            raise InputError(f"{self.path} has the tables {names[0]}, the experiment {names[1]}: {_PUT_BACK}")
+            raise InputError(
+                f"{self.path} has the tables {names[0]}, but the experiment writes {names[1]}: {_PUT_BACK}"
+            )
         for table in self._tables:
             header = as_csv([table.columns])
             written = read_up_to_mark(table.path, saved["tables"][table.path.name])
             if not written.startswith(header):
                 found = written.partition(b"\n")[0].decode()
                 raise InputError(
-                    f"{table.path} has the columns {found}, the experiment {header.decode().strip()}: {_PUT_BACK}"
+                    f"{table.path} has the columns {found}, but the experiment writes {header.decode().strip()}: "
+                    f"{_PUT_BACK}"
                 )
         for name, digest in saved["digests"].items():
             if name != _PARTITION and digest_of(self.path / name) != digest:
@@ -174,7 +177,7 @@ class RunDirectory:
         if changes:
             warnings.warn(
                 f"{self.path} is resumed with {changes}: sums may round differently from here on, so the result may "
-                "not be that of a run without the interruption",
+                "differ from that of an uninterrupted run",
                 Notice,
                 stacklevel=4,
             )
@@ -202,8 +205,8 @@ class RunDirectory:
         if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
             return
         raise InputError(
-            f"{self.path} has no config.yaml, but {', '.join(found)}: files of a run that lost it, or of something "
-            "else; choose another --run_dir, or move them away"
+            f"{self.path} has no config.yaml, but holds {', '.join(found)}, which another run or program may have "
+            "written; choose another --run_dir, or move these files away"
         )
 
     def _was_started(self) -> bool:

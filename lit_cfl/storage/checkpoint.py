@@ -46,8 +46,8 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
     names = {field.name for field in fields(state_type)}
     if names != values.keys():
         raise InputError(
-            f"{state_type.__name__} has the fields {sorted(names)}, the saved state {sorted(values)}: "
-            "the algorithm's code has changed since then; restore it, or start a new run"
+            f"{state_type.__name__} has the fields {sorted(names)}, but the saved state has {sorted(values)}: the "
+            "algorithm's code has changed since then; restore it, or start a new run"
         )
     return state_type(**values)
 
@@ -213,8 +213,8 @@ class Checkpoint:
 
 def _unreadable(path: Path) -> str:
     return (
-        f"{path} cannot be read: it is truncated, damaged, or no file of Lit-CFL; "
-        "put a copy back, or remove checkpoint.pt to start again at round 1"
+        f"{path} cannot be read: it is truncated, damaged, or not a file of Lit-CFL; put a copy back, or remove "
+        "checkpoint.pt to start again at round 1"
     )
 
 

@@ -50,8 +50,8 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
     seal = _SEAL.fullmatch(data)
     if seal is None:
         raise InputError(
-            f"{path} does not end with its digest: it was cut off or changed, or is of Lit-CFL 0.1.0; "
-            "put the original back"
+            f"{path} does not end with its digest: it was cut off or changed, or comes from Lit-CFL 0.1.0; put the "
+            "original back"
         )
     if hashlib.sha256(data[:-_DIGEST_LENGTH]).hexdigest().encode() != seal[2]:
         raise InputError(
@@ -105,6 +105,6 @@ def require_undamaged(directory: Path, name: str) -> None:
     """Checks that a file of a finished run is unchanged. Raises InputError."""
     if find_changed(directory, [name]):
         raise InputError(
-            f"{directory / name} was changed or damaged since the run ended; put the original back, or let "
-            f"lit-cfl run --resume {directory} write what it can again"
+            f"{directory / name} was changed or damaged since the run ended; put the original back, or use lit-cfl "
+            f"run --resume {directory} to write again what it can"
         )

@@ -21,6 +21,6 @@ def require_format(path: Path, found: object) -> None:
     if found not in (FORMAT, ONE_ROW_A_FILE):
         earlier = found is None or (isinstance(found, int) and found < ONE_ROW_A_FILE)
         raise InputError(
-            f"{path} is of a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this version "
-            f"does not read (its format is {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
+            f"{path} comes from a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this "
+            f"version cannot read (it reads format {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
         )

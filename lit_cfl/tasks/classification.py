@@ -103,7 +103,7 @@ def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:
                 found.setdefault(id(parts[0]), name)
     if not found:
         raise InputError(
-            f"kernel_l2_layers {patterns} choose no kernel of a fully connected or convolutional layer; "
-            f"the layers are: {', '.join(layout.layers)}"
+            f"kernel_l2_layers {patterns} match no fully connected or convolutional layer; the layers are: "
+            f"{', '.join(layout.layers)}"
         )
     return list(found.values())

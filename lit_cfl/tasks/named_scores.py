@@ -149,8 +149,8 @@ def _score(name: str | Score, known: KnownScores) -> Score:
     if isinstance(name, Score):
         if name not in known.scores and not isinstance(name, SetScore):
             raise InputError(
-                f"task.scores has the score {name.name!r}, a mean over examples; add it in a task of your own, whose "
-                "outcomes return it, or give a SetScore"
+                f"task.scores has {name.name!r}, which is not a SetScore but a mean over examples; give a SetScore, "
+                "or write your own task whose outcomes return this score"
             )
         return name
     if (found := known.find(name)) is not None:
@@ -158,8 +158,8 @@ def _score(name: str | Score, known: KnownScores) -> Score:
     module, _, own = name.rpartition(".")
     if not module:
         raise InputError(
-            f"task.scores names {name!r}, which is not a score{suggest(name, known.names)}. There are: "
-            f"{', '.join(known.names)}, and functions of your own by their path, such as my_scores.{name}"
+            f"task.scores names {name!r}, which is not a score{suggest(name, known.names)}. Known: "
+            f"{', '.join(known.names)}, and your own functions by their path, such as my_scores.{name}"
         )
     return _import_score(name, own)
 

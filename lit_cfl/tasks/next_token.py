@@ -68,7 +68,8 @@ class NextToken(Task):
         logits, targets = self(tokens[:, :-1]), tokens[:, 1:].long()
         if logits.shape[:-1] != targets.shape:
             raise ValueError(
-                f"the net gives {tuple(logits.shape)} for {tuple(targets.shape)} tokens; give logits for each"
+                f"the net returns shape {tuple(logits.shape)} for tokens of shape {tuple(targets.shape)}; return "
+                "logits for each token"
             )
         losses = cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
         counted = torch.ones_like(targets, dtype=torch.bool) if self.padding is None else targets != self.padding

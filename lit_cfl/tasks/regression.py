@@ -44,5 +44,8 @@ class Regression(Task):
         if predicted.shape == (len(batch[1]), 1):
             predicted = predicted[:, 0]
         if predicted.shape != batch[1].shape:
-            raise ValueError(f"the net gives {tuple(predicted.shape)} for {len(batch[1])} labels; give one number each")
+            raise ValueError(
+                f"the net returns shape {tuple(predicted.shape)} for {len(batch[1])} labels; return one number per "
+                "label"
+            )
         return predicted - batch[1]

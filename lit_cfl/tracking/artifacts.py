@@ -33,7 +33,7 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
     mib = sum(row.numel() * row.element_size() for row in rows.values()) / 2**20
     if mib > MAX_MIB:
         warnings.warn(
-            Notice(f"the models are not sent to W&B, since they have {mib:,.0f} MiB; checkpoint.pt has them"),
+            Notice(f"the models are not sent to W&B, since they take {mib:,.0f} MiB; they are in checkpoint.pt"),
             stacklevel=2,
         )
         return {}

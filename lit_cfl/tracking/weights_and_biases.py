@@ -154,7 +154,7 @@ class WandbRun:
         """
         folder = Path(self.run.dir).parent
         if shutil.disk_usage(folder).free < _MIN_FREE:
-            raise OSError("the disk is full, its files may lack rounds; metrics.csv has all")
+            raise OSError("the disk is full, so W&B's files may lack rounds; metrics.csv has all of them")
         mark_complete(folder, self._options["id"], self._last_round)
 
 

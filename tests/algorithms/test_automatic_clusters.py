@@ -110,15 +110,15 @@ def test_max_clusters_is_the_most_that_is_decided_on():
         (
             IFCA("auto"),
             corners(2),
-            "2 clusters: the largest number from 1 to 9 that one half of the 36 clients predicts",
+            "2 clusters: the largest number up to 9 with which the clusters of one half of the 36 clients agree",
         ),
-        (FLHC(0, num_clusters="auto"), corners(1), "1 cluster: no number from 2 to 9 is one that one half of the 36"),
-        (FedGroup("auto"), corners(2, clients=7), "1 cluster: 7 clients are too few for more; it takes 8"),
+        (FLHC(0, num_clusters="auto"), corners(1), "1 cluster: with 2 to 9 clusters, those of one half of the 36"),
+        (FedGroup("auto"), corners(2, clients=7), "1 cluster: more than one cluster needs 8 clients, and there are 7"),
         (FeSEM("auto", max_clusters=1), corners(2), "1 cluster: max_clusters is 1"),
         (
             FedEM("auto"),
             corners(1),
-            "6 models, the larger of two numbers: the updates of 36 clients have 6 mixture components and 1 cluster",
+            "6 models: the updates of 36 clients have 6 mixture components and 1 cluster",
         ),
     ],
 )

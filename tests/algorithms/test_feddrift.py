@@ -318,8 +318,8 @@ def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_
         ({"delta": -1.0}, r"delta is -1\.0; it must be 0 or more"),
         ({"merge_delta": -1.0}, r"merge_delta is -1\.0; it must be 0 or more"),
         ({"step_rounds": 0}, "step_rounds is 0; it must be 1 or more"),
-        ({"eager": True}, "eager is true, but start is clients and merge_delta None: .*; give start one"),
-        ({"eager": True, "start": "one", "merge_delta": 1.0}, "merge_delta 1.0: .* and no merge_delta"),
+        ({"eager": True}, "eager is true, but start is clients and merge_delta is None: .*; set start to one"),
+        ({"eager": True, "start": "one", "merge_delta": 1.0}, "merge_delta is 1.0: .* leave out merge_delta"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict, why: str):
@@ -328,7 +328,10 @@ def test_options_that_do_not_fit_are_refused(options: dict, why: str):
 
 
 def test_limit_below_the_clients_that_each_start_a_model_is_refused():
-    with pytest.raises(InputError, match="max_clusters is 2, but each of 3 clients starts a model; raise it to 3"):
+    with pytest.raises(
+        InputError,
+        match="max_clusters is 2, but with start clients each of the 3 clients starts a model; raise it to 3",
+    ):
         FedDrift(max_clusters=2).check(line(0.0, 1.0, 2.0))
     FedDrift(max_clusters=3).check(line(0.0, 1.0, 2.0))
     FedDrift(max_clusters=2, start="one").check(line(0.0, 1.0, 2.0))

@@ -249,7 +249,7 @@ def test_more_clusters_than_clients_are_refused(two_sides: QuadraticWork):
 
 def test_madc_needs_three_founders(two_sides: QuadraticWork):
     algorithm = FedGroup(num_clusters=2, pretrain_scale=1, measure="madc")
-    with pytest.raises(InputError, match=r"2 founders .num_clusters 2 times pretrain_scale 1, of 8 clients"):
+    with pytest.raises(InputError, match=r"there are 2 .num_clusters 2 times pretrain_scale 1, 8 at most"):
         algorithm.check(two_sides)
     replace(algorithm, centers="random").check(two_sides)  # with random centres, founders are not compared
     replace(algorithm, pretrain_scale=2).check(two_sides)

@@ -194,7 +194,7 @@ def test_bad_hyper_parameters_are_refused():
         IFCA(num_clusters=0)
     with pytest.raises(InputError, match="shift_threshold is"):
         IFCA(shift_threshold=-0.1)
-    with pytest.raises(InputError, match="weights 'drawn_first' repeats a mistake"):
+    with pytest.raises(InputError, match="weights 'drawn_first' cannot be used with averaging gradients"):
         IFCA(averaging="gradients", weights="drawn_first")
 
 

@@ -209,7 +209,9 @@ def test_pattern_without_a_match_is_refused_with_the_layers():
 
 def test_theorem_of_cosines_is_refused_for_distances():
     for distance in ("l2", "delta_l2"):
-        with pytest.raises(InputError, match=f"gamma_max is 0.3, but Theorem 1 does not apply to distance {distance};"):
+        with pytest.raises(
+            InputError, match=rf"gamma_max is 0.3, but its test \(Theorem 1\) does not apply to distance {distance};"
+        ):
             LayerCFL(gamma_max=0.3, distance=distance)
     LayerCFL(gamma_max=0.3, distance="cos")
 

@@ -303,7 +303,7 @@ def test_default_threshold_is_that_of_the_metric():
 def test_data_without_classes_can_migrate_by_losses_and_features_alone():
     work = at(0.0)
     work.label_counts = torch.empty(1, 0, dtype=torch.int64)
-    with pytest.raises(InputError, match="these have no classes; give shift_metric loss or features"):
+    with pytest.raises(InputError, match="these data have no classes; set shift_metric to loss or features"):
         MIG.init(work, rng())
     assert LOSS.init(work, rng())[0].reference.shape == (1, 1)
 
@@ -311,7 +311,7 @@ def test_data_without_classes_can_migrate_by_losses_and_features_alone():
 def test_tokens_have_no_mean_inputs():
     work = at(0.0)
     work.centers = torch.zeros(1, 1, dtype=torch.int64)
-    with pytest.raises(InputError, match=r"these are torch\.int64, such as tokens; give loss"):
+    with pytest.raises(InputError, match=r"these are torch\.int64, as token ids are; set shift_metric to loss"):
         FEATURES.init(work, rng())
 
 

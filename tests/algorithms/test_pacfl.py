@@ -212,9 +212,9 @@ def test_client_whose_examples_are_all_zero_is_alone():
 
 
 def test_what_spans_no_subspace_is_refused():
-    with pytest.raises(InputError, match="tokens span no subspace; PACFL needs inputs that are numbers"):
+    with pytest.raises(InputError, match="token ids do not span a subspace; PACFL needs numeric inputs"):
         left_singular_vectors(torch.ones(3, 4, dtype=torch.int64), 2)
-    with pytest.raises(InputError, match="an example is not finite; remove it"):
+    with pytest.raises(InputError, match="an example has a value that is not finite; remove the example"):
         left_singular_vectors(rows([1, math.nan]), 2)
     with pytest.raises(InputError, match="angles 'least' is not known; give one of smallest, sum, vectors"):
         subspace_angles(torch.ones(1, 1, 1), torch.ones(1, 1, 1), "least")

@@ -312,11 +312,11 @@ def test_running_statistics_belong_to_their_layer():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"algorithm": Local()}, "personal is given, but Local cannot have it: all layers.*; leave out personal"),
-        ({"algorithm": Ditto()}, "personal is given, but Ditto cannot have it: each client has a whole model"),
-        ({"algorithm": FedEM()}, "personal is given, but FedEM cannot have it: a client trains several models"),
-        ({"algorithm": Mixing()}, "personal is given, but Mixing cannot have it: a client mixes several models"),
-        ({"baseline": Ditto()}, "personal is given, but Ditto cannot have it"),
+        ({"algorithm": Local()}, "personal is given, but Local cannot use it: all layers.*; leave out personal"),
+        ({"algorithm": Ditto()}, "personal is given, but Ditto cannot use it: each client has a whole model"),
+        ({"algorithm": FedEM()}, "personal is given, but FedEM cannot use it: a client trains several models"),
+        ({"algorithm": Mixing()}, "personal is given, but Mixing cannot use it: a client mixes several models"),
+        ({"baseline": Ditto()}, "personal is given, but Ditto cannot use it"),
         ({"personal": []}, r"personal is \[\]; name layers, such as \[bn\*\], or leave it out"),
     ],
 )
@@ -329,8 +329,8 @@ def test_what_cannot_keep_layers_is_refused(options: dict[str, Any], expected: s
     ("options", "expected"),
     [
         ({"personal": ["fcc"]}, r"layer pattern 'fcc' matches nothing; the layers are: net.fc1 \(linear\)"),
-        ({"personal": ["fc*"]}, r"personal is \['fc\*'\], which are all trained layers: nothing is left"),
-        ({"shared": ["fc*"]}, "layer 'net.fc2' is in personal and in shared; a client cannot keep what all"),
+        ({"personal": ["fc*"]}, r"personal is \['fc\*'\], which covers all trained layers, so nothing is left"),
+        ({"shared": ["fc*"]}, "layer 'net.fc2' is in personal and in shared; a layer cannot be both"),
         (
             {"algorithm": LayerCFL(layers=["fc2"])},
             r"layer pattern 'fc2' matches nothing; the layers are: net.fc1 \(linear\) \(without net.fc2: personal\)",

@@ -208,7 +208,7 @@ def test_running_statistics_are_averaged_and_take_no_step():
 )
 def test_algorithms_without_a_mean_in_clusters_are_refused(algorithm: Algorithm, why: str):
     name = type(algorithm).__name__
-    with pytest.raises(InputError, match=f"server is given, but {name} cannot have it: {why}.*; leave out server"):
+    with pytest.raises(InputError, match=f"server is given, but {name} cannot use it: {why}.*; leave out server"):
         digits(algorithm=algorithm, server=MOMENTUM)
 
 

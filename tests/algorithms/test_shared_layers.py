@@ -112,8 +112,8 @@ def test_running_statistics_go_with_their_layer():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"algorithm": CFL()}, "shared is given, but CFL cannot have it: a cluster is split when.*; leave out shared"),
-        ({"algorithm": Local()}, "shared is given, but Local cannot have it: clients do not communicate"),
+        ({"algorithm": CFL()}, "shared is given, but CFL cannot use it: a cluster is split when.*; leave out shared"),
+        ({"algorithm": Local()}, "shared is given, but Local cannot use it: clients do not communicate"),
         ({"shared": []}, r"shared is \[\]; name layers, such as \[conv\*\], or leave it out"),
         ({"server": partial(SGD, lr=0.5)}, "server and shared are both given: .*; leave out one"),
     ],

@@ -414,7 +414,7 @@ def test_negative_pull_and_wrong_projection_are_refused(two_sides: QuadraticWork
         StoCFL(lambda_=-0.1)
     with pytest.raises(InputError, match="sketch_dim is 0"):
         StoCFL(sketch_dim=0)
-    with pytest.raises(InputError, match="sketch_dim 5 does not project 4 columns"):
+    with pytest.raises(InputError, match="sketch_dim is 5, but there are 4 columns to project"):
         StoCFL(sketch_dim=5).check(two_sides)
     StoCFL().check(two_sides)
 

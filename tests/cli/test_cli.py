@@ -144,8 +144,14 @@ def test_help_of_a_class_starts_with_the_command_that_takes_it(
         (["run", "--data.help", "Digitz"], "data: 'Digitz' is not known (did you mean Digits?). Known: ArrayData,"),
         (["data", "--data.help", "Digitz"], "data: 'Digitz' is not known (did you mean Digits?)"),
         (["run", "--config", "quickstart", "--data.partition.help", "IDD"], "partition: 'IDD' is not known (did you"),
-        (["run", "--data.partition.help", "IID"], "give it first: --data NAME --data.partition.help IID"),
-        (["run", "--task.net.help", "MLP"], "nothing names the class of task; give it first: --task NAME --task.net."),
+        (
+            ["run", "--data.partition.help", "IID"],
+            "name one before asking for help: --data NAME --data.partition.help IID",
+        ),
+        (
+            ["run", "--task.net.help", "MLP"],
+            "no class is given for task; name one before asking for help: --task NAME --task.net.",
+        ),
     ],
 )
 def test_help_of_what_is_not_there_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
@@ -170,7 +176,7 @@ QUICK = ("run", "--config", "quickstart")
         (("runn",), "there is no command 'runn' (did you mean run?)"),
         (
             ("reproduce", "flexcfl-3"),
-            "the papers' tables are made from the root of a checkout: python -m benchmarks.rep",
+            "to make the papers' tables, run in the root of a checkout: python -m benchmarks.rep",
         ),
         (("run", "--config", "quickstrat"), "(did you mean quickstart?)"),
         (("run",), "data"),

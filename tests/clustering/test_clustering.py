@@ -89,7 +89,7 @@ def test_madc_of_equal_updates_is_zero():
 
 
 def test_madc_of_two_clients_is_refused():
-    with pytest.raises(InputError, match="2 clients are too few"):
+    with pytest.raises(InputError, match="so 2 clients are too few"):
         madc(torch.eye(2))
 
 

@@ -148,5 +148,5 @@ def test_bad_input_is_refused():
         find_drifted(BEFORE, BEFORE, ids(60), -0.1, "l1_counts")
     with pytest.raises(InputError, match="threshold nan"):
         find_drifted(BEFORE, BEFORE, ids(60), float("nan"), "l1_counts")
-    with pytest.raises(InputError, match="2 sizes do not fit counts of 1 clients"):
+    with pytest.raises(InputError, match="2 sizes for the counts of 1 clients"):
         find_drifted(BEFORE, BEFORE, ids(60, 60), 0.2, "l1_counts")

@@ -22,10 +22,10 @@ def notes(call: Any) -> list[str]:
 
 def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
     assert notes(lambda: warn_if_equal(torch.ones(4, 3)))[0].startswith(
-        "the updates of all 4 clients are equal: clusters"
+        "the updates of all 4 clients are equal, so clusters"
     )
     assert notes(lambda: warn_if_equal(torch.zeros(4, 3)))[0].startswith(
-        "the updates of all 4 clients are equal to zero:"
+        "the updates of all 4 clients are equal to zero, so"
     )
 
 
@@ -73,4 +73,4 @@ def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learn
 def test_clients_with_the_same_data_make_none_either(algorithm: Any):
     work = QuadraticWork(SIDES[:1].repeat(8, 1), torch.arange(1, 9), 0.2, steps=2)
     (note,) = clustered(algorithm, work)
-    assert note.startswith("the updates of all 8 clients are equal: ")
+    assert note.startswith("the updates of all 8 clients are equal, so ")

@@ -84,7 +84,7 @@ def test_bad_input_of_agglomerate_is_refused():
         agglomerate(torch.zeros(3, 3), linkage="single")
     with pytest.raises(InputError, match="one of them"):
         agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=2, threshold=1.0)
-    with pytest.raises(InputError, match="4 clusters cannot be made of 3"):
+    with pytest.raises(InputError, match="3 clients cannot form 4 clusters; give 1 to 3"):
         agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=4)
     with pytest.raises(InputError, match=r"threshold -1\.0"):
         agglomerate(torch.zeros(3, 3), linkage="single", threshold=-1.0)

@@ -80,7 +80,7 @@ def test_projection_reaches_another_process_unchanged():
 
 @pytest.mark.parametrize("sketch_dim", [0, -1, 11])
 def test_dimension_that_does_not_project_is_refused(sketch_dim: int):
-    with pytest.raises(InputError, match=f"sketch_dim {sketch_dim} does not project 10 columns"):
+    with pytest.raises(InputError, match=f"sketch_dim is {sketch_dim}, but there are 10 columns to project"):
         random_projection(10, sketch_dim, 0)
 
 

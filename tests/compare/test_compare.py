@@ -230,7 +230,7 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     plan, notices = plan_comparison(given)
     # setting another option of IFCA changes nothing
     for name, given in zip(names, (True, False, True, True), strict=True):
-        assert (f"{name} runs with num_clusters 4, as the file's algorithm" in notices) is given
+        assert (f"{name} runs with num_clusters 4, like the file's algorithm" in notices) is given
     configs = [plan.experiments[name].to_dict() for name in names]
     assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4, 4]
     assert [config["name"] for config in configs] == [f"quickstart-{name}" for name in names]
@@ -303,7 +303,10 @@ def test_lost_files_of_a_finished_run_are_named_or_written_again(capsys: pytest.
     Path("c/Ditto/seed-0/checkpoint.pt").unlink()  # the user may delete checkpoints to save space
     capsys.readouterr()
     assert main(["compare", "--resume", "c"]) == 0
-    assert "Under seed 0 it is unknown whether Ditto are paired: no checkpoint.pt." in capsys.readouterr().out
+    assert (
+        "Under seed 0, it is unknown whether the runs of Ditto are paired, since they have no checkpoint.pt."
+        in capsys.readouterr().out
+    )
     assert Path("c/results.csv").read_bytes() == tables[0]
     Path("c/FedAvg/seed-0/metrics.csv").write_text("round\n")
     assert main(["compare", "--resume", "c"]) == 1
@@ -377,7 +380,8 @@ def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
     said = capsys.readouterr()
     assert "IFCA" in said.out
     assert (
-        "pictures/curve.png could not be written (No space left on device). What is known is printed above" in said.err
+        "pictures/curve.png could not be written (No space left on device). The results so far are printed above"
+        in said.err
     )
     assert "lit-cfl compare --resume" in said.err
     assert {"results.md", "results.csv", "results.tex", "runs.csv"} <= set(tables)

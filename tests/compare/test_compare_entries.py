@@ -113,7 +113,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ("--config quickstart --algorithms IFCA --round 3", "(did you mean --rounds?)"),
             ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
             ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),
-            ("--config quickstart --algorithms IFCA --num_cpus 4096", "may be used here"),
+            ("--config quickstart --algorithms IFCA --num_cpus 4096", "are available; give"),
             (
                 "--config quickstart --algorithms IFCA --compare_dir run",
                 "already holds a run; choose another --compare_dir",

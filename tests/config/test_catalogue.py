@@ -174,7 +174,7 @@ def test_list_of_an_unknown_word_suggests_a_kind_or_a_name(capsys: pytest.Captur
         assert main(["list", word]) == 2
         shown = capsys.readouterr().err
         assert (f"(did you mean {guess}?)" in shown) == (guess is not None)
-        assert "The lists: algorithms, data, " in shown
+        assert "Known lists: algorithms, data, " in shown
 
 
 @pytest.mark.parametrize("name", ["FedGroup", "FLHC", "FedEM"])

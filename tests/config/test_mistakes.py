@@ -86,7 +86,7 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": own(wdth=2)}, "Own has no option 'wdth' (did you mean width?). Its options: width, group, ratio,"),
         (
             {"module": {"class_path": "torch.nn.Sequential", "init_args": {"args": []}}},
-            "Sequential has no option 'args', and no other that a configuration can set; write a class of your own",
+            "Sequential has no option 'args', nor any other that a configuration can set; write your own class",
         ),
         ({"own": f"{__name__}.Own"}, f"{__name__}.Own needs width; give it under init_args"),
         (
@@ -98,10 +98,13 @@ def own(**more: Any) -> dict[str, Any]:
             f"'{__name__}.Onw' cannot be found: {__name__} has no class 'Onw' (did you mean Own?)",
         ),
         ({"own": {"width": 3}}, "own names no class; write own: {class_path: NAME, init_args: {...}}"),
-        ({"untyped": "Untyped"}, f"{__name__}.Untyped: its option 'x' has no type; write one, such as x: float"),
+        (
+            {"untyped": "Untyped"},
+            f"{__name__}.Untyped: its option 'x' has no type annotation; write one, such as x: float",
+        ),
         (
             {"net": f"{__name__}.UntypedNet"},
-            f"{__name__}.UntypedNet: its option 'input_shape' has no type; write one, such as "
+            f"{__name__}.UntypedNet: its option 'input_shape' has no type annotation; write one, such as "
             "input_shape: list[int] | None = None",
         ),
         (

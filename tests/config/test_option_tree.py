@@ -185,11 +185,11 @@ EARLY = [
     ("run --config quickstart --num_clusters 4", "no option 'num_clusters' (did you mean --algorithm.num_clusters?)"),
     (
         "run --data ArrayData --data.num_clients 9",
-        "ArrayData has no option 'num_clients': the data name the clients, or",
+        "ArrayData has no option 'num_clients': clients come with the data or",
     ),
     (
         "run --data ArrayData --num_clients 9",
-        "no option 'num_clients': the data name the clients, or a partition makes",
+        "no option 'num_clients': clients come with the data or from a partition",
     ),
     ("run --config quickstart --num_clients 9", "no option 'num_clients' (did you mean --data.num_clients?)"),
     ("run --config quickstart --lr 0.1", "there is no option 'lr' (did you mean --task.optimizer.lr?)"),
@@ -228,9 +228,9 @@ EARLY = [
     ("tune --resume nothere", "nothere/study.yaml does not exist"),
     (
         "tune --config tune/quickstart --rounds 12",
-        "write it into the file or the lines that the study names as its base",
+        "not of a study; set it in the study's base",
     ),
-    ("tune --config tune/quickstart --local.epochs 2", "as its base, or search it in the study's space"),
+    ("tune --config tune/quickstart --local.epochs 2", "the study's base, or search it in the study's space"),
     ("tune --config tune/quickstart --limits.trial 3", "limits has no option 'trial' (did you mean trials?)"),
     ("tune --config study.yaml", "base: there is no option 'lr' (did you mean --task.optimizer.lr?)"),
 ]

@@ -233,7 +233,7 @@ def test_opening_a_study_names_the_code_that_it_loads(empty_folder: Path):
     with pytest.warns(Notice, match="opening study loads code") as caught:
         parse_study(["--resume", "study"])
     notices = [str(one.message) for one in caught if one.category is Notice]
-    assert notices == [f"opening study loads code that is not Lit-CFL's: {own}.Own from {empty_folder}"]
+    assert notices == [f"opening study loads code that is not part of Lit-CFL: {own}.Own from {empty_folder}"]
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
@@ -254,7 +254,7 @@ def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: 
     with pytest.warns(Notice, match="opening run loads code") as caught:
         load_run("run")
     notices = [str(one.message) for one in caught if one.category is Notice and "opening" in str(one.message)]
-    assert notices == [f"opening run loads code that is not Lit-CFL's: sensors.Sensors from {empty_folder}"]
+    assert notices == [f"opening run loads code that is not part of Lit-CFL: sensors.Sensors from {empty_folder}"]
 
 
 def test_an_own_file_that_an_installed_package_hides_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

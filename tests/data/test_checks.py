@@ -73,13 +73,19 @@ def test_division_without_a_fault_is_taken_in_silence():
             lambda d: replace(d, true_clusters=torch.arange(6) - 2),
             "true_clusters holds -2; give numbers from 0, and -1",
         ),
-        (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train has lists of 6 clients, test of 2"),
+        (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train has lists of 6 clients, but test of 2"),
         (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "returns no clients"),
         (lambda d: replace(d, names=("a", "b")), "names has 2 names for 6 clients"),
         (lambda d: replace(d, skew="features"), "skew is 'features'; give feature, label or other"),
         (lambda d: replace(d, train=replace(d.train, values=d.train.values.int())), "ClientIndex of torch.int32"),
-        (lambda d: replace(d, train=replace(d.train, starts=d.train.starts + 5)), "lists outside of its 48 values"),
-        (lambda d: replace(d, test=replace(d.test, sizes=d.test.sizes - 3)), "test has lists outside of its 12 values"),
+        (
+            lambda d: replace(d, train=replace(d.train, starts=d.train.starts + 5)),
+            "lists that reach beyond its 48 values",
+        ),
+        (
+            lambda d: replace(d, test=replace(d.test, sizes=d.test.sizes - 3)),
+            "test has lists that reach beyond its 12 values",
+        ),
         (lambda d: (d.train, d.test), "divide returns a tuple; return Division"),
     ],
 )
@@ -110,7 +116,10 @@ def test_what_nobody_holds_may_be_anything():
     [
         (lists(train1=[10, 11, 10]), "Own: train: 1 clients have an example more than once (1; such as example 10)"),
         (lists(test4=[48, 48]), "Own: test: 1 clients have an example more than once (4; such as example 48)"),
-        (lists(train1=[10, 18]), "Own: 1 clients are tested on examples on which they train (1; such as example 18)"),
+        (
+            lists(train1=[10, 18]),
+            "Own: 1 clients are tested on examples that they also train on (1; such as example 18)",
+        ),
     ],
 )
 def test_repeats_and_overlaps_in_a_client_are_noted(change: Callable[[Division], Division], expected: str):
@@ -120,7 +129,7 @@ def test_repeats_and_overlaps_in_a_client_are_noted(change: Callable[[Division],
 
 def test_clients_may_share_examples():
     assert notes(Own(change=lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]))) == ["Own: 1 clients are tested on "
-        "examples on which they train (0; such as example 9), so their scores are too good"]  # fmt: skip
+        "examples that they also train on (0; such as example 9), so their scores are too good"]  # fmt: skip
 
 
 def test_image_under_another_view_overlaps_but_does_not_repeat():
@@ -137,7 +146,7 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
 
     first, second = notes(Own(change=shared))
     assert first.startswith("Own: test: 1 clients have an example more than once (4; such as example 59)")
-    assert second.startswith("Own: 2 clients are tested on examples on which they train (0, 3; such as example 2)")
+    assert second.startswith("Own: 2 clients are tested on examples that they also train on (0, 3; such as example 2)")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,7 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         ({"inputs": torch.zeros(60, 2).index_fill(0, ids(59), torch.inf)}, "example 59 has NaN or infinite inputs"),
         ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs have dtype torch.int16"),
         ({"inputs": torch.zeros(60, 2, dtype=torch.bool)}, "inputs have dtype torch.bool"),
-        ({"inputs": torch.zeros(50, 2)}, r"inputs have shape \(50, 2\), labels \(60,\)"),
+        ({"inputs": torch.zeros(50, 2)}, r"inputs have shape \(50, 2\), labels have shape \(60,\)"),
         ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, r"labels have shape \(60, 1\)"),
         ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels have dtype torch.int32"),
         ({"labels": torch.arange(60)}, "example 3 has label 3, but num_labels is 3"),
@@ -158,7 +167,7 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         ({"inputs": torch.full((60, 2), -1), "vocabulary": 9}, "inputs hold the token id -1"),
         (
             {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
-            "embeddings has 8 rows, vocabulary is 9",
+            "embeddings has 8 rows, but vocabulary is 9",
         ),
         ({"views": (View(label_map=(1, 0)),)}, r"label_map \(1, 0\); give a label of 0 to 2 for each of the 3"),
         ({"views": (View(label_map=(1, 0, 3)),)}, r"label_map \(1, 0, 3\)"),
@@ -217,7 +226,7 @@ def test_shift_that_fits_is_taken():
     [
         (Moving([60]), "Moving: train: client 4 has the example 60; examples are 0 to 59"),
         (Moving([-2]), "Moving: train: client 4 has the example -2"),
-        (Moving([1], kept=5), "Moving: step returns train of 5 clients, but there are 6"),
+        (Moving([1], kept=5), "Moving: step returns train lists of 5 clients, but there are 6"),
     ],
 )
 def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):

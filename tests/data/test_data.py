@@ -299,7 +299,7 @@ def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
     assert found.inputs is new.inputs
     swim = replace(new, labels=torch.tensor([0, 1, 2, 0]))
     with pytest.raises(
-        InputError, match="these data have the label 'swim', but the run's are 'bike', 'run', 'sit', 'walk'"
+        InputError, match="these data have the label 'swim', but the run has only 'bike', 'run', 'sit', 'walk'"
     ):
         swim.renumber_labels(run)
 
@@ -311,7 +311,7 @@ def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
     run.require_known_labels(run)
     with pytest.raises(
         InputError,
-        match="these data have the label 'owl', but the run's are 'cat', 'dog': its models cannot predict others",
+        match="these data have the label 'owl', but the run has only 'cat', 'dog', and its models cannot predict",
     ):
         other.require_known_labels(run)
 

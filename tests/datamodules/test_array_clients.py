@@ -181,7 +181,7 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
 def test_labels_of_one_file_that_are_numbers_or_words_are_refused(labels: list[Any], kind: str, tmp_path: Path):
     saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
     saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array(labels))
-    expected = f"b.npz holds y of {kind}, the first file of the folder int64; make them alike"
+    expected = f"b.npz holds y of {kind}, but the first file of the folder holds y of int64; make them equal"
     assert expected in error_of(ArrayData(source=tmp_path))
 
 
@@ -194,7 +194,9 @@ def test_files_need_no_labels(tmp_path: Path):
     pool = ArrayData(source=tmp_path / "folder").pool()
     assert (pool.examples.label_kind, pool.names, len(pool.examples)) == ("none", ("a", "b"), 6)
     saved(tmp_path / "folder" / "c.npz", x=np.ones((3, 2)), y=np.zeros(3, int))
-    assert "c.npz: give y in each file of the folder, or in none" in error_of(ArrayData(source=tmp_path / "folder"))
+    assert "c.npz: some files of the folder have y and others do not; give y in each file, or in none" in error_of(
+        ArrayData(source=tmp_path / "folder")
+    )
 
 
 def test_missing_source_is_refused(tmp_path: Path):
@@ -255,9 +257,12 @@ def npy(array: np.ndarray) -> bytes:
     ("arrays", "expected"),
     [
         ({"client": np.zeros(2)}, "holds an array client, but in a folder each file is a client"),
-        ({"cluster": 1}, "give one cluster in each file of the folder, or in none"),
-        ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), the first file of the folder float64 (2,)"),
-        ({"x": np.zeros((2, 2), np.float32)}, r"holds x of float32 (2,), the first file of the folder float64 (2,)"),
+        ({"cluster": 1}, "give one cluster in each file, or in none"),
+        ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), but the first file of the folder holds float64 (2,)"),
+        (
+            {"x": np.zeros((2, 2), np.float32)},
+            r"holds x of float32 (2,), but the first file of the folder holds float64 (2,)",
+        ),
         ({"y": np.zeros(3, int)}, r"has x of shape (2, 2) and y of shape (3,)"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, r"has x of shape (0, 2) and y of shape (0,)"),
     ],
@@ -271,7 +276,7 @@ def test_file_that_does_not_fit_its_folder_is_named(tmp_path: Path, arrays: dict
 
 def test_several_clusters_in_a_file_of_a_folder_are_refused(tmp_path: Path):
     message = error_of(ArrayData(source=folder_of(tmp_path, a=1, b=np.array([0, 1]), c=1)))
-    assert "b.npz: give one cluster in each file" in message
+    assert "b.npz: some files of the folder have no array cluster" in message
 
 
 TABLE = """user,height,label,site,weight

@@ -128,7 +128,7 @@ def test_images_of_0_to_255_are_noted_unless_they_are_bytes(dtype: type):
     (note,) = (str(notice.message) for notice in notices)
     kind = "integers" if np.issubdtype(dtype, np.integer) else "floats"
     assert note.startswith(f"the images are {kind} up to 255 (root mean square 180)")  # 255 / sqrt(2)
-    assert note.endswith("only bytes (uint8) are scaled; multiply them by 0.00392 (ArrayData: scale: 0.00392)")
+    assert note.endswith("only bytes (uint8) are scaled automatically, so multiply them by 0.00392 (ArrayData: scale: 0.00392)")
     assert inputs.max() == 255  # the notice changes no data
 
 
@@ -271,7 +271,7 @@ def test_labels_other_than_integers_are_refused():
         ({"x": 3.0}, "x has shape ()"),
         ({"x": np.array([[0, None]] * 12)}, "x has dtype object; give integers or floats"),
         ({"x": np.full((12, 2), 2**63, np.uint64)}, "x has dtype uint64; give integers or floats"),
-        ({"x": np.ma.masked_equal(np.zeros((12, 2)), 0)}, "x is masked in row 0, and masks are not read; fill it"),
+        ({"x": np.ma.masked_equal(np.zeros((12, 2)), 0)}, "x is masked in row 0, and masks are not read; fill in"),
         ({"y": np.ma.masked_equal(np.arange(12), 3)}, "y is masked in row 3"),
         ({"x": np.zeros((12, 2), complex)}, "x has dtype complex128; give integers or floats"),
         ({"x": [[1, 2], [3]] * 6}, "x is not an array"),

@@ -89,7 +89,7 @@ def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list
 def test_floats_too_large_to_be_exact_ids_are_refused(large: float):
     assert number_clients([3.0, 2.0**53 - 1], "client")[1].tolist() == ["3", "9007199254740991"]
     with pytest.raises(
-        InputError, match=r"client holds .*, but floats cannot tell whole numbers apart from 9007199254740992"
+        InputError, match=r"client holds .*, but floats cannot represent all whole numbers from 9007199254740992"
     ):
         number_clients([3.0, large], "client")
 
@@ -230,7 +230,7 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
     ragged = np.empty(2, dtype=object)
     ragged[:] = [[1.0, 2.0], [3.0]]
     for broken in ([ragged], [np.array(["a", "b"])], [np.array([[1.0]]), np.array([1.0])]):
-        with pytest.raises(InputError, match="column x cannot be made one array of numbers"):
+        with pytest.raises(InputError, match="column x cannot be converted to one array of numbers"):
             matrix([broken], "column x")
     with pytest.raises(InputError, match="column x holds NaN or an empty value in row 1"):
         matrix([[np.array([[1.0, 2.0], [3.0, np.nan]])]], "column x")
@@ -244,12 +244,12 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["s0", "s1", "s0 "], "'s0' and 's0 ', which count as two"),
+        (["s0", "s1", "s0 "], "'s0' and 's0 ', which are treated as different names"),
         (["caf\u00e9", "cafe\u0301"], r"'caf\\xe9' and 'cafe\\u0301'|'cafe\\u0301' and 'caf\\xe9'"),
         (["a b", "a  b"], "'a  b' and 'a b'"),
         (["Größwald", "Größwald "], "'Größwald' and 'Größwald '"),
-        (["Ja", "ja", "nein"], "'Ja' and 'ja', which count as two; make them one .*str.lower"),
-        (["", "a"], "holds the name '', which counts like any other"),
+        (["Ja", "ja", "nein"], "'Ja' and 'ja', which are treated as different names; make them equal .*str.lower"),
+        (["", "a"], "holds the name '', which is treated like any other name"),
         (["  ", "a"], "holds the name '  '"),
     ],
     ids=["a blank", "Unicode", "blanks within", "readable", "capitals", "empty", "blanks alone"],

@@ -385,7 +385,7 @@ def test_inputs_that_hold_the_answer_or_a_column_twice_are_refused_and_clients_n
         HFDataset("any", ["a", "y"], "y")
     with pytest.raises(InputError, match=r"data\.input_column names 'a' twice"):
         HFDataset("any", ["a", "b", "a"], "y")
-    with pytest.warns(Notice, match="'who' names the clients and is also an input of the net"):
+    with pytest.warns(Notice, match="'who' identifies the clients and is also an input of the net"):
         HFDataset("any", ["a", "who"], "y", "who")
 
 

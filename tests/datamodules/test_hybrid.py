@@ -206,7 +206,7 @@ def test_fedavg_trains_on_it():
     [("validation", 0.1), ("newcomers", 0.5), ("partition_seed", 0), ("batch_size", 8), ("partition_file", "p.npz")],
 )
 def test_option_of_a_part_that_would_count_for_nothing_is_refused(option: str, value: object):
-    expected = rf"{option} is {value!r} in parts\[1\] \(Digits\), which does not use it; set it on the Hybrid"
+    expected = rf"{option} is {value!r} in parts\[1\] \(Digits\), where it has no effect; set it on the Hybrid"
     with pytest.raises(InputError, match=expected):
         Hybrid([Digits(), Digits(**{option: value})])
 
@@ -294,7 +294,7 @@ def test_names_of_labels_are_kept_if_all_parts_have_the_same(names: tuple[str, .
 def test_name_that_stands_for_two_labels_is_refused():
     words = ("cat", "dog", "owl"), ("dog", "owl", "ape")
     parts = [Given(num_labels=3, label_names=names) for names in words]
-    expected = r"the label named 'dog' is 1 here and 0 in parts\[1\] \(Given\); number the labels alike"
+    expected = r"the label named 'dog' is 1 here and 0 in parts\[1\] \(Given\); use the same numbers in both"
     with pytest.raises(InputError, match=expected):
         Hybrid(parts).load()
 

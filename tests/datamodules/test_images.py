@@ -138,7 +138,7 @@ def test_floats_and_large_integers_are_refused_by_name(pixels: np.ndarray, expec
 def test_eight_and_sixteen_bits_are_not_mixed(first: int):
     files = [file_of(np.zeros((2, 2), np.uint8)), file_of(np.zeros((2, 2), np.uint16))]
     bits = (16, 8) if first == 0 else (8, 16)
-    with pytest.raises(InputError, match=f"image 1 has {bits[0]} bits, image 0 has {bits[1]}; make them alike"):
+    with pytest.raises(InputError, match=f"image 1 has {bits[0]} bits, image 0 has {bits[1]}; make them equal"):
         decode([files[first], files[1 - first]], 2, mode="L")
 
 
@@ -172,7 +172,7 @@ def test_transparent_colour_of_a_file_shows_the_background(mode: str):
 @pytest.mark.parametrize(("colour", "background", "other"), [(0, 0, 255), (255, 255, 0)])
 def test_drawing_that_the_background_swallows_is_refused(colour: int, background: int, other: int):
     drawing = transparent("RGBA", colour, [255, 0])
-    expected = f"image 0 is a drawing in its transparency.* background {background};.* images.background: {other}"
+    expected = f"image 0 is drawn only by its transparency.* background {background};.* images.background: {other}"
     with pytest.raises(InputError, match=expected):
         decode([drawing], 1, mode="L", background=background)
     assert decode([drawing], 1, mode="L", background=other)[0].tolist() == [[[colour, other]]]

@@ -117,8 +117,8 @@ def test_client_cold_at_the_first_release_keeps_all(release: str):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": (0, 1)}, r"rounds \(0, 1\) and shares \(0.25, 0.5, 0.75, 1.0\) must be equally long"),
-        ({"rounds": (), "shares": ()}, "at least one"),
+        ({"rounds": (0, 1)}, r"rounds \(0, 1\) and shares \(0.25, 0.5, 0.75, 1.0\) must have the same length"),
+        ({"rounds": (), "shares": ()}, "1 or more"),
         ({"rounds": (0, 5, 5, 6)}, r"rounds of releases are \(0, 5, 5, 6\); give them in ascending order"),
         ({"rounds": (-1, 5, 6, 7)}, "ascending order, from 0"),
         ({"shares": (0.25, 0.5, 0.4, 1.0)}, r"shares of releases are \(0.25, 0.5, 0.4, 1.0\)"),

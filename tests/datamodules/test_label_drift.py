@@ -226,8 +226,8 @@ def test_clients_that_share_a_list_share_it_under_drift():
     [
         ({"share": 1.5}, "share of clients that drift is 1.5; give 0 to 1"),
         ({"share": float("nan")}, "share of clients that drift is nan"),
-        ({"start": -1}, "starts at -1 and takes 0 rounds; give 0 or more"),
-        ({"duration": -2}, "takes -2 rounds"),
+        ({"start": -1}, "start of a drift is -1 and its duration 0; give 0 or more"),
+        ({"duration": -2}, "its duration -2; give"),
         ({"period": 0}, "period of a drift is 0 rounds and its duration 0"),
         ({"period": 3, "duration": 4}, "give a period of 1 or more that is as long as the duration"),
     ],
@@ -239,7 +239,7 @@ def test_drift_that_cannot_be_is_refused(options: dict[str, object], message: st
 
 @pytest.mark.parametrize("labels", [0, 4, -8])
 def test_drift_that_changes_no_label_is_refused(labels: int):
-    with pytest.raises(InputError, match=f"drift by {labels} of 4 labels changes none; give 1 to 3"):
+    with pytest.raises(InputError, match=f"drift by {labels} labels changes nothing with 4 labels; give 1 to 3"):
         made(shifts=(LabelDrift(labels=labels),))
 
 

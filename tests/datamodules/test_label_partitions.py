@@ -96,7 +96,10 @@ def test_clients_are_tested_on_the_labels_of_their_type():
     [
         (ClassesPerClient(9, 0.0, 0), "classes is 0; each client can have 1 to 5"),
         (ClassesPerClient(9, 0.0, 6), "classes is 6; each client can have 1 to 5"),
-        (ClassesPerClient(3, 0.0, 2), "3 clients with 2 classes each have 4 of the 5 labels; give at least 4 clients"),
+        (
+            ClassesPerClient(3, 0.0, 2),
+            "3 clients with 2 classes each have only 4 of the 5 labels together; give at least 4",
+        ),
         (ClassesPerClient(10, 0.0, 2), "label 3 has 3 examples for 4 clients; give fewer clients"),
         (Shards(4, 0.0, 0), "shards_per_client is 0; give 1 or more"),
         (Shards(4, 0.0, 11), "4 clients cannot share 43 examples with 11 or more each"),

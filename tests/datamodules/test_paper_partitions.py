@@ -253,7 +253,7 @@ def test_clients_that_would_need_more_images_than_exist_are_named():
     wanted = sum(label_counts(index, pool_of(balanced(4000)).labels, 10) for index in (whole.train, whole.test)).max(1)
     short = int((wanted.values > 30).sum())
     assert 0 < short < 200
-    with pytest.warns(Notice, match=rf"^{short} of 200 clients should have more images of a letter than there are"):
+    with pytest.warns(Notice, match=rf"^{short} of 200 clients should have more images of a letter than exist"):
         capped = divided(FedProxFEMNIST(images_per_label=30), pool_of(balanced(100)))
     assert int((sizes_of(capped) == 3 * 30).sum()) >= short
     with warnings.catch_warnings():

@@ -67,7 +67,7 @@ def test_labels_are_counted_for_each_client():
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (Y * 2, "the labels y hold 2 in row 0, column 0; several labels of an example are 0 or 1 each"),
+        (Y * 2, "the labels y hold 2 in row 0, column 0; give multi-label values between 0 and 1"),
         (np.where(Y, np.nan, 0), "the labels y hold nan in row 0, column 0"),
         (Y - 1.0, "the labels y hold -1 in row 0, column 1"),
         (Y.astype(str), "y has dtype <U21; give integers or floats"),
@@ -80,7 +80,7 @@ def test_an_invalid_table_of_labels_is_refused(y: np.ndarray, message: str):
 
 
 def test_another_number_of_labels_is_refused():
-    assert error_of(own(num_labels=4)) == "y has 3 labels for each example and num_labels is 4; leave it out"
+    assert error_of(own(num_labels=4)) == "y has 3 labels for each example and num_labels is 4; leave out num_labels"
 
 
 def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
@@ -89,7 +89,9 @@ def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
     data = ArrayData(source=tmp_path, test=0.0).federated(0)
     assert data.label_counts.tolist() == [[3, 2, 3], [3, 4, 3]]
     np.savez(tmp_path / "b.npz", x=X, y=Y[:, :2])
-    assert "holds y of int64 (2,), the first file of the folder int64 (3,)" in error_of(ArrayData(source=tmp_path))
+    assert "holds y of int64 (2,), but the first file of the folder holds int64 (3,)" in error_of(
+        ArrayData(source=tmp_path)
+    )
 
 
 # A user's own data modules
@@ -102,7 +104,11 @@ def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
         (torch.zeros(2, 3), {"label_names": ("a",)}, "label_names has 1 names, but each example has 3 labels"),
         (torch.full((2, 3), 1.5), {}, "Own: labels hold 1.5 in row 0, column 0"),
         (torch.zeros(2, 3, dtype=torch.int64), {}, r"Own: labels have dtype torch.int64 and shape \(2, 3\); give bool"),
-        (torch.zeros(2, 3, 1), {}, r"labels \(2, 3, 1\); give \[N, ...\] and \[N\], N at least 1 \(several .*\[N, L\]"),
+        (
+            torch.zeros(2, 3, 1),
+            {},
+            r"labels have shape \(2, 3, 1\); give \[N, ...\] and \[N\] with N at least 1 \(for several .*\[N, L\]",
+        ),
         (torch.zeros(2, 3), {"views": (View(label_map=(1, 0, 2)),)}, "Own: a view has the label_map"),
     ],
 )
@@ -192,7 +198,7 @@ def test_what_goes_by_one_label_is_refused_with_the_remedy(name: str, options: d
     with pytest.raises(InputError) as error:
         own(**options).federated(0)
     assert str(error.value) == (
-        f"{name} needs one label of each example, but these have 3 each; take a partition by sizes or clients, such as "
+        f"{name} needs one label per example, but these have 3 each; use a partition by sizes or clients, such as "
         "IID, LogNormalSizes or Natural, and skews of inputs, such as Rotations"
     )
 

@@ -90,16 +90,16 @@ def test_noise_has_a_level_for_each_cluster():
     [
         (lambda: Rotations((0, 45)), "by 45 degrees would blur the images; give multiples of 90"),
         (lambda: Rotations(()), r"rotations is empty; give at least one, \[0\] for no change"),
-        (lambda: Rotations((90, 450)), r"rotations \[90, 90\] holds one twice"),
+        (lambda: Rotations((90, 450)), r"rotations \[90, 90\] contains a value twice"),
         (lambda: NoiseLevels((0.5, -0.1)), "noise level is -0.1; it must be 0 or more"),
         (lambda: NoiseLevels((float("nan"),)), "noise level is nan"),
         (lambda: NoiseLevels((float("inf"),)), "noise level is inf"),
-        (lambda: NoiseLevels((0.5, 0.5)), "holds one twice"),
+        (lambda: NoiseLevels((0.5, 0.5)), "contains a value twice"),
         (lambda: NoiseLevels(()), "noise levels is empty"),
         (lambda: LabelPermutations(0), "num_clusters of label permutations is 0; give 1 or more"),
         (
             lambda: LabelPermutations(7).views(3),
-            "3 labels have too few different orders for 7 clusters; lower num_clusters",
+            "3 labels have too few different permutations for 7 clusters; lower num_clusters",
         ),
         (lambda: LabelShifts(()), "label shifts is empty"),
         (lambda: Rotations(90), r"rotations is 90; give a list of whole numbers, one per cluster, such as \[0, 90\]"),
@@ -110,18 +110,18 @@ def test_noise_has_a_level_for_each_cluster():
         (lambda: NoiseLevels(0.5), r"noise levels is 0.5; give a list of numbers, .* such as \[0, 0.5\]"),
         (lambda: NoiseLevels([0.0, "much"]), "noise levels is .*; give a list of numbers"),
         (lambda: FreeRotations([0, float("nan")]), "a rotation is nan; give a number"),
-        (lambda: FreeRotations([30, 390]), r"rotations \[30, 30\] holds one twice"),
+        (lambda: FreeRotations([30, 390]), r"rotations \[30, 30\] contains a value twice"),
         (lambda: Blurs([-1.0]), "a blur is -1.0; give 0 or more"),
         (lambda: Brightnesses([1.0, float("inf")]), "a brightness is inf; give 0 or more"),
         (lambda: Colours([]), r"colours are \[\]; give one list per cluster"),
         (lambda: Colours([[1, 0, -1]]), "a factor of a colour is -1; give 0 or more"),
-        (lambda: Colours([[1, 0], [1, 0]]), "holds one twice"),
+        (lambda: Colours([[1, 0], [1, 0]]), "contains a value twice"),
         (lambda: LabelSwaps([[], [1]]), r"labels to swap are \[1\]; give two or more different ones"),
         (lambda: LabelSwaps([[], [1, 1]]), r"labels to swap are \[1, 1\]; give two or more different ones"),
         (lambda: LabelSwaps([0, 1]), r"labels to swap are 0; give a list of labels, such as \[0, 1\]"),
         (lambda: LabelSwaps([[], [0, 9]]).views(3), r"labels to swap are \[0, 9\]; give labels of the data, 0 to 2"),
         (lambda: LabelSwaps([[0, 1], [1, 0]]).views(3), "give one list per cluster, each with a different result"),
-        (lambda: LabelShifts((1, 11)).views(10), r"label shifts \[1, 1\] holds one twice"),
+        (lambda: LabelShifts((1, 11)).views(10), r"label shifts \[1, 1\] contains a value twice"),
     ],
 )
 def test_skew_that_cannot_be_is_refused(make: object, message: str):
@@ -138,7 +138,7 @@ def test_skews_that_do_not_fit_the_inputs_are_refused():
     for skew in (FreeRotations(), Blurs(), Colours()):
         with pytest.raises(InputError, match="only images can be turned, blurred or coloured"):
             Examples(torch.zeros(2, 5), labels, 2, views=skew.views(2))
-    with pytest.raises(InputError, match="token ids cannot be brighter"):
+    with pytest.raises(InputError, match="token ids have no brightness to change"):
         Examples(tokens, labels, 2, views=Brightnesses().views(2), vocabulary=9)
     with pytest.raises(InputError, match=r"a colour has 3 factors, but images of shape \(1, 3, 4\) have 1 channel"):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Colours().views(2))
@@ -428,7 +428,7 @@ def test_copies_leak_test_images_into_other_views_only_where_test_is_a_share(tes
 
 
 def test_copies_without_a_skew_are_refused():
-    with pytest.raises(InputError, match="copies is true, but there is no skew"):
+    with pytest.raises(InputError, match="copies is true, but without a skew there are no clusters"):
         Squares(IID(8), copies=True)
 
 

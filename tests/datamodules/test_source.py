@@ -251,7 +251,7 @@ def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
 def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     with pytest.raises(
-        InputError, match=r"'train-00000-of-00001.parquet' is a file; give a folder that holds it alone"
+        InputError, match=r"'train-00000-of-00001.parquet' is a file; give a folder that holds only this file"
     ):
         find("train-00000-of-00001.parquet")
     with pytest.raises(InputError, match=r"source 'absent\.csv' is a file; give a folder"):  # the Hub is not asked
@@ -305,7 +305,7 @@ def test_cache_in_a_place_that_cannot_be_written_is_named(
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "hf")
     with pytest.raises(
-        InputError, match=r"file/hf, cannot be written \(Not a directory\); make room there, or set HF_"
+        InputError, match=r"file/hf, cannot be written \(Not a directory\); free some disk space there, or set HF_"
     ):
         find(str(folder)).table("train", ["label"])
 

@@ -340,7 +340,7 @@ def test_token_ids_are_not_augmented_as_images():
 
 
 def test_parts_of_a_hybrid_have_none_of_their_own():
-    with pytest.raises(InputError, match=r"augment is Augment\(crop=2, flip=True\) in parts.1. .Digits., which"):
+    with pytest.raises(InputError, match=r"augment is Augment\(crop=2, flip=True\) in parts.1. .Digits., where"):
         Hybrid([Digits(), Digits(augment=BOTH)])
     assert Hybrid([Digits(), Digits()], augment=BOTH).examples.augment is BOTH
 

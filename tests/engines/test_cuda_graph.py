@@ -178,7 +178,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
 def test_running_out_of_memory_halves_the_lanes_and_says_so_once(lanes: int, monkeypatch: pytest.MonkeyPatch):
     engine = build_engine(task(mlp, ADAM), Plan("stack", lanes=16), 5, LocalTraining(1, 10))
     tried = short_of_memory(monkeypatch, lanes)
-    with pytest.warns(Notice, match="out of memory: local models now take 1 MiB at once, and 8 client") as said:
+    with pytest.warns(Notice, match="out of memory: reduced to 1 MiB of local models at once, and to 8 client") as said:
         rows, _ = (fit(engine, round) for round in (2, 3))
     left = {2: 1, 3: 2, 8: 4}[lanes]
     assert len(said) == 1

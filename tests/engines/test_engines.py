@@ -230,7 +230,7 @@ def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatc
         return whole(steps, layout, plan, model, work)
 
     monkeypatch.setattr(stack_way, "compute_stacked_gradients", short_of_memory)
-    with pytest.warns(Notice, match="2 client.s. train together"):
+    with pytest.warns(Notice, match="2 client.s. that train together"):
         found = work.gradients(model, clients)
     assert (seen, engine.plan.lanes) == ([4, 2, 2, 1], 2)
     assert_close(found, expected, rtol=0, atol=1e-12)
@@ -259,7 +259,7 @@ def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
 
     engine._fit_chunk = short_of_memory
     data, models = ragged_data((3,) * 12), engine.initial(0)[None]
-    with pytest.warns(Notice, match="out of memory: local models now take 3 MiB at once") as said:
+    with pytest.warns(Notice, match="out of memory: reduced to 3 MiB of local models at once") as said:
         rows = engine.at(0, data).fit(models, torch.arange(12)).rows
     assert sizes == [12, 5, *[1] * 12]  # 3 MiB hold five, 1 MiB holds one
     assert (len(said), engine.plan.rows_mib) == (1, 1)
@@ -431,7 +431,7 @@ def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
     for way in ("loop", "stack"):
         against = get_way(way).reason_against(load.task, "cuda:0", "32-true", load.local)
         assert against == load.task.trainer_reasons[0]
-    with pytest.warns(Notice, match=f"trained by lightning.Trainer, which is slower: {reason}"):
+    with pytest.warns(Notice, match=f"trained by lightning.Trainer, which is slower, for this reason: {reason}"):
         warn_of_slowness("auto", Plan("trainer"), load)
 
 

@@ -129,7 +129,7 @@ def test_large_data_leave_the_gpu_before_lanes_are_halved(
         return whole(self, *given) if next(calls) else out_of_memory()
 
     monkeypatch.setattr(Engine, "_train", train)
-    message = "examples stay on the CPU" if memory < 8 else "local models now take .* and 3 client"
+    message = "examples stay on the CPU" if memory < 8 else "local models at once, and to 3 client"
     with pytest.warns(Notice, match=f"out of memory: .*{message}"):
         rows = engine.at(2, data).fit(engine.initial(0)[None], torch.arange(6)).rows
     assert torch.equal(rows, expected)

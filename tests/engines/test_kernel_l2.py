@@ -185,8 +185,12 @@ def test_module_without_a_penalty_adds_none():
         (lambda: MLP(12, SHAPE, 10), {"kernel_l2": -0.1}, "kernel_l2 -0.1 must be 0 or more"),
         (lambda: MLP(12, SHAPE, 10), {"kernel_l2": float("nan")}, "kernel_l2 nan"),
         (lambda: MLP(12, SHAPE, 10), {"kernel_l2": 0.1, "kernel_l2_layers": "conv*"}, r"'conv\*' matches nothing.*fc1"),
-        (lambda: MLP(12, SHAPE, 10), {"kernel_l2": 0.1, "kernel_l2_layers": "fc1.bias"}, "choose no kernel.*fc1, fc2"),
-        (lambda: nn.BatchNorm1d(4), {"kernel_l2": 0.1}, "choose no kernel"),
+        (
+            lambda: MLP(12, SHAPE, 10),
+            {"kernel_l2": 0.1, "kernel_l2_layers": "fc1.bias"},
+            "match no fully connected.*fc1, fc2",
+        ),
+        (lambda: nn.BatchNorm1d(4), {"kernel_l2": 0.1}, "match no fully connected or convolutional layer"),
     ],
 )
 def test_what_penalises_nothing_is_refused(net: Callable[[], nn.Module], options: dict, message: str):

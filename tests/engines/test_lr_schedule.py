@@ -172,7 +172,7 @@ def net() -> nn.Module:
         (
             partial(pytorch.OneCycleLR, max_lr=1, total_steps=3, cycle_momentum=False),
             MLP12,
-            "OneCycleLR has no rate for round 5: ValueError: Tried to step 4 times.*run fewer rounds",
+            "OneCycleLR gives no learning rate for round 5: ValueError: Tried to step 4 times.*run fewer rounds",
         ),
         (HALVED, lambda: OwnScheduler(net(), in_groups), "OwnScheduler has the scheduler StepLR; return the optimizer"),
         (

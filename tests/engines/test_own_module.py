@@ -308,7 +308,9 @@ class CountsScores(Linear):
 @pytest.mark.parametrize("plan", ["trainer", "plain loop"])
 def test_scores_that_depend_on_what_was_scored_before_are_refused(plan: str):
     engine = build_engine(task(CountsScores), PLANS[plan], 0, LocalTraining())
-    with pytest.raises(InputError, match=r"Classification scores .* differently .*, for net.calls changes: .*training"):
+    with pytest.raises(
+        InputError, match=r"Classification scores .* differently .*, because net.calls changes: .*training"
+    ):
         require_trainable(engine, ragged_data())
     require_trainable(build_engine(task(partial(CountsScores, 0.0)), PLANS[plan], 0, LocalTraining()), ragged_data())
 
@@ -491,7 +493,7 @@ class ByMethod(Linear):
 @pytest.mark.parametrize("net", [ByLambda, ByHook])
 def test_copy_that_computes_with_the_originals_layers_is_refused(net: Callable[[], nn.Module], plan: str):
     engine = build_engine(task(net), PLANS[plan], 0, LocalTraining())
-    with pytest.raises(InputError, match=r"a copy of Classification computes other values .* \(a lambda, a hook\)"):
+    with pytest.raises(InputError, match=r"a copy of Classification computes different values .* \(a lambda, a hook\)"):
         require_trainable(engine, ragged_data())
     require_trainable(build_engine(task(ByMethod), PLANS[plan], 0, LocalTraining()), ragged_data())
 

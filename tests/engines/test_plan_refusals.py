@@ -20,13 +20,17 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_way_that_cannot_is_refused_with_its_reason():
     load = Workload(traits(kind=Hooked), LocalTraining(1, 10))
     assert choose_plan("auto", "cpu", "32-true", load).engine == "trainer"
-    with pytest.raises(InputError, match="engine is 'loop', but hook on_train_start; use --engine auto"):
+    with pytest.raises(
+        InputError, match="engine is 'loop', which this run cannot use: hook on_train_start; use --engine auto"
+    ):
         choose_plan("loop", "cpu", "32-true", load)
-    with pytest.raises(InputError, match="engine is 'stack', but a stack is slower than a loop on a CPU"):
+    with pytest.raises(
+        InputError, match="engine is 'stack', which this run cannot use: a stack is slower than a loop on a CPU"
+    ):
         choose_plan("stack", "cpu", "32-true", work())
-    with pytest.raises(InputError, match=r"engine is .loop., but plan\.engine says .trainer."):
+    with pytest.raises(InputError, match=r"engine is .loop., but plan\.engine is .trainer."):
         choose_plan("loop", "cpu", "32-true", work(), PlanOptions(engine="trainer"))
-    with pytest.raises(InputError, match=r"engine is .ray., but plan\.workers says 0"):
+    with pytest.raises(InputError, match=r"engine is .ray., but plan\.workers is 0"):
         choose_plan("ray", "cpu", "32-true", work(), PlanOptions(workers=0))
 
 
@@ -51,5 +55,5 @@ def test_gpu_of_this_machine_is_not_counted_as_rays(monkeypatch: pytest.MonkeyPa
     assert choose_plan("ray", "auto", "32-true", work(10)).device == "cpu"
     with pytest.raises(InputError, match="device 'cuda:0' was asked for, but Ray has no GPU; use --device cpu or a"):
         choose_plan("ray", "cuda", "32-true", work(10))
-    with pytest.raises(InputError, match="with engine ray there is no GPU 1: use --device cuda"):
+    with pytest.raises(InputError, match="each Ray worker sees only one GPU, which is cuda:0 there; use --device cuda"):
         choose_plan("ray", "cuda:1", "32-true", work(10), room=RayRoom(gpus=4))

@@ -316,7 +316,7 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
     expected = work.fit(start, ids(2, 4)).rows
     monkeypatch.setattr(one_worker, "plan", one_worker.plan)  # restored after the test
     order("no memory")
-    with pytest.warns(Notice, match="out of memory: local models now take 1 MiB"):
+    with pytest.warns(Notice, match="out of memory: reduced to 1 MiB of local models"):
         assert torch.equal(work.fit(start, ids(2, 4)).rows, expected)
     assert one_worker.plan.rows_mib == 1
 

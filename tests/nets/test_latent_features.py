@@ -89,10 +89,12 @@ class Asked(Functional):
 
 
 def test_net_that_computes_outputs_after_its_last_layer_is_refused_with_the_remedy():
-    remedy = r"end it with a layer such as nn\.Linear, or give it a method latent_features\(inputs\)"
-    with pytest.raises(InputError, match=f"of Functional are not known, as it computes its outputs after.*{remedy}"):
+    remedy = r"end the net with a layer such as nn\.Linear, or give it a method latent_features\(inputs\)"
+    with pytest.raises(
+        InputError, match=f"of Functional are not known, because it computes its outputs after.*{remedy}"
+    ):
         latent_features(Classification(Functional()), torch.rand(2, 4))
-    with pytest.raises(InputError, match=f"of Flatten are not known, as it calls no layer.*{remedy}"):
+    with pytest.raises(InputError, match=f"of Flatten are not known, because it calls no layer.*{remedy}"):
         latent_features(nn.Flatten(), torch.rand(2, 4))
 
 

@@ -118,7 +118,7 @@ def test_padding_has_the_vector_zero_for_ever():
         ([1, 8, 8], {}, r"inputs of shape \[1, 8, 8\] with vocabulary None are not text"),
         ([1, 8, 8], {"vocabulary": 7}, r"inputs of shape \[1, 8, 8\] with vocabulary 7 are not text"),
         ([4, 3], {"vocabulary": 7}, r"vectors already; leave out vocabulary, which is 7"),
-        ([4], {"vocabulary": 7, "embedding_width": 0}, "embedding_width 0; give 1 or more"),
+        ([4], {"vocabulary": 7, "embedding_width": 0}, "embedding_width is 0; give 1 or more"),
         ([4], {"vocabulary": -7}, "vocabulary is -7"),
         (None, {}, "needs both"),
     ],
@@ -132,7 +132,7 @@ def test_recurrent_net_refuses_what_it_cannot_read(
 
 
 def test_one_logit_is_refused_for_three_labels():
-    with pytest.raises(InputError, match="2 labels apart, not 3; choose Sent140LSTM"):
+    with pytest.raises(InputError, match="enough for 2 labels, not 3; choose Sent140LSTM"):
         FedGroupLSTM(TWEET, 3)
 
 

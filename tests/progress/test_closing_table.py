@@ -80,7 +80,7 @@ def test_without_true_clusters_cluster_sizes_and_silhouette_are_printed(tmp_path
     assert lines[1] == "IFCA  0.639  0.600  0.250  12.5  31.5"
     assert "ARI" not in "".join(lines)
     assert "Cluster sizes: 2, 3." in lines  # the newcomer is not counted
-    assert "Silhouette of the updates at their last comparison: 0.38 (1 = well apart, 0 = none)." in lines
+    assert "Silhouette of the updates at their last comparison: 0.38 (1 = well separated, 0 = not separated)." in lines
     assert "To see what clustering gains, set baseline: FedAvg." in lines
     unknown = ended(tmp_path / "unknown", "IFCA", MINE)
     unknown.summary["clusters/silhouette"] = None

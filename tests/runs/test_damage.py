@@ -98,7 +98,7 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
         ),
         pytest.param(
             lambda p: edit_checkpoint(p, format=99, version="7.0"),
-            "of a run of a later version, whose files this version does not read (its format is 4)",
+            "of a later version, whose files this version cannot read (it reads format 4)",
             id="format",
         ),
         pytest.param(
@@ -214,7 +214,7 @@ def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
     edit_checkpoint(ended, run_id="0a1b2c3d")  # otherwise unchanged
     for command in (resume(ended), ["evaluate", str(ended)]):
         assert main(command) == 2
-        assert f"{ended}/checkpoint.pt is of run " in capsys.readouterr().err
+        assert f"{ended}/checkpoint.pt belongs to run " in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -319,7 +319,7 @@ def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: 
     run(experiment, tmp_path / "run")
     other = ArrayData(x=np.zeros((20, 2), np.float32), y=["bird", "cat"] * 10, client=np.arange(20) % 2)
     with pytest.raises(
-        InputError, match="these data have the label 'bird', but the run's are 'cat', 'dog': its models"
+        InputError, match="these data have the label 'bird', but the run has only 'cat', 'dog', and its models"
     ):
         load_run(tmp_path / "run", experiment).assign(other.federated(0))
 
@@ -394,11 +394,11 @@ def test_given_experiment_is_that_of_the_run(tmp_path: Path):
     run(experiment, tmp_path / "run")
     assert load_run(tmp_path / "run" / "seed-5", experiment).prepared.seed == 5
     assert load_run(tmp_path / "run" / "seed-5" / "baseline", experiment.for_baseline()).prepared.seed == 5
-    with pytest.raises(InputError, match=r"is of another experiment: algorithm.*for_baseline\(\)"):
+    with pytest.raises(InputError, match=r"belongs to another experiment: algorithm.*for_baseline\(\)"):
         load_run(tmp_path / "run" / "seed-5" / "baseline", experiment)
     with pytest.raises(InputError, match="holds several runs; give one of its seeds: seed-4, seed-5"):
         load_run(tmp_path / "run", experiment)
-    with pytest.raises(InputError, match=r"is of another experiment: cohort_size: 3 -> 4"):
+    with pytest.raises(InputError, match=r"belongs to another experiment: cohort_size: 3 -> 4"):
         load_run(tmp_path / "run" / "seed-4", replace(experiment, cohort_size=4))
 
 

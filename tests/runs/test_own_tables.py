@@ -65,9 +65,12 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
     for changed, message in (
         (
             TellsMore,
-            r"cohorts\.csv has the columns round,client,examples, the experiment round,client,examples,seconds",
+            r"cohorts\.csv has the columns round,client,examples, but the experiment writes round,client,examples,sec",
         ),
-        (TellsElsewhere, r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, the experiment .*members\.csv"),
+        (
+            TellsElsewhere,
+            r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, but the experiment writes .*members\.csv",
+        ),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # as if the algorithm's file had been edited
         with pytest.raises(

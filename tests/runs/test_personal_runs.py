@@ -169,7 +169,7 @@ def test_opened_run_gives_each_client_its_own_model(path: Path):
     with pytest.raises(InputError, match=r"there is no client 12 in .*; clients are 0 to 11"):
         saved.client_module(12)
     never = next(client for client in range(12) if int(saved.served().index[client]) < 0)
-    with pytest.raises(InputError, match=f"client {never} has no model yet; `assign` finds one"):
+    with pytest.raises(InputError, match=f"client {never} has no model yet; use `assign`"):
         saved.client_module(never)
 
 

@@ -154,7 +154,7 @@ def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp
     assert wait(in_child(resume(path), allow_little)) == 2
     message = output.read_text()
     assert "could not be written (File too large)" in message
-    assert f"make room, then resume with: lit-cfl run --resume {path}" in message
+    assert f"free some disk space, then resume with: lit-cfl run --resume {path}" in message
     assert "Traceback" not in message
     assert (path / "checkpoint.pt").read_bytes() == before
     assert not list(path.glob(".*.tmp"))
@@ -256,7 +256,7 @@ def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resum
 @pytest.mark.long
 def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
     assert main(["run", "--resume", str(whole), "--plan", "null"]) == 2
-    assert "--plan null with --resume: a resumed run keeps its plan; leave it out" in capsys.readouterr().err
+    assert "--plan is null, but a resumed run keeps its plan; leave it out" in capsys.readouterr().err
     assert main(["run", "--resume"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert message == "lit-cfl: error: argument --resume: expected one argument; see lit-cfl run --help"

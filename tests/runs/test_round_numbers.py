@@ -124,7 +124,7 @@ def test_run_of_the_old_format_is_refused_with_the_version_that_reads_it(
     before = {file: file.read_bytes() for file in compared.rglob("*") if file.is_file()}
     assert main([str(places.get(word, word)) for word in command.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "config.yaml is of a run of Lit-CFL 0.1.0" in line
+    assert "config.yaml comes from a run of Lit-CFL 0.1.0" in line
     assert line.endswith("use 0.1.0")
     assert {file: file.read_bytes() for file in before} == before
 
@@ -137,7 +137,7 @@ def test_checkpoint_of_the_old_format_is_refused_next_to_a_new_configuration(who
     as_of_the_old_format(path)
     (path / "config.yaml").write_text(config)
     assert main(["evaluate", str(path)]) == 2
-    assert "checkpoint.pt is of a run of Lit-CFL 0.1.0" in capsys.readouterr().err
+    assert "checkpoint.pt comes from a run of Lit-CFL 0.1.0" in capsys.readouterr().err
 
 
 @pytest.mark.long

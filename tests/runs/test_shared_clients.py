@@ -111,7 +111,9 @@ def test_a_table_over_all_clients_says_who_was_scored_with_what_they_would_be_se
     assert main([*RUN, "--evaluation.clients", "all", "--run_dir", "here"]) == 0
     out = capsys.readouterr().out
     assert "that both" not in out
-    assert re.search(r"\(FedGroup has no model yet for \d+ of 12 clients; they are scored with what they would be", out)
+    assert re.search(
+        r"\(FedGroup has no model yet for \d+ of 12 clients; they are scored with the model that they would", out
+    )
     expected = " +".join(f"{value:.3f}" for value in figures_of("here", set(range(12))))
     assert re.search(rf"^FedGroup +{expected} ", out, re.MULTILINE)
 

@@ -105,7 +105,7 @@ def test_a_target_in_percent_of_a_named_score_is_refused():
     scores = named_scores(["f1", "f1_3", "auroc"])
     for metric in (None, "val/mean_f1_3", "val/worst10_auroc"):
         with pytest.raises(
-            InputError, match=r"stop\.target is 90, but val/\w+ is a share; give a number above 0, 1 at"
+            InputError, match=r"stop\.target is 90, but val/\w+ is a share; give a number above 0 and at"
         ):
             StopRule(metric, target=90.0).metric_of(scores)
     with pytest.raises(InputError, match="--target is 90; it is a test F1, so give"):
@@ -160,5 +160,5 @@ def test_no_test_metric_is_among_the_choosable():
 
 @pytest.mark.parametrize("patience", [0, -3])
 def test_patience_below_one_is_refused(patience: int):
-    with pytest.raises(InputError, match=f"stop.patience is {patience}; it must be 1 or more, or null"):
+    with pytest.raises(InputError, match=f"stop.patience is {patience}; give 1 or more, or null"):
         StopRule(patience=patience)

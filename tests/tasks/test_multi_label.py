@@ -82,10 +82,10 @@ def test_scores_of_sets_by_hand():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["accuracy"], r"'accuracy', which is not a score \(did you mean label_accuracy\?\). There are: label_acc.*, "
-                       "exact_match, auroc, f1, auroc_<number of a label>, f1_<number of a label>, and functions of"),
+        (["accuracy"], r"'accuracy', which is not a score \(did you mean label_accuracy\?\). Known: label_acc.*, "
+                       "exact_match, auroc, f1, auroc_<number of a label>, f1_<number of a label>, and your own"),
         (["balanced_accuracy"], "is not a score"),
-        ([Score("accuracy")], "'accuracy', a mean over examples; add it in a task of your own"),
+        ([Score("accuracy")], "'accuracy', which is not a SetScore but a mean over examples; give a SetScore, or"),
         ([], r"give a list of scores, such as \[label_accuracy, f1\]"),
     ],
 )  # fmt: skip

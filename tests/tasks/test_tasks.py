@@ -51,7 +51,9 @@ def test_regression_by_hand():
 @pytest.mark.parametrize("outputs", [2, 3])
 def test_a_net_with_several_outputs_is_refused_for_regression(outputs: int):
     data = numbers().federated(0)
-    with pytest.raises(InputError, match=rf"the net gives \(\d, {outputs}\) for \d labels; give one number each"):
+    with pytest.raises(
+        InputError, match=rf"the net returns shape \(\d, {outputs}\) for \d labels; return one number per label"
+    ):
         require_trainable(engine(lambda: Regression(nn.Linear(2, outputs))), data)
 
 
@@ -197,7 +199,9 @@ def test_what_does_not_look_at_labels_still_works(y: Any):
 
 def test_migration_by_labels_is_refused():
     data = numbers().federated(0)
-    with pytest.raises(InputError, match="migrate compares the labels of a client's data, but these have no classes"):
+    with pytest.raises(
+        InputError, match="migrate compares the class counts of a client's data, but these data have no classes"
+    ):
         FlexCFL(2, pretrain_scale=1).init(engine(regression).at(0, data), torch.Generator())
 
 

@@ -125,8 +125,8 @@ def test_named_files_go_along_and_the_configuration_finds_them(project: Path):
     assert order.notices == []
     (notice,) = read_launch_request(words).notices
     assert notice == (
-        f"partition_file is {project / 'part.npz'}: it must be there on the cluster, too; "
-        f"or send it with --include {project / 'part.npz'}"
+        f"partition_file is {project / 'part.npz'}, which must exist on the cluster, too; "
+        f"otherwise send it with --include {project / 'part.npz'}"
     )
 
 
@@ -183,7 +183,7 @@ def test_a_job_larger_than_ray_takes_is_refused(project: Path, monkeypatch: pyte
     order = read_launch_request(["--config", "mine.yaml"], ["big.bin"])
     monkeypatch.setattr(launch_request, "_LIMIT_MIB", 3)
     # 3 MiB and our own code
-    message = r"folder would be [45] MiB, and a Ray cluster takes 3; the largest file is big.bin"
+    message = r"folder would be [45] MiB, but a Ray cluster accepts 3 at most; the largest file is big.bin"
     with pytest.raises(InputError, match=message), job_folder(order):
         pass
 
@@ -236,7 +236,7 @@ def test_results_that_are_not_whole_or_too_large_are_none(
         with pytest.raises(InputError, match="the results could not be read"):
             unpack(broken, tmp_path / "new")
     monkeypatch.setattr(cluster_jobs, "LIMIT_MIB", 0)
-    with pytest.raises(InputError, match="more than 0 MiB packed; copy them from the cluster"):
+    with pytest.raises(InputError, match="more than 0 MiB compressed; copy them from the cluster"):
         unpack(printed(packing_command(str(results_folder))), tmp_path / "new")
 
 
@@ -410,7 +410,7 @@ def test_a_job_can_be_left_alone_and_followed_later(jobs, project: Path, results
     ("words", "message"),
     [
         (LAUNCH[:2], "say where the cluster is: --address"),
-        ([*LAUNCH, "--env", "NOT_SET_AT_ALL"], "it is not set here; give --env NOT_SET_AT_ALL=VALUE"),
+        ([*LAUNCH, "--env", "NOT_SET_AT_ALL"], "the variable is not set here; give --env NOT_SET_AT_ALL=VALUE"),
         ([*LAUNCH, "--run_dir", "nets_of_launch"], "nets_of_launch already exists"),
         ([*LAUNCH, "--follow", "x"], "leave out --config mine.yaml"),
         ([*LAUNCH[2:], "--follow", "x"], "x was not started by lit-cfl launch"),

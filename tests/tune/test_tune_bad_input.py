@@ -38,12 +38,12 @@ def typed(config: Path, *words: str) -> int:
         (
             {"points": [{"algorithm.eta_g": 0.1}]},
             [],
-            "points: number 1, {'algorithm.eta_g': 0.1}: it leaves out algorithm.num_clusters",
+            "points: number 1, {'algorithm.eta_g': 0.1}: the point has no value for algorithm.num_clusters",
         ),
         (
             {"points": [{"algorithm.eta_g": 0.4, "algorithm.num_clusters": 2}]},
             [],
-            "algorithm.eta_g is 0.4; the space has 0.0 to 0.3",
+            "algorithm.eta_g is 0.4; the space allows 0.0 to 0.3",
         ),
         (
             {"points": [{"algorithm.eta_g": 0.1, "algorithm.num_cluster": 2}]},
@@ -56,7 +56,7 @@ def typed(config: Path, *words: str) -> int:
                 "limits": {"trials": 2},
             },
             [],
-            "limits.trials is 2, but the base's setting and the points are 3 trials",
+            "limits.trials is 2, but the base's setting and the points make 3 trials",
         ),
         (
             {"second_metric": "traffic/mib", "scheduler": "ASHAScheduler"},
@@ -117,7 +117,7 @@ def test_errors_of_a_nets_constructor_are_shown(tmp_path: Path, monkeypatch: pyt
 
 def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "tune/quickstart"]) == 2
-    assert "is an option of a study: a study's file goes to lit-cfl tune" in capsys.readouterr().err
+    assert "is an option of a study; run a study's file with lit-cfl tune" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

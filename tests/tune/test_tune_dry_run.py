@@ -87,7 +87,7 @@ def test_it_says_what_is_tried_and_how_large_a_trial_is_and_writes_nothing(capsy
     lines = said(capsys, space={"algorithm": ALGORITHMS}, points=points)
     assert lines["study"] == "3 trials of 4 rounds under the seeds 3, 4 each"
     assert lines["searched"] == "algorithm, IFCA.num_clusters, FedGroup.eta_g, FedGroup.num_clusters"
-    assert lines["tried first"] == "the base's setting, then 1 point(s) of the study's"
+    assert lines["tried first"] == "the base's setting, then 1 point(s) of the study"
     assert lines["at the end"] == "the best and the default setting on 5 new seed(s)"
     assert lines["rounds"] == "4 with 5 clients, 2 run(s)"
     assert "of local training" in lines["whole study"]

@@ -44,12 +44,12 @@ def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(file
     files.trials.end(0, last_result(0.5))
     step.on_step_end(1, [])
     assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", ""), ("stopped", "")]
-    assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0000; expect its ")
+    assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0000; expect the same ")
     assert (tmp_path / "pictures" / "history.png").exists()
     files.trials.end(2, last_result(0.7))
     step.on_step_end(2, [])
     assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", ""), ("finished", "0.7")]
-    assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0002; expect its ")
+    assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0002; expect the same ")
 
 
 @pytest.mark.long
@@ -81,4 +81,4 @@ def test_a_trial_that_was_stopped_early_is_not_the_best_whatever_its_figure(file
     assert result.best is not None
     assert (result.best["trial_id"], result.best[METRIC]) == ("0002", 0.7)
     text = (tmp_path / "best.yaml").read_text()
-    assert text.startswith(f"# The best trial of tiny-study, 0002; expect its {METRIC} again: 0.7000")
+    assert text.startswith(f"# The best trial of tiny-study, 0002; expect the same {METRIC}, 0.7000")

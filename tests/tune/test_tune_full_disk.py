@@ -55,10 +55,13 @@ def test_a_full_disk_ends_the_study_and_names_the_command_to_resume(tmp_path: Pa
         stop_if_requested()
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
     said = ended_by(stop_if_requested, tmp_path)
-    assert said == f"the disk of {tmp_path} is full; make room, then give the command again"
+    assert said == f"the disk of {tmp_path} is full; free some disk space, then give the command again"
     (tmp_path / "study.yaml").touch()
     said = ended_by(stop_if_requested, tmp_path)
-    assert said == f"the disk of {tmp_path} is full; make room, then resume with: lit-cfl tune --resume {tmp_path}"
+    assert (
+        said
+        == f"the disk of {tmp_path} is full; free some disk space, then resume with: lit-cfl tune --resume {tmp_path}"
+    )
     stop_if_requested()
 
 
@@ -143,8 +146,9 @@ def test_a_study_whose_disk_was_full_resumes_with_the_trial_that_noticed_it(
     )
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 2
     said = capsys.readouterr()
-    assert f"No space left on device; make room, then resume with: lit-cfl tune --resume {path}" in said.err.replace(
-        "[Errno 28] ", ""
+    assert (
+        f"No space left on device; free some disk space, then resume with: lit-cfl tune --resume {path}"
+        in said.err.replace("[Errno 28] ", "")
     )
     assert "failed" not in said.out
     assert json.loads((path / "trials" / "0000" / "trial.json").read_text())["status"] == "running"

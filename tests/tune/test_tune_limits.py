@@ -49,7 +49,9 @@ def test_a_trial_that_hangs_in_c_is_killed_and_not_restarted(tmp_path: Path):
     assert in_a_process(tmp_path, hang) == 1
     assert re.search(r'test_tune_limits\.py", line \d+ in hang\n', (tmp_path / "too_long.txt").read_text())
     with (
-        pytest.raises(InputError, match=r"took longer than limits.trial_minutes allows \(0.01\).*says where it was"),
+        pytest.raises(
+            InputError, match=r"took longer than limits.trial_minutes allows \(0.01\).*shows where it was stopped"
+        ),
         limit_time(tmp_path, 0.01),
     ):
         pytest.fail("begun again")
@@ -85,7 +87,7 @@ def test_a_restarted_trial_is_reported_in_one_line():
     trial = SimpleNamespace(status=Trial.RUNNING, last_result={ROUNDS: 2}, config={NUMBER: 3})
     call = StudyCallback(said.append, after_step=lambda: None)
     call.on_trial_recover(1, [trial], trial)
-    assert said == ["0003: its worker died after 2 rounds; it continues from its last save"]
+    assert said == ["0003: its worker died after 2 rounds; the trial continues from its last checkpoint"]
 
 
 def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(monkeypatch: pytest.MonkeyPatch):

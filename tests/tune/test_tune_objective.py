@@ -16,11 +16,11 @@ from lit_cfl.tune.study import Resources
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ("test/weighted_accuracy", "study on test data.*use val/weighted_accuracy"),
-        ("train/loss", "a study is judged by one of val/"),
+        ("test/weighted_accuracy", "choosing trials by test data.*use val/weighted_accuracy"),
+        ("train/loss", "give one of val/"),
         ("val/weighted_acuracy", r"did you mean val/weighted_accuracy\?"),
         ("accuracy", r"did you mean val/weighted_accuracy\?"),
-        ("traffic/mib", "a study is judged by"),
+        ("traffic/mib", "give one of"),
     ],
 )
 def test_only_validation_figures_judge(metric: str, message: str):

@@ -243,7 +243,9 @@ def printed(result: StudyResult) -> str:
 
 def test_the_table_at_the_end_names_stopped_trials_that_had_a_better_score():
     rows = [row(0, 0.5), row(1, 0.5, status="stopped"), row(2, 0.625, status="stopped") | {"rounds": 8}, row(3, 0.7)]
-    line = "Better when they were stopped: 2 (0.6250, 8 rounds); only finished trials can be the best"
+    line = (
+        "Stopped trials that were better than the best one: 2 (0.6250, 8 rounds); only finished trials can be the best"
+    )
     assert line in printed(StudyResult(Path("here"), rows, rows[0], {}, None))
     assert "Better when" not in printed(StudyResult(Path("here"), rows, rows[3], {}, None))
 
@@ -271,12 +273,12 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
 def test_repeated_settings_are_not_counted_as_trials():
     rows = [row(0, 0.5, origin="default"), row(1, 0.5, repeats="0000"), row(2, 0.4, status="stopped")]
     text = printed(StudyResult(Path("here"), rows, rows[0], {}, None))
-    assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 more had a setting tried before" in text
+    assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 more repeated an earlier setting" in text
     assert "(the base's own setting)" in text
-    assert "Importance of the parameters: unknown, it needs 8 finished trials" in text
+    assert "Importance of the parameters: unknown, since it needs 8 finished trials" in text
 
 
 def test_a_study_without_a_best_says_so():
     text = printed(StudyResult(Path("here"), [row(0, 0.4, status="stopped")], None, {}, None))
-    assert "No trial ran to its end" in text
+    assert "No trial finished" in text
     assert "Importance" not in text

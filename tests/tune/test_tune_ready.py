@@ -176,7 +176,7 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round_and_
     assert "0 finished, 0 stopped early, 2 failed" in text
     assert text.count("failed after 0 rounds: val/global_accuracy was never reported") == 2
     assert text.count("val/global_accuracy was never reported") == 4  # twice more in the list at the end
-    assert "No trial ran to its end" in text
+    assert "No trial finished" in text
     assert not (path / "best.yaml").exists()
     assert [
         len((path / "trials" / row["trial_id"] / "metrics.csv").read_text().splitlines())

@@ -227,7 +227,7 @@ def test_two_objectives_mark_the_front_and_write_an_experiment_for_each_of_it(jo
         write_front(tmp_path / "front", job.folder, job, front)
         assert sorted(file.stem for file in (tmp_path / "front").iterdir()) == [row["trial_id"] for row in front]
     text = (tmp_path / "front" / "0002.yaml").read_text()
-    assert text.startswith("# On the Pareto front of s, 0002; expect its val/weighted_accuracy 0.6000 at 2.500 ")
+    assert text.startswith("# On the Pareto front of s, 0002; expect the same val/weighted_accuracy, 0.6000, at 2.500 ")
     assert yaml.safe_load(text) == base(seeds=[4])
 
 
@@ -238,7 +238,7 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path
     (trial / "seed-4" / "config.yaml").write_text(yaml.safe_dump(base(plan={"threads": 1, "lanes": 3})))
     write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
     text = (tmp_path / "best.yaml").read_text()
-    assert text.splitlines()[0] == f"# The best trial of s, a1; expect its {METRIC} again: 0.8765"
+    assert text.splitlines()[0] == f"# The best trial of s, a1; expect the same {METRIC}, 0.8765"
     assert yaml.safe_load(text) == base(seeds=[4, 2], plan={"threads": 1, "lanes": 3})
 
 

@@ -142,11 +142,11 @@ def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
         (ETA, {"searcher": "own.TPESampler"}, "'own.TPESampler' cannot be used"),
         (ETA, {"searcher": "TPESampl"}, r"searcher 'TPESampl' cannot be used \(did you mean TPESampler\?\)"),
         (ETA, {"searcher": "OptunaSearch"}, "'OptunaSearch' cannot be used.*TPESampler"),
-        (GRID, {"searcher": "TPESampler"}, "a grid draws its own values"),
+        (GRID, {"searcher": "TPESampler"}, "a grid tries all its values without a searcher"),
         (
             GRID,
             {"searcher": {"class_path": "RandomSampler", "init_args": {"seed": 2}}},
-            "a grid draws its own values; leave out searcher RandomSampler",
+            "a grid tries all its values without a searcher; leave out searcher RandomSampler",
         ),
         (
             ETA,

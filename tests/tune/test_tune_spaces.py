@@ -61,25 +61,31 @@ def test_each_distribution_is_read():
         ({"a": {"uniform": [0, float("inf")]}}, "is not a range"),
         ({"a": {"uniform": [0]}}, "give a list of 2"),
         ({"a": {"loguniform": [0, 1]}}, "give a number above 0"),
-        ({"a": {"uniform": [0, 1], "step": 2}}, "rounds to 2"),
+        ({"a": {"uniform": [0, 1], "step": 2}}, "step is 2; give a number above 0"),
         ({"a": {"quniform": [0, 1, 0.5]}}, r"'quniform' is not known \(did you mean uniform\?\)"),
         ({"a": {"randint": [0.5, 2]}}, "not a range of whole numbers"),
         ({"a": {"randint": [3, 3]}}, "not a range of whole numbers"),
         ({"a": {"lograndint": [0, 8]}}, "lograndint starts at 0; give 1 or more"),
-        ({"a": {"uniform": [0, 1], "step": 0.3}}, "multiples of 0.3, but 0 or 1 is not one"),
+        ({"a": {"uniform": [0, 1], "step": 0.3}}, "step is 0.3, but 0 or 1 is not a multiple of it"),
         ({"a": {"randint": [0, 8], "step": 2}}, "step is 2, but only uniform takes a step"),
         ({"a": {"choice": [1, 2], "wen": {"b": 1}}}, "write one of uniform"),
         ({"a": {"choice": [1, 2], "when": "b"}}, "when is 'b'; write when: {OPTION: VALUE}"),
         ({"a": {"choice": [1, 2], "when": {"c": 1}}, "b": {"choice": [1]}}, "when names 'c', which is not searched"),
         ({"a": {"choice": [1, 2], "when": {"b": 1}}, "b": {"uniform": [0, 1]}}, r"not a choice; write b: \{choice"),
         ({"a": {"choice": [1, 2], "when": {"b": [1, 3]}}, "b": {"choice": [1, 2]}}, "asks for b = 3; give one of 1, 2"),
-        ({"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}}, "conditions of a, b wait"),
-        ({"a": {"grid": [1, 2], "when": {"b": 1}}, "b": {"grid": [1, 2]}}, "a grid tries every .*: leave out `when`"),
+        (
+            {"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}},
+            "conditions of a, b depend on each other",
+        ),
+        (
+            {"a": {"grid": [1, 2], "when": {"b": 1}}, "b": {"grid": [1, 2]}},
+            "a grid tries every .* cannot have a `when`; remove it",
+        ),
         ("[1", r"space is '\[1'; write an option and its values"),
-        ({"a": {"choice": []}}, "is not a list of different values"),
-        ({"a": {"choice": [1, 1]}}, "is not a list of different values"),
+        ({"a": {"choice": []}}, "is empty or repeats a value"),
+        ({"a": {"choice": [1, 1]}}, "is empty or repeats a value"),
         ({"a": {"grid": [1]}, "b": {"uniform": [0, 1]}}, r"cannot try all values of b; write b: \{grid"),
-        ({"a": {"grid": [1]}, "b": {"choice": [0, 1]}}, "b is a choice next to a grid"),
+        ({"a": {"grid": [1]}, "b": {"choice": [0, 1]}}, "b is a choice, but another option is a grid"),
         (
             {"algorithm": {"choice": ["FedAvg", {"class_path": "IFCA", "space": {"num_clusters": {"grid": [1]}}}]}},
             "one study per algorithm",
@@ -287,7 +293,7 @@ def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monk
 
 
 def test_an_option_that_is_given_whole_is_not_given_in_parts(tmp_path: Path):
-    with pytest.raises(InputError, match="base is given whole; write rounds into the file or the lines"):
+    with pytest.raises(InputError, match="cannot be given on the command line; write rounds into the study's base"):
         parse_study(["--config", str(study_file(tmp_path)), "--base.rounds", "8"])
 
 

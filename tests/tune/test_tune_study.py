@@ -247,7 +247,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
     output = capsys.readouterr().out
     assert "4 trials: 2 finished, 0 stopped early, 2 failed" in output
     assert "RuntimeError: rate 0.5 fails" in output
-    assert output.count("its worker died after 0 rounds; it continues from its last save") == 1
+    assert output.count("its worker died after 0 rounds; the trial continues from its last checkpoint") == 1
     assert "Traceback" not in output
     rows = {row["algorithm.rate"]: row for row in rows_of(study)}
     assert {rate: row["status"] for rate, row in rows.items()} == {
@@ -259,7 +259,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
     failed, hung = (study / "trials" / rows[rate]["trial_id"] for rate in ("0.5", "5.0"))
     assert (rows["0.5"]["rounds"], rows["0.5"]["val/weighted_accuracy"]) == ("2", "")
     assert "Traceback" in (failed / "error.txt").read_text()
-    assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allows (0.25)")
+    assert rows["5.0"]["error"].startswith("the trial took longer than limits.trial_minutes allows (0.25)")
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
 
 

@@ -160,7 +160,7 @@ def test_a_trial_that_took_too_long_continues_once_it_has_more_time(
     for _ in range(2):
         trials.next()
     trials.end(0, last_result(0.5))
-    trials.end(1, last_result(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
+    trials.end(1, last_result(0.0, finished=False, error="the trial took longer than limits.trial_minutes allow"))
     (tmp_path / "0001" / "too_long.txt").write_text("0.5 minutes have passed:\n  File ...\n")
     resumed = new_trials(tmp_path, xs(1), 2)
     resumed.load(minutes)

@@ -189,7 +189,8 @@ class ChainWay(TrainingWay):
         if least < 0 or most >= layers[-1].outputs:
             wrong = least if least < 0 else most
             raise InputError(
-                f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs; give it more"
+                f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs; give the net more "
+                "outputs"
             )
 
 

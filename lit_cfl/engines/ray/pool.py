@@ -143,7 +143,7 @@ class WorkerPool:
         self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
         if not working and not self._idle and monotonic() - self._asked > _START_SECONDS:
             raise InputError(
-                f"none of {len(self._workers)} Ray workers started in {_START_SECONDS:.0f} s: others hold the "
+                f"none of {len(self._workers)} Ray workers started in {_START_SECONDS:.0f} s: other programs hold the "
                 "cluster's cores or GPUs; wait for them, or use --engine auto"
             )
 

@@ -74,7 +74,8 @@ class StackWay(TrainingWay):
             self._captured = None
             reason = str(error).splitlines()[0]
             warnings.warn(
-                f"a CUDA graph cannot be captured ({reason}): a step's operations are launched one by one, slower",
+                f"a CUDA graph cannot be captured ({reason}), so the operations of a step are launched one by one, "
+                "which is slower",
                 Notice,
                 stacklevel=2,
             )
