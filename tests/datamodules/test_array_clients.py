@@ -519,7 +519,7 @@ def test_a_table_that_is_not_in_utf8_is_refused_with_the_conversion(tmp_path: Pa
 
 
 def test_other_files_take_no_columns(tmp_path: Path):
-    with pytest.raises(InputError, match=r"columns names those of a \.csv table"):
+    with pytest.raises(InputError, match=r"columns names the columns of a \.csv table"):
         ArrayData(source=tmp_path / "own.npz", columns={"y": "label"})
 
 

@@ -128,7 +128,9 @@ def test_images_of_0_to_255_are_noted_unless_they_are_bytes(dtype: type):
     (note,) = (str(notice.message) for notice in notices)
     kind = "integers" if np.issubdtype(dtype, np.integer) else "floats"
     assert note.startswith(f"the images are {kind} up to 255 (root mean square 180)")  # 255 / sqrt(2)
-    assert note.endswith("only bytes (uint8) are scaled automatically, so multiply them by 0.00392 (ArrayData: scale: 0.00392)")
+    assert note.endswith(
+        "only bytes (uint8) are scaled automatically, so multiply them by 0.00392 (ArrayData: scale: 0.00392)"
+    )
     assert inputs.max() == 255  # the notice changes no data
 
 

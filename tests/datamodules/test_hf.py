@@ -161,11 +161,11 @@ def test_large_columns_of_numbers_are_noted_by_name(tmp_path: Path):
 @pytest.mark.parametrize(
     ("column", "kind", "held"),
     [
-        ("kind", "numbers", "texts; make it 'text', or null"),
+        ("kind", "numbers", "texts; set it to 'text', or null"),
         ("kind", "image", "texts"),
-        ("photo", "text", "images; make it 'image', or null"),
+        ("photo", "text", "images; set it to 'image', or null"),
         ("photo", "numbers", "images"),
-        ("age", "text", "numbers; make it 'numbers', or null"),
+        ("age", "text", "numbers; set it to 'numbers', or null"),
         ("reading", "image", "numbers"),
         ("age", "sound", "numbers"),
     ],

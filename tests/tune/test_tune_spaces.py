@@ -72,7 +72,10 @@ def test_each_distribution_is_read():
         ({"a": {"choice": [1, 2], "when": "b"}}, "when is 'b'; write when: {OPTION: VALUE}"),
         ({"a": {"choice": [1, 2], "when": {"c": 1}}, "b": {"choice": [1]}}, "when names 'c', which is not searched"),
         ({"a": {"choice": [1, 2], "when": {"b": 1}}, "b": {"uniform": [0, 1]}}, r"not a choice; write b: \{choice"),
-        ({"a": {"choice": [1, 2], "when": {"b": [1, 3]}}, "b": {"choice": [1, 2]}}, "asks for b = 3; give one of 1, 2"),
+        (
+            {"a": {"choice": [1, 2], "when": {"b": [1, 3]}}, "b": {"choice": [1, 2]}},
+            "asks for b = 3, which is not one of its values; give one of 1, 2",
+        ),
         (
             {"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}},
             "conditions of a, b depend on each other",
