@@ -265,7 +265,7 @@ def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
     for paper in dict.fromkeys(claim.paper for claim in judged):
         rows = [_cells(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
         lines += [f"## {paper}", "", *markdown_table(_HEADINGS, rows)]
-        notes = [f"* {claim.claim}: {claim.note}." for claim in judged if claim.paper == paper and claim.note]
+        notes = [f"* *{claim.claim}*: {claim.note}." for claim in judged if claim.paper == paper and claim.note]
         lines += [*notes, ""] if notes else []
     return lines
 

@@ -28,7 +28,8 @@ def edc_madc_figure(folder: Path) -> MeasuredFigure:
         "Figure 5: EDC against MADC",
         "with alpha = 20, EDC is approximately a linear function of MADC.",
         [[_panel(data, own) for data, own in by_data.items()]] if rows else [],
-        f"Each point is a pair of clients of the group cold start, seed {seeds}. Correlations: {', '.join(listed)}.",
+        f"Each point is a pair of clients of the group cold start (seed {seeds}). Correlations of the two measures: "
+        f"{', '.join(listed)}.",
         _STYLES,
         FILE,
         "python benchmarks/edc_madc.py",

@@ -115,7 +115,7 @@ def draw_figure(figure: PaperFigure, results: RecordedResults) -> Drawn:
             title = column["title"] + row.get("suffix", "")
             panels.append(_panel(row, column["title"], found, results.ledger.rows) if found else None)
             absent = [method for method in column["methods"] if method not in found]
-            missing += [f"{title} ({'all' if not found else ', '.join(absent)})"] if absent else []
+            missing += [f"{title} ({'all methods' if not found else ', '.join(absent)})"] if absent else []
             entry = {"figure": figure.name, "panel": title, "experiment": experiment}
             runs += [
                 entry | {"method": method, "seed": results.ledger.rows[key]["seed"], "run": key}
@@ -237,10 +237,10 @@ def _section(figure: PaperFigure, found: Drawn) -> list[str]:
         lines += [
             f"![{figure.title}](figures/{figure.name}.png)",
             "",
-            f"From {len({r['run'] for r in found.runs})} runs.{_describe_windows(figure)}",
+            f"Drawn from {len({r['run'] for r in found.runs})} runs.{_describe_windows(figure)}",
         ]
     if found.grid and found.missing:
-        lines += [f"Not run yet: {'; '.join(found.missing)}."]
+        lines += [f"Some methods have not been run yet in these panels: {'; '.join(found.missing)}."]
     elif found.missing:
         lines += ["Not run yet."]
     return [*lines, ""]
@@ -254,14 +254,20 @@ def _measured_section(figure: MeasuredFigure) -> list[str]:
         *lines,
         f"![{figure.title}](figures/{figure.name}.png)",
         "",
-        f"{figure.notes} [Measurements]({figure.measurements}), written by `{figure.command}`.",
+        f"{figure.notes} `{figure.command}` writes the [measurements]({figure.measurements}).",
         "",
     ]
 
 
 def _describe_windows(figure: PaperFigure) -> str:
-    windows = {row["shows"]: row["window"] for row in figure.rows if "window" in row}
-    return "".join(f" The {name} is a running mean over {window} rounds." for name, window in windows.items())
+    names: dict[int, list[str]] = {}
+    for row in figure.rows:
+        if "window" in row:
+            names.setdefault(row["window"], []).append(row["shows"])
+    return "".join(
+        f" The curves of the {' and the '.join(shown)} are running means over {window} rounds."
+        for window, shown in names.items()
+    )
 
 
 def _drop_repeats(rows: Sequence[Row]) -> list[Row]:

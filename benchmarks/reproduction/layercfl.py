@@ -633,8 +633,9 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     found = Counter(row["verdict"] for row in rows if row["id"] in papers)
     listed = ", ".join(f"`{verdict}` {number}" for verdict, number in found.most_common())
     return [
-        f"{found.total()} verdicts on the paper's figures: {listed}. They judge {len(papers)} statements, of which",
-        f"{sum(papers.values())} were written, or rewritten, after the measurements.",
+        f"There are {found.total()} verdicts on the paper's figures: {listed}.",
+        f"They judge {len(papers)} statements, of which {sum(papers.values())} were written, or rewritten,",
+        "after the measurements.",
         "",
     ]
 
@@ -652,12 +653,12 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
         if one.net == content["nets"][net]:
             figures = content["measured"][one.measured]["figures"]
             hours[figures] = hours.get(figures, 0.0) + estimate_core_hours(content, one)
-    listed = [f"{number:.0f} for {figures.replace(', ', ' and ')}" for figures, number in hours.items()]
+    listed = [[figures, f"{number:.0f}"] for figures, number in hours.items()]
     return [
-        f"Not run: {net} in the paper's width, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
-        f"(figures: {', '.join(listed)}).",
+        f"Not run: {net} in the paper's width, which takes about {sum(hours.values()):.0f} core-hours without a GPU.",
         f"`python -m benchmarks.reproduction layercfl --only '*-{content['nets'][net]}-*' --device cuda` measures it.",
         "",
+        *markdown_table(["figures", "core-hours"], listed),
     ]
 
 
@@ -673,7 +674,7 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
         grid, title = _matrices(found[measurement.key], what["clients"]), f"Figure {figure}: {net}{instead}, {images}"
         picture = f"layercfl-{figure}-{measurement.net}"
         write_picture(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture)
-        lines += [f"![{title}](figures/{picture}.png)", "", f"{title}.", ""]
+        lines += [f"![{title}](figures/{picture}.png)", "", f"Distances of all pairs of clients, as in {title}.", ""]
     return lines if len(lines) > 2 else []
 
 

@@ -179,12 +179,13 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
     counts: dict[str, int] = {}
     for judged in cells:
         counts[judged.verdict] = counts.get(judged.verdict, 0) + 1
-    found = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+    found = ", ".join(f"{number} `{name}`" for name, number in sorted(counts.items()))
     lines = [
         f"# {table.paper}, Table {table.number}",
         "",
-        f"{len(cells)} cells: {found}. Written by `python -m benchmarks.reproduction {table.name}`; every figure is in "
-        f"[{table.name}.csv]({table.name}.csv).",
+        f"This table has {len(cells)} cells: {found} ([how a cell is judged](README.md#how-a-cell-is-judged)). "
+        f"`python -m benchmarks.reproduction {table.name}` writes this page; [{table.name}.csv]({table.name}.csv) has "
+        "all numbers.",
         "",
     ]
     for experiment in dict.fromkeys(judged.cell.experiment for judged in cells):
@@ -195,12 +196,12 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
 
 
 _TRIED = (
-    "All options of the cells that do not match, and of those with more options than the published code's "
-    "([list of the C-numbers](../disputed_points.md))."
+    "This table lists every option tried for cells that do not match, and for cells where we tried more than the "
+    "published code's options ([what C1 to C40 mean](../disputed_points.md))."
 )
 _BESIDES = (
-    "Experiments that are not cells of the paper's table: for its [figures](figures.md) and [claims](claims.md), and "
-    "on further data."
+    "These experiments are not cells of the paper's table. They were run for the papers' [figures](figures.md) and "
+    "[claims](claims.md), and on further data."
 )
 
 
@@ -295,7 +296,7 @@ def _with_spread(found: Measured | None) -> str:
 def _order(cells: Sequence[Judged]) -> list[str]:
     """Compares the ranking of methods with the paper's, under our defaults and under the published code's options."""
     lines = []
-    for title, variant in (("our defaults", DEFAULT), ("the published code's options", PUBLISHED)):
+    for title, variant in (("our default options", DEFAULT), ("the published code's options", PUBLISHED)):
         known = [
             (judged.cell.method, judged.cell.value, judged.mean(variant if variant in judged.found else DEFAULT))
             for judged in cells
@@ -310,12 +311,13 @@ def _order(cells: Sequence[Judged]) -> list[str]:
         if variant == PUBLISHED and not any(PUBLISHED in judged.found for judged in cells):
             continue
         turned = [
-            f"{one[0]} and {other[0]}"
+            f"`{one[0]}` and `{other[0]}`"
             for one, other in pairs
             if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) < 0
         ]
-        order = f"{len(turned)} of {len(pairs)} pairs reversed" if turned else "kept"
-        if 0 < len(turned) <= _LISTED_PAIRS:
-            order += f": {', '.join(turned)}"
-        lines.append(f"The paper's order of the methods, under {title}: {order}.")
+        listed = f": {', '.join(turned)}" if 0 < len(turned) <= _LISTED_PAIRS else ""
+        lines.append(
+            f"* Under {title}, the order of the methods differs from the paper's in {len(turned) or 'none'} of "
+            f"{len(pairs)} pairs{listed}."
+        )
     return [*lines, ""] if lines else []

@@ -83,8 +83,9 @@ def _cosines(folder: Path) -> MeasuredFigure:
         "the cosine of two sets is larger the more labels they share, and the more similar their rotations, label "
         "shifts and domains are.",
         grid,
-        f"{table}\n\n600 images per set, an untrained linear net. In (a), by our interpretation, set s has the labels "
-        "0 to s. Psi is the paper's gradient above, the published code's update (10 full-batch steps) below (C20).",
+        f"{table}\n\nEach set has 600 images; the net is linear and untrained. We assume that in (a) set s has the "
+        "labels 0 to s. In the upper row Psi is a gradient, as in the paper; in the lower row it is an update of 10 "
+        "full-batch steps, as in the published code (C20).",
     )
 
 
@@ -131,10 +132,12 @@ def _clients(folder: Path) -> MeasuredFigure:
     return _figure(
         "stocfl-6a",
         "Figure 6(a): clients and their clusters",
-        "t-SNE maps of Psi fall into the true clusters, and so do the clusters that StoCFL finds within 40 rounds.",
+        "the groups of points in t-SNE maps of Psi are the true clusters, and so are the clusters that StoCFL finds "
+        "within 40 rounds.",
         grid,
-        "400 clients (hybrid: 200), 10 % per round, tau 0.5, Psi by update, a linear net, seed 0. A cluster has the "
-        "colour of the true cluster of most of its clients; crosses mark smaller clusters with the same true cluster.",
+        "There are 400 clients (hybrid: 200), of which 10 % train per round; tau is 0.5, Psi is an update, the net is "
+        "linear (seed 0). A cluster has the colour of the true cluster of most of its clients. If several clusters "
+        "belong to the same true cluster, crosses mark the smaller ones.",
     )
 
 
@@ -181,9 +184,10 @@ def _rounds(folder: Path) -> MeasuredFigure:
         "Figure 6(b): number of clusters and objective",
         "the number of clusters, and the value of Eq. 2, over the rounds.",
         grid,
-        f"Means over {len({row['seed'] for row in rows})} seeds; bands reach from minimum to maximum. As in the "
-        "paper, each client not sampled yet counts as a cluster; Eq. 2 covers only the others. Clusters of "
-        f"sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
+        f"Lines are means over {len({row['seed'] for row in rows})} seeds; bands reach from minimum to maximum. As "
+        "in the paper, each client that has not been sampled counts as a cluster; Eq. 2 covers only sampled clients. "
+        f"After the last round {_least_and_greatest(ends, 'unobserved')} clients have not been sampled, and the others "
+        f"form these numbers of clusters: {last}.",
         command=_OF_ROUNDS,
     )
 
@@ -213,15 +217,18 @@ def _taus(folder: Path) -> MeasuredFigure:
         maps = [_map(f"tau {column.removeprefix('cluster_')}", f"Psi: {psi}", mapped, column) for column in columns]
         grid.append([*maps, Panel("clusters after 50 rounds", "tau", "clusters", curves=[line], limits=(0, 12))])
     found = ". ".join(
-        f"By {psi}: {_describe_taus(_select_rows(ends, 'psi', psi))}" for psi in dict.fromkeys(r["psi"] for r in ends)
+        f"With Psi a{'n' if psi == 'update' else ''} {psi}: {_describe_taus(_select_rows(ends, 'psi', psi))}"
+        for psi in dict.fromkeys(r["psi"] for r in ends)
     )
     return _figure(
         "stocfl-7",
         "Figure 7: tau determines which clusters are separated",
-        "two rotations of four groups of labels: tau above 0.76 gives the eight clusters, below 0.67 the four groups.",
+        "clients have four groups of labels under two rotations. With tau above 0.76 StoCFL finds the eight clusters, "
+        "and with tau below 0.67 the four groups of labels.",
         grid,
-        "400 clients, 10 % per round, 50 rounds, a linear net, seed 0; both values of tau were fixed before any run. "
-        f"{found}. The paper does not name the net; for the net of 2,048 units of its tables see [claims](claims.md).",
+        "There are 400 clients, of which 10 % train in each of 50 rounds; the net is linear (seed 0). The two values "
+        f"of tau in the maps were fixed before any run. {found}. The paper does not name the net; [claims](claims.md) "
+        "has results with the net of 2,048 units of its tables.",
     )
 
 

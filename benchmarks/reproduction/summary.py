@@ -69,9 +69,9 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     yield f"{read_page_text('summary')}\n"
     if drawn:
         yield "![The papers' numbers against ours, a dot per cell](figures/summary.png)\n"
-        yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."
-        yield "Synthetic(1,1) is judged by the spread of its populations instead, a rule that was made after 27 of its"
-        yield "runs ([how a cell is judged](README.md#how-a-cell-is-judged)).\n"
+        yield f"Each dot is a cell under our default options; the grey band is {ACCURACY_POINTS} points to either side."
+        yield "Cells of Synthetic(1,1) are judged by how much its populations differ instead. This rule was made after"
+        yield "27 of its runs had been seen ([how a cell is judged](README.md#how-a-cell-is-judged)).\n"
     names: tuple[Verdict, ...] = get_args(Verdict)
     everything = [cell for _, cells in judged for cell in cells]
     rows = [[f"[{table.name}]({table.name}.md)", *_counts(cells, names)] for table, cells in judged]
@@ -79,7 +79,8 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     one = sum(cell.verdict in _STYLES and len(cell.found[DEFAULT].values) == 1 for cell in everything)
     yield f"Of the cells that ran, {one} ran with one seed only under our defaults.\n"
     counts = ", ".join(f"`{name}` {claims.count(name)}" for name in get_args(Found) if name in claims)
-    yield f"[Claims](claims.md): {counts}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
+    yield f"Verdicts on the papers' [claims](claims.md): {counts}.\n"
+    yield f"These [figures](figures.md) are drawn: {', '.join(figures) or 'none'}.\n"
 
 
 def _counts(cells: Sequence[Judged], names: Sequence[Verdict]) -> list[str]:

@@ -61,7 +61,7 @@ def test_lines_are_means_over_seeds_between_minimum_and_maximum(results: Recorde
         ("FedAvg", 2078),
         ("FlexCFL", 2077),
     }
-    assert "(b) MLP (all)" in found.missing
+    assert "(b) MLP (all methods)" in found.missing
     assert "(a) MCLR (FedProx, IFCA, FeSEM, FlexCFL-eta_g0.1)" in found.missing
 
 
@@ -88,7 +88,7 @@ def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(
     page = (tmp_path / "figures.md").read_text()
     assert page.count("![") == 1
     assert page.count("\nNot run yet.\n") == len(read_figures()) - 1
-    assert "(b) MLP (all); (c) CNN (all); (d) MLP, rates (all)." in page
+    assert "(b) MLP (all methods); (c) CNN (all methods); (d) MLP, rates (all methods)." in page
     assert "Not measured yet: `python benchmarks/edc_madc.py`" in page
     assert {row["run"] for row in read_table(tmp_path / "figures.csv")} == set(results.ledger.rows)
 

@@ -328,7 +328,7 @@ def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images at 36 ms each
-    assert "(figures: 9 for 4 and 5, 9 for 8 and 9, 77 for 6 and 7, 30 for 10, 128 for 11)" in page
+    assert "| 4, 5 | 9 |\n| 8, 9 | 9 |\n| 6, 7 | 77 |\n| 10 | 30 |\n| 11 | 128 |\n" in page
     assert "| VGG16 |" not in page
     narrow = GapMeasurement("rotation", "vgg16", "cifar10", 500, 0)
     record_gaps(tmp_path, replace(narrow, net="vgg16_full"), read_curves(COMMITTED, CONTENT)[narrow])

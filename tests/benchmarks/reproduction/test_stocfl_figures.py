@@ -92,7 +92,9 @@ def test_clients_that_were_not_sampled_are_clusters_of_their_own(tmp_path: Path)
     assert [list(values) for values in (counts.curves[0].x, counts.curves[0].y)] == [[1, 2], [9, 2.5]]
     assert (list(counts.curves[0].low), list(counts.curves[0].high)) == ([8, 2], [10, 3])
     assert list(objective.curves[0].y) == [0.5, 0.5]
-    assert "hybrid 2; not sampled: 0 to 1." in found.notes
+    assert (
+        "0 to 1 clients have not been sampled, and the others form these numbers of clusters: hybrid 2." in found.notes
+    )
 
 
 def test_page_says_which_tau_separates_which_clusters(tmp_path: Path):
@@ -113,7 +115,9 @@ def test_page_says_which_tau_separates_which_clusters(tmp_path: Path):
     assert second
     assert first.title == "tau 0.6"
     assert list(second.curves[0].y) == [4, 4, 6, 8, 4]
-    assert "By gradient: eight clusters with tau 0.8 to 0.8, four with tau 0.5 to 0.6, 0.9 to 0.9" in found.notes
+    assert (
+        "With Psi a gradient: eight clusters with tau 0.8 to 0.8, four with tau 0.5 to 0.6, 0.9 to 0.9" in found.notes
+    )
 
 
 def test_a_figure_without_measurements_is_not_drawn(tmp_path: Path):

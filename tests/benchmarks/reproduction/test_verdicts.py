@@ -101,9 +101,12 @@ def test_pairs_in_another_order_than_the_papers_are_named_and_equal_ones_are_not
         for name, value in printed.items()
     ]
     (line, _) = _order(cells)
-    assert line.endswith("our defaults: 2 of 6 pairs reversed: FedAvg and IFCA, FedAvg and FeSEM.")
+    assert line == (
+        "* Under our default options, the order of the methods differs from the paper's in 2 of 6 pairs: `FedAvg` and "
+        "`IFCA`, `FedAvg` and `FeSEM`."
+    )
     (line, _) = _order(cells[1:])
-    assert line.endswith("our defaults: kept.")
+    assert line.endswith("the order of the methods differs from the paper's in none of 3 pairs.")
 
 
 def test_a_section_says_how_long_a_run_takes_where_that_is_why_it_has_not_run():
