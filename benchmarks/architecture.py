@@ -58,7 +58,7 @@ def part_of(module: str) -> str:
 
 
 def group_by_part(found: Imports) -> Imports:
-    """Returns the other parts that each part imports."""
+    """Groups imports by part: the other parts of the package that each part imports."""
     between: Imports = {}
     for module, used in found.items():
         here = part_of(module)

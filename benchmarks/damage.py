@@ -102,7 +102,7 @@ def classify_outcome(code: int, said: str, file: Path, wrong: Callable[[], list[
 
 
 class Runs:
-    """Run directories of one algorithm: of finished runs, and of runs killed before the first save or in mid-run.
+    """Run directories of one algorithm: of finished runs, and of runs killed before the first save or midway.
 
     Args:
         name: Name of an entry of `RUNS`.

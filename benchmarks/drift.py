@@ -239,7 +239,7 @@ def print_report() -> None:
 
 
 def format_by_share(rows: list[Row], name: str, digits: int) -> str:
-    """Formats three means of a column over the seeds, with 10, 25 and 50 % of the clients drifting."""
+    """Formats a column's means over the seeds, with 10, 25 and 50 % of the clients drifting."""
     found = [mean(float(row[name]) for row in rows if float(row["share"]) == share) for share in SHARES]
     return " ".join(f"{value:.{digits}f}" for value in found)
 

@@ -1,4 +1,4 @@
-"""Compares the speed of ways of local training by measuring them in turns, including those of an earlier checkout.
+"""Compares the speed of ways of local training, including those of an earlier checkout; measures them in turns.
 
     [LITCFL_DATA=DIR] python benchmarks/engines.py [--against PATH] [--cases linear-60x10 mlp ...] [--turns 7]
                                                    [--out FILE.json]

@@ -47,7 +47,7 @@ Answer = dict[str, str]
 
 
 def draw_points(case: int) -> np.ndarray:
-    """Draws the clients' positions over time `[steps, clients]`, near places between which they sometimes move."""
+    """Draws the clients' positions over time `[steps, clients]`; a client sometimes moves from place to place."""
     rng = np.random.default_rng(case)
     place = rng.integers(2, size=CLIENTS)
     own, found = rng.uniform(-0.03, 0.03, CLIENTS), []

@@ -41,7 +41,7 @@ TEXT = re.compile(r"^```text\n.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def draw_first_picture(folder: Path) -> Figure:
-    """Draws the quickstart: images of clients, a map of their first updates, and accuracy over five seeds."""
+    """Draws the quickstart's clients: some images, a map of their first updates, and accuracy over five seeds."""
     seeds = range(5)
     run_command(f'run --config quickstart --seeds "{list(seeds)}" --run_dir {folder} --pictures.formats []')
     runs = [folder / f"seed-{seed}" for seed in seeds]

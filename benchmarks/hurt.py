@@ -75,7 +75,7 @@ class Hurt:
             raise OSError(number, os.strerror(number), *named)
 
     def _is_next(self, path: str) -> bool:
-        """Returns whether the process is to be interrupted at this operation."""
+        """Returns whether this operation is the one at which to interrupt the process."""
         is_it = self.how != "count" and self.count == self.at and self._counts(path)
         return is_it and not self._recorded()
 

@@ -24,7 +24,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Row], out: Path | None = N
 
 
 def format_cell(cell: Any) -> str:
-    """Formats a number with three significant digits, or as a whole number from 100 on."""
+    """Formats a number with three significant digits; a number of 100 or more, as a whole number."""
     if not isinstance(cell, int | float):
         return str(cell)
     return f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}"

@@ -55,7 +55,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
 
 
 def _collect_notices(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
-    """Computes arrays, and collects the notices given meanwhile, which are stored for later readers."""
+    """Computes arrays, and collects the notices that this computation issues."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
         arrays = make()

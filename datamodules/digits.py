@@ -61,7 +61,7 @@ def _load_digits() -> tuple[Tensor, Tensor]:
 
 
 def _require_one_of(name: str, value: object, **short: object) -> None:
-    """Raises InputError if an option, such as `partition`, is given together with one that it replaces."""
+    """Raises InputError if both an option, such as `partition`, and an option that it replaces are given."""
     for other, given in short.items():
         if value is not None and given is not None:
             raise InputError(

@@ -173,7 +173,7 @@ class HFDataset(PooledDataModule):
         return pool_of(examples, arrays)
 
     def _input_names(self, inputs: torch.Tensor) -> tuple[str, ...]:
-        """Returns the names of the columns of inputs `[N, columns]`; empty if they were read from a column of lists."""
+        """Returns the names of the input columns; empty if the inputs were read from one column of lists."""
         return tuple(self.inputs) if inputs.ndim == 2 and inputs.shape[1] == len(self.inputs) else ()
 
     def _read(self, source: Source) -> Arrays:

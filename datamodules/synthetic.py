@@ -77,7 +77,7 @@ class Population:
         return flat.reshape(number, self.num_labels, self.dimensions + 1)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Makes a generator each for models, centres and inputs, so that block sizes do not change the examples."""
+        """Makes separate generators for models, centres and inputs, so that block sizes do not change the examples."""
         return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 

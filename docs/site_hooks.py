@@ -1,4 +1,4 @@
-"""Completes the site that mkdocs builds from docs/ by pages of the repository's root, linked sources, and the API.
+"""Adds pages of the repository's root, linked sources and the API to the site that mkdocs builds from docs/.
 
 A link that works in the repository works in the site: README.md is the start page, CONTRIBUTING.md and CHANGELOG.md are
 pages, and a file outside docs/ that a page links to becomes a page with its text.

@@ -176,7 +176,7 @@ class PaperTable:
         ]
 
     def redraws(self, cell: Cell) -> bool:
-        """Returns whether each seed of a cell draws another population."""
+        """Returns whether each seed of a cell draws a different population."""
         return "redraw" in self.experiments[cell.experiment]
 
     def metric(self, cell: Cell, variant: str) -> str:

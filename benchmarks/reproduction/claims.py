@@ -130,7 +130,7 @@ def compare_numbers(unit: Unit, paper: float, ours: float | None) -> Found:
 
 
 def choose_worst(parts: Sequence[JudgedPart]) -> Found:
-    """Returns the verdict of a claim: the worst verdict of those of its numbers that have runs."""
+    """Returns the verdict of a claim: the worst verdict among its numbers that have runs."""
     found = {part.verdict for part in parts}
     return next(verdict for verdict in _WORST_FIRST if verdict in found)
 

@@ -102,7 +102,7 @@ def _reproduce(given: argparse.Namespace) -> int:
 
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
-    """Raises InputError for options that have no effect on the table or together with `--pages`."""
+    """Raises InputError for options that the table ignores, or would ignore together with `--pages`."""
     not_taken = {given.table: _NOT_TAKEN.get(given.table, ())}
     if given.pages:
         not_taken[f"{given.table} --pages"] = _OF_RUNS

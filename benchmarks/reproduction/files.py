@@ -55,7 +55,7 @@ def write_picture(figure: Figure, path: Path, dpi: int = _DPI) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder against other commands within the block. Raises InputError if another one has locked it."""
+    """Locks a folder within the block. Raises InputError if another command holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock").acquire(timeout=0.5):

@@ -314,7 +314,7 @@ def _above(mine: float, its: float) -> bool | None:
 
 
 def layer_is_first(gaps: Gaps) -> Finding:
-    """Judges whether the chosen layer's Gap rises above 0 no later than whole updates' Gaps, in most measurements."""
+    """Judges whether, in most measurements, the chosen layer's Gap rises above 0 no later than whole updates' Gaps."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),
@@ -641,7 +641,7 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 
 
 def _list_unmeasured(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
-    """Lists the nets that need a GPU and of which nothing has been measured."""
+    """Lists the nets that need a GPU and have not been measured at all."""
     begun = {one.net for one in curves}
     return [net for net, short in content["nets"].items() if short in content["with_device"] and short not in begun]
 
@@ -679,7 +679,7 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]:
-    """Returns the names of a measurement's net and images on the page."""
+    """Returns the names of a measurement's net and images as shown on the page."""
     return [
         next(name for name, short in content[kind].items() if short == value)
         for kind, value in (("nets", measurement.net), ("images", measurement.images))

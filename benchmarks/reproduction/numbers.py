@@ -81,7 +81,7 @@ def count_cells(folder: Path) -> Iterator[Row]:
 
 
 def select_judged(folder: Path, name: str) -> list[Row]:
-    """Returns the rows of a table that have a value of the paper and a value of ours."""
+    """Returns the rows of a table that have both the paper's value and ours."""
     rows = read_table(folder / f"{name}.csv")
     return [row for row in rows if row["ours_mean"] is not None and row["paper_value"] is not None]
 

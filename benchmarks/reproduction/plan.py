@@ -115,7 +115,7 @@ def _split(command: str) -> tuple[str, frozenset[str]]:
 
 
 def format_time(seconds: Iterable[float | None]) -> str:
-    """Formats the sum of expected times, and how many times are unknown."""
+    """Formats the total expected time of runs, and the number of runs whose time is unknown."""
     times = list(seconds)
     known = [value for value in times if value is not None]
     unknown = len(times) - len(known)

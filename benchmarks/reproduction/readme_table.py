@@ -1,4 +1,4 @@
-"""Fills the papers' and our numbers into README's table of algorithms, from the tables in `docs/reproduction`.
+"""Fills the README's table of algorithms with the papers' numbers and ours, from the tables in `docs/reproduction`.
 
     python -m benchmarks.reproduction.readme_table
 

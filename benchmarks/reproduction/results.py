@@ -35,7 +35,7 @@ class RecordedResults:
         return cls(tables, Ledger.read(folder), group_keys(runs))
 
     def judged(self, table: PaperTable) -> list[Judged]:
-        """Judges the cells of a table."""
+        """Returns the cells of a table with their verdicts."""
         return judge_cells(table, self.ledger, self.keys)
 
     def cells(self, pattern: str) -> list[tuple[PaperTable, Cell]]:

@@ -153,7 +153,7 @@ def _map(title: str, label: str, rows: Sequence[Row], column: str | None) -> Pan
 
 
 def _name_clusters(rows: Sequence[Row], column: str) -> dict[str, list[int]]:
-    """Names each cluster after the true cluster of most of its clients, so that colours stay from round to round.
+    """Names each cluster after the true cluster of most of its clients, so that its colour is the same in all rounds.
 
     If several have the same true cluster, the largest is named after it; the others are "smaller clusters".
     """

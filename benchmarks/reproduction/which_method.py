@@ -178,7 +178,7 @@ class Protocol:
         ]
 
     def _variants(self, data: str, system: str) -> dict[str, Options]:
-        """Returns the options that further reported settings add to the chosen options, by name."""
+        """Maps the name of each further reported setting to the options that it adds to the chosen ones."""
         what, found = self.systems[system], dict[str, Options]()
         if self.data[data].get("newcomers") and not what.get("tuned"):
             found[NEWCOMERS] = {"data.newcomers": 0.3}

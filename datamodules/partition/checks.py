@@ -70,7 +70,7 @@ def require_trained(train: Tensor, test: Tensor) -> None:
 
 
 def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Tensor:
-    """Counts the examples of each label, int64 `[num_labels]`. Raises InputError if there are too few of a label.
+    """Raises InputError if labels are too large or too rare for a rule. Returns their counts, int64 `[num_labels]`.
 
     Args:
         rule: Name of the rule.
@@ -94,7 +94,7 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
 
 @contextmanager
 def labels_by_name(names: Sequence[str]) -> Iterator[None]:
-    """Adds the labels' names to an InputError about labels raised in the block, unless they equal the numbers."""
+    """Adds the labels' names to an InputError about labels raised in the block, if a name differs from its number."""
     try:
         yield
     except InputError as error:

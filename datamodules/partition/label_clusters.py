@@ -99,7 +99,7 @@ class DominantClass(SharedOut):
         return parts[0].plus(parts[1]).select(ranks).pack()
 
     def _size(self, there: Tensor, members: Tensor) -> int:
-        """Finds the number of examples per client. Raises InputError for too few. Arguments as in `count_taken`."""
+        """Finds a possible number of examples per client, or raises InputError. Arguments as in `count_taken`."""
         if not 0 <= self.beta <= 1 or int((there > 0).sum()) < 2:
             raise InputError(
                 f"beta is {self.beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more"

@@ -155,7 +155,7 @@ def drift_labels(
 
 
 def set_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
-    """Converts true clusters to their numbers under the new or the old labels, int64 `[n]`; -1 stays -1.
+    """Renumbers true clusters for the new or for the old labels, int64 `[n]`; -1 stays -1.
 
     Args:
         clusters: True clusters, int64 `[n]`.

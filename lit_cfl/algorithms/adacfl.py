@@ -62,7 +62,7 @@ class AdaCFL(SplittingAlgorithm):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, each time to the part whose mean weights are nearest."""
+        """Walks clients down the tree of splits, at each split to the part with the nearest mean weights."""
         return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
 
     def _layers(self, work: LocalWork) -> list[str]:

@@ -244,7 +244,7 @@ class Algorithm(ABC):
 
 
 def require_positive(**values: float) -> None:
-    """Raises InputError if a hyper-parameter is below 1."""
+    """Raises InputError if a whole-number hyper-parameter is below 1."""
     for name, value in values.items():
         if value < 1:
             raise InputError(f"{name} is {value}; it must be 1 or more")

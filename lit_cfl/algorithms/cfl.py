@@ -85,7 +85,7 @@ class CFL(SplittingAlgorithm):
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, each time to the part whose mean update is closest by cosine."""
+        """Walks clients down the tree of splits, at each split to the part whose mean update is closest by cosine."""
         return place_by_splits(
             state, clients, work, features=lambda updates, start: updates, closeness=direction_cosines
         )

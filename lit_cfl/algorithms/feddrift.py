@@ -196,7 +196,7 @@ class FedDrift(Algorithm):
         return state, best.index_copy(0, who[: len(numbers)], numbers)
 
     def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: free ones, then new ones, then those of the models unused for longest."""
+        """Finds numbers for new models: free numbers, then higher ones, then those of the models unused for longest."""
         free = (state.sizes == 0).nonzero().flatten()
         further = len(state.sizes) + torch.arange(wanted)
         alive = len(state.sizes) - len(free)
@@ -237,7 +237,7 @@ class FedDrift(Algorithm):
     def place(
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedDriftState, Info]:
-        """Gives clients with data the model with the minimum training loss; new models only count if all are new."""
+        """Gives clients with data the model with the minimum training loss, ignoring new models unless all are new."""
         known = (state.sizes > 0) & ~state.new
         numbers = (known if known.any() else state.sizes > 0).nonzero().flatten()
         able = work.num_examples[clients] > 0

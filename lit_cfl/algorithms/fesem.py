@@ -145,7 +145,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return replace(state, index=assign(state.index, new, drawn[new])), Info()
 
     def _trained_losses(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> Tensor:
-        """Computes each client's loss `[n, K]` under each model after training it on the client; inf if undefined."""
+        """Computes clients' losses `[n, K]` under the models, each trained by the client first; inf if undefined."""
         found = torch.full((len(clients), len(state.models)), torch.inf, dtype=torch.float64)
         for k, model in enumerate(state.models):
             for chunk in work.fit(model[None], clients, purpose="start").chunks():

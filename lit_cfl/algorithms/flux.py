@@ -166,7 +166,7 @@ class FLUX(Algorithm):
     def _descriptors(
         self, state: FLUXState, clients: Tensor, work: LocalWork, num_labels: int
     ) -> tuple[Tensor, Tensor]:
-        """Asks clients for descriptors; returns those received `[m, blocks, r]`, and who sent one, bool `[n]`."""
+        """Asks clients for descriptors; returns them `[m, blocks, r]`, and which clients sent one, bool `[n]`."""
         function = partial(describe_client, center=state.center, axes=state.axes, num_labels=num_labels)
         found = work.map(function, clients, state.joint)
         rows = [row.double() for row in found if isinstance(row, Tensor)]

@@ -145,7 +145,7 @@ def migrate(
 def _measure_drift(
     state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Collects clients' current data and references, and measures their distances unless labels are compared.
+    """Collects each client's current and reference data, and measures their distance unless labels are compared.
 
     Returns:
         The tested clients, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients

@@ -94,7 +94,7 @@ def _lowest(values: Tensor, groups: Tensor) -> Tensor:
 
 
 def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
-    """Returns 1 for the largest value of each group (the first if several are equal), else 0: `[n]`."""
+    """Marks the largest value of each group with 1 (the first if several are equal), and all others with 0: `[n]`."""
     rank = sizes.argsort(descending=True, stable=True).argsort()
     return (rank == _lowest(rank, groups)[groups]).double()
 

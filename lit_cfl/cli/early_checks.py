@@ -161,7 +161,7 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
 
 
 def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
-    """Describes an unknown option of `lit-cfl compare`, and suggests a similar one, perhaps of a compared algorithm."""
+    """Describes an unknown option of `lit-cfl compare`, and suggests a similar option if there is one."""
     name = next((name for name, tree in trees.items() if tree.guess_option(unknown.option)), list(trees)[-1])
     rule = f"Options of an algorithm begin with its name (--{name}.OPTION); see lit-cfl run --help for all others"
     message = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")

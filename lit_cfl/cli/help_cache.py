@@ -77,7 +77,7 @@ def _place(command: str, words: Sequence[str]) -> Path | None:
 
 
 def _stamp() -> str:
-    """Returns a digest of what a help text depends on: Python, our files, and the versions of the packages it shows."""
+    """Returns a digest of what help texts depend on: Python, our files, and the versions of a few packages."""
     found: list[object] = [sys.version, *map(_version, _DESCRIBED)]
     for part in (_OURS, _OURS / "datamodules", _OURS / "tune"):  # the last two may be symbolic links
         for folder, _, names in os.walk(part):

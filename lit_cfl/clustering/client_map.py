@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def assign(assignment: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
-    """Returns a client map with these entries set, int64 `[clients]`; it is longer if a client is new.
+    """Returns a client map with these entries set, extended for new clients: int64 `[clients]`.
 
     Args:
         labels: Clusters of the clients, int64 `[n]`; -1 leaves an entry unchanged.
@@ -17,6 +17,6 @@ def assign(assignment: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
 
 
 def clusters_of(assignment: Tensor, clients: Tensor) -> Tensor:
-    """Looks up the clusters of clients `[n]` in a client map; -1 for clients that it does not know."""
+    """Looks up the clusters of clients `[n]` in a client map; -1 for clients that are not in the map."""
     known = clients < len(assignment)
     return torch.where(known, assignment[clients.clamp(max=len(assignment) - 1)], -1)

@@ -119,7 +119,7 @@ class _Overlaps:
 
 
 def _in_majority(overlaps: _Overlaps) -> int:
-    """Counts the clients that lie in the largest overlap of their row cluster."""
+    """Counts the clients in the largest overlap of each cluster of the first clustering, and adds these counts."""
     return int(_largest(overlaps.rows, overlaps.shared).sum())
 
 

@@ -143,7 +143,7 @@ def _entries(word: str) -> list[str]:
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
-    """Parses whole numbers from 0 on; brackets and commas are allowed: `--seeds [0, 1]`."""
+    """Parses non-negative whole numbers; brackets and commas are allowed: `--seeds [0, 1]`."""
     texts = split_list(words)
     for text in texts:
         if not text.isdecimal():

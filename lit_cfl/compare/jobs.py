@@ -56,7 +56,7 @@ class Job:
 
 
 def write_experiment(folder: Path, experiment: Experiment) -> None:
-    """Writes an experiment's configuration into the folder of its runs. Raises InputError for one made in Python."""
+    """Writes an experiment's configuration into its folder. Raises InputError if the experiment was made in Python."""
     content = content_for_processes(experiment)
     with name_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def write_experiment(folder: Path, experiment: Experiment) -> None:
 
 
 def read_experiment(folder: Path) -> Experiment:
-    """Reads what `write_experiment` wrote. Raises InputError if the file is missing, damaged or of another format."""
+    """Reads an experiment from its folder. Raises InputError if the file is missing, damaged or of another format."""
     file = folder / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")

@@ -110,7 +110,7 @@ def describe_failed_import(module: str, error: Exception) -> str:
 
 
 def describe_import_error(error: BaseException) -> str | None:
-    """Describes an error in the import of a user's module, with file and line; None if it came from elsewhere."""
+    """Describes an error in the import of a user's module, with file and line; None if the error has another source."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     place = find_user_frame(error)
