@@ -86,7 +86,7 @@ class Score:
 
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
-        """Returns the score, with its direction, to which a `best_column` belongs; None for another column."""
+        """Reads the score and its direction from the name of a `best_column`; None for another column."""
         found = _BEST.fullmatch(column)
         if not found:
             return None
@@ -94,7 +94,7 @@ class Score:
         return ACCURACY if score == ACCURACY else score
 
     def of(self, sums: "Tensor", weights: "Tensor") -> "Tensor":
-        """Computes the score of sets of examples.
+        """Computes the score of sets of examples from the sums of weighted values and of weights.
 
         Args:
             sums: Sum of value times weight, float64 `[...]`.
@@ -107,7 +107,7 @@ class Score:
         return mean.exp() if self.transform == "exp" else mean
 
     def better(self, one: float, other: float) -> bool:
-        """Returns whether one value is better than another; nan never is."""
+        """Returns whether one value is better than another; False if one of them is nan."""
         return one > other if self.higher_is_better else one < other
 
 

@@ -35,7 +35,7 @@ def require_annotated(options: Any, prefix: str = "") -> None:
 
 
 def _find_remedy(value: Any, members: Sequence[Any]) -> str | None:
-    """Returns which values a field takes, as a remedy for a certainly invalid value; None for other values."""
+    """Describes which values a field accepts if this value is certainly invalid; None otherwise."""
     words = [word for member in members if get_origin(member) is Literal for word in get_args(member)]
     kinds: list[Any] = [get_origin(member) or member for member in members if get_origin(member) is not Literal]
     if value is None or (isinstance(value, str) and value in words) or not members:

@@ -64,7 +64,7 @@ def figures(no_figures: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def two_sides() -> QuadraticWork:
-    """Makes eight clients of unequal sizes around (+3, 0, 0, 0) and (-3, 0, 0, 0), in turn."""
+    """Makes eight clients of unequal sizes, alternately around (+3, 0, 0, 0) and (-3, 0, 0, 0)."""
     from quadratic import quadratic_clients
 
     return quadratic_clients(8)

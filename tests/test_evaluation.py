@@ -178,7 +178,7 @@ def test_agreement_by_hand():
 
 
 def test_mutual_information_is_what_is_beyond_chance():
-    """By chance, 2 of the 6 possible halves agree (ln 2) and 4 share nothing, so ln 2 / 3 is expected."""
+    """Of the 6 ways to halve 4 clients, 2 agree (ln 2) and 4 share nothing (0), so ln 2 / 3 is expected by chance."""
     assert agreement(ids(0, 0, 1, 1), ids(0, 1, 0, 1))["clusters/ami"] == pytest.approx((0 - 1 / 3) / (1 - 1 / 3))
 
 

@@ -32,7 +32,7 @@ from lit_cfl.testing import QuadraticWork
 
 
 class Computed(TorchDispatchMode):
-    """Mode that counts the numbers that operations compute, and finds the largest tensor."""
+    """Dispatch mode that counts the numbers that operations compute, and finds the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()

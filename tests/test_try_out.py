@@ -1,4 +1,4 @@
-"""Tests that a run for other processes is tried out on the CPU, so that this process gets no GPU context."""
+"""Tests that a run is tried out on the CPU, since the process that only starts runs should use no GPU memory."""
 
 from types import SimpleNamespace
 

@@ -93,7 +93,7 @@ def notices(study: Study, base: Experiment) -> list[str]:
 
 
 def _inherited_options(study: Study, base: Experiment) -> list[str]:
-    """Lists the options that algorithms of a choice take from another one in the base, such as its `num_clusters`."""
+    """Notes which options the searched algorithms inherit from the base's algorithm, such as `num_clusters`."""
     space, algorithm, lines = study.search_space, study.whole_base["algorithm"], []
     written = (algorithm.get("init_args") or {}) if isinstance(algorithm, Mapping) else {}
     first = {point["algorithm"]: point for point in reversed(space.corners() if space.algorithms else [])}
@@ -236,7 +236,7 @@ def default_setting(study: Study, default: Experiment) -> GivenSetting:
 
 
 def _name(space: Space, options: Mapping[str, Any]) -> str:
-    """Returns the name of the base's algorithm as the space writes it, else its class name."""
+    """Returns the name of a configuration's algorithm as written in the space, else its class name."""
     path = str(options["algorithm"]["class_path"])
     short = path.rpartition(".")[2]
     return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)

@@ -42,7 +42,7 @@ class Objective:
 
     @classmethod
     def of(cls, metric: str | None, scores: Scores, second: str | None = None) -> "Objective":
-        """Makes the objective of a study; without a metric it is the task's main score."""
+        """Makes the objective of a study; its metric is the task's main score by default."""
         return cls(main_column(scores) if metric is None else metric, scores, second)
 
     @property

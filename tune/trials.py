@@ -71,7 +71,7 @@ class Trials:
     _known: int = 0  # number of records on a resume: a restarted searcher suggests all of their settings again
 
     def load(self, minutes: float | None = None) -> None:
-        """Loads the trials of a resumed study. Trials that a smaller time limit ended are continued.
+        """Loads the trials of a resumed study; those that a shorter time limit had ended will continue.
 
         Args:
             minutes: Time limit of a trial in minutes; None = no limit.
@@ -227,7 +227,7 @@ class Trials:
         self._seal([record for record in self.records.values() if record.status != RUNNING], seconds)
 
     def seal(self) -> None:
-        """Records the digests of all trials that have none yet, also of those ended by a limit or a signal."""
+        """Records the digests of all trials that have none yet, including those ended by a limit or a signal."""
         self._seal(list(self.records.values()), _GRACE_SECONDS)
 
     def _seal(self, records: Sequence[TrialRecord], seconds: float) -> None:

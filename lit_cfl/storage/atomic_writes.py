@@ -28,7 +28,7 @@ def name_write_errors(path: Path) -> Iterator[None]:
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Returns whether an error means a full disk, or a file that could not be written."""
+    """Returns whether an error is a SaveError, or the system's error for a full disk."""
     return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno in _NO_SPACE)
 
 

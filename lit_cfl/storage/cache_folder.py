@@ -11,7 +11,7 @@ _NO_HOME = "this user has no home folder, so nothing is kept for later runs; set
 
 
 def cache_folder() -> Path | None:
-    """Returns the cache folder: that in LITCFL_CACHE, or `~/.cache/lit-cfl` if the variable is not set.
+    """Returns the cache folder: LITCFL_CACHE if it is set, else `~/.cache/lit-cfl`.
 
     Returns:
         None if LITCFL_CACHE is `off`, or if it is not set and the user has no home folder, of which a notice warns.

@@ -232,7 +232,7 @@ def _one_row_a_file(files: Mapping[int, list[str]]) -> dict[str, Any]:
 
 
 def _parts(rows: Mapping[int, Tensor]) -> Iterator[list[int]]:
-    """Divides clients among files, each for rows of one shape and dtype: at most `_FILE_BYTES`, or a single row."""
+    """Splits clients with rows of equal shape and dtype into files of at most `_FILE_BYTES`, or of a single row."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for client, row in rows.items():
         alike.setdefault((row.shape, row.dtype), []).append(client)

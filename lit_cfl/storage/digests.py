@@ -102,7 +102,7 @@ def find_changed(directory: Path, names: Iterable[str] | None = None) -> list[st
 
 
 def require_undamaged(directory: Path, name: str) -> None:
-    """Checks that a file of a finished run is unchanged. Raises InputError."""
+    """Raises InputError if a file of a finished run was changed or damaged."""
     if find_changed(directory, [name]):
         raise InputError(
             f"{directory / name} was changed or damaged since the run ended; put the original back, or use lit-cfl "

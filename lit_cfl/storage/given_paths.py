@@ -48,7 +48,7 @@ def resolve_directory(path: str, option: str) -> Path:
 
 
 def require_folder_name(name: str, what: str) -> None:
-    """Checks that a run folder can be named so, leaving room for the run's time.
+    """Checks that a name can be used for a run's folder.
 
     Args:
         name: Name to check.

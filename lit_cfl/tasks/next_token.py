@@ -43,12 +43,12 @@ class NextToken(Task):
         self.padding = padding
 
     def losses(self, batch: Batch) -> Tensor:
-        """Computes each sequence's mean cross-entropy over its tokens, `[n]`; 0 if none is predicted."""
+        """Computes each sequence's mean cross-entropy over its tokens, `[n]`; 0 if it has no tokens to predict."""
         _, losses, counted = self._by_token(batch[0])
         return _mean(losses, counted)
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Computes each sequence's loss `[n]`; then loss and accuracy per token, each with the number of tokens."""
+        """Computes losses `[n]`; then loss and accuracy of each sequence, both weighted by its number of tokens."""
         logits, losses, counted = self._by_token(batch[0])
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
         right = (most_likely(logits) == batch[0][:, 1:]).double()

@@ -18,7 +18,7 @@ MAX_MIB = 256  # maximum size of the models in the artifact
 
 
 def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: Tensor) -> Models:
-    """Collects the clients' models as state dicts: one per cluster number, and `global` if there is one.
+    """Collects the models in use as state dicts: one per cluster number, and `global` if there is a global model.
 
     Args:
         clients: Ids int64 `[n]`.

@@ -106,7 +106,7 @@ def _open_logger(build: Build, folder: str | None, rows: Sequence[Row], logged: 
 
 
 def _in_folder(folder: str | None, logged: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns TensorBoard options that continue in a folder, and hide the rounds already logged there.
+    """Returns TensorBoard options that continue logging in a folder, and hide the rounds already there.
 
     Args:
         logged: Last round that the folder may have; 0 = the folder is new.

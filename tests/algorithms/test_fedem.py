@@ -37,7 +37,7 @@ def f64(*rows: object) -> Tensor:
 
 
 def two_clients() -> QuadraticWork:
-    """Makes two clients with data, two examples at 0 and six at W1, and a third client without data."""
+    """Makes client 0 with two examples at 0, client 1 with six at W1, and client 2 without data."""
     return QuadraticWork(f64([0.0], [W1], [9.0]), ids(2, 6, 0), 0.5)
 
 

@@ -110,7 +110,7 @@ def test_moments_by_hand():
 
 
 def test_unequal_data_of_one_mean_are_distinguished_by_deviation_or_by_labels():
-    """All clients have the same mean features; those of 2 and 3 spread more, and 4 and 5 have swapped labels."""
+    """All clients have the same mean features; those of clients 2 and 3 vary more, and 4 and 5 have swapped labels."""
     near, far, labels = block(4.0, 4.0, 6.0, 6.0), block(2.0, 2.0, 8.0, 8.0), ids(0, 0, 1, 1)
     examples = [(near, labels)] * 2 + [(far, labels)] * 2 + [(near, 1 - labels)] * 2
     state, _ = clustered(FLUX(), KnownExamples(examples, 2))

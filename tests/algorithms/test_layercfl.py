@@ -26,7 +26,7 @@ PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1,
 
 
 def layered(strength: dict[str, float], **options: object) -> QuadraticWork:
-    """Makes six clients; each layer separates them differently (`PAIRS`), as strongly as `strength` says."""
+    """Makes six clients, which each layer separates in a different way (`PAIRS`) and with the given strength."""
     sides = torch.stack([1.0 - 2.0 * torch.tensor(PAIRS[layer]) for layer in LAYERS for _ in range(2)], 1).double()
     scale = torch.tensor([strength.get(layer, 0.0) for layer in LAYERS for _ in range(2)]).double()
     noise = 0.3 * torch.randn(6, 6, generator=rng(4), dtype=torch.float64)

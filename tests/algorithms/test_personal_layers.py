@@ -1,4 +1,4 @@
-"""Tests that personal layers are trained but never averaged, on clients with independent columns."""
+"""Tests that personal layers are trained but never averaged, on quadratic clients."""
 
 from functools import partial
 from typing import Any
@@ -162,7 +162,7 @@ def test_newcomer_is_placed_with_the_mean_of_each_cluster_and_keeps_none():
 
 
 def clients_at_hand(work: QuadraticWork) -> tuple[_PersonalWork, Tensor, dict[int, Tensor]]:
-    """Makes clients, two of which have personal layers.
+    """Gives personal layers to two of these clients.
 
     Returns the clients, the mean layers of each cluster, and the two clients' personal layers.
     """

@@ -1,4 +1,4 @@
-"""Tests layers that all clusters share, on clients with independent columns."""
+"""Tests layers that all clusters share, on quadratic clients."""
 
 from functools import partial
 from typing import Any

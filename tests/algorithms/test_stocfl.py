@@ -25,7 +25,7 @@ HALF = 0.5  # learning rate of the clients in this file
 
 
 class AtZero(QuadraticWork):
-    """Quadratic clients with omega_0 = 0: Psi is -c_i as a gradient, and a positive multiple of -c_i as an update."""
+    """Quadratic clients with omega_0 = 0, so that the Psi of client i has the direction of -c_i."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(self.centers.shape[1], dtype=torch.float64)

@@ -17,7 +17,7 @@ IMAGES = np.arange(7 * 4, dtype=np.uint8).reshape(7, 1, 2, 2)
 
 
 def write_tables(folder: Path, labels: dict[str, list[int]] = LABELS) -> None:
-    """Writes QMNIST's label tables; the one of the test part has more rows than MNIST has test images."""
+    """Writes QMNIST's label tables; the test table has more rows than MNIST has test images."""
     for split, extra in {"train": [], "test": [9, 9]}.items():
         mine = [*labels[split], *extra]
         table = np.zeros((len(mine), 8), ">i4")

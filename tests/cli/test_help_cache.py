@@ -24,7 +24,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(
     words: str, capsys: pytest.CaptureFixture[str], made: Callable[[], int] | None = None, times: int = 3
 ) -> tuple[list[str], int]:
-    """Asks for help several times; returns the printed texts, and how many times the text was made."""
+    """Asks for help several times; returns the printed texts, and how often the text was generated."""
     count, printed = 0, []
 
     def make() -> int:

@@ -79,7 +79,7 @@ def test_memory_map_is_read_and_left_alone(function: Callable[[Any], torch.Tenso
 
 
 class Largest(TorchDispatchMode):
-    """Mode that records the number of elements of the largest new tensor."""
+    """Dispatch mode that records the number of elements of the largest new tensor."""
 
     elements = 0
 

@@ -1,4 +1,4 @@
-"""Tests every value of a comparison, on invented runs in which no two columns agree."""
+"""Tests every value of a comparison, on invented runs whose columns all differ."""
 
 import json
 from pathlib import Path

@@ -201,7 +201,7 @@ def test_unseen_label_is_named_in_words():
 
 
 class Moving(Shift):
-    """Shift that replaces client 4's training list, and keeps only `kept` clients' training lists."""
+    """Shift that replaces client 4's training list, and keeps the training lists of the first `kept` clients only."""
 
     def __init__(self, entries: list[int], kept: int = 6) -> None:
         object.__setattr__(self, "entries", entries)

@@ -1,4 +1,4 @@
-"""Tests rules common to all partitions: each example goes to one client, and a seed gives the same clients again."""
+"""Tests rules common to all partitions: each example goes to one client, and equal seeds give equal clients."""
 
 from dataclasses import dataclass, replace
 

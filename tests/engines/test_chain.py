@@ -83,7 +83,7 @@ LABELS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def nobody(ended: int) -> None:
-    """Ignores the number of clients that have finished."""
+    """Progress callback that does nothing."""
 
 
 def fit(
@@ -109,7 +109,7 @@ def require_same_as_plain(name: str, work: CohortFit, local: LocalTraining = LOC
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forces the dual form of the first layer for all clients, where it is possible, or for none."""
+    """Forces the dual form of the first layer wherever it is possible, or nowhere."""
     chosen_form = FORMS[request.param]
     monkeypatch.setattr(chain_way, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
 

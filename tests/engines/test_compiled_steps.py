@@ -89,7 +89,7 @@ def built(folder: Path) -> Iterator[None]:
 
 @pytest.fixture(params=[False, True], ids=["held", "dual"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forces the dual form of the first layer for all clients, where it is possible, or for none."""
+    """Forces the dual form of the first layer wherever it is possible, or nowhere."""
     monkeypatch.setattr(compiled, "dual_pays", lambda size, *rest: torch.full_like(size, request.param).bool())
 
 
@@ -104,7 +104,7 @@ def work_of(name: str, sizes: tuple[int, ...] = SIZES, **options: Any) -> Cohort
 
 
 def require_same_as_plain(name: str, work: CohortFit) -> None:
-    """Checks that a fit agrees with that of PyTorch's own optimizers in float64."""
+    """Checks that a fit agrees with training by PyTorch's own optimizers in float64."""
     module, layout = made(TASKS[name])
     centers = None if work.centers is None else work.centers.double()
     exact = replace(work, models=work.models.double(), inputs=work.inputs.double(), centers=centers)

@@ -56,7 +56,7 @@ def flat(found: tuple[Tensor, Tensor | tuple[Tensor, Tensor]]) -> list[Tensor]:
 
 
 def results(layer: nn.Module, inputs: Tensor, start: list[Tensor]) -> list[Tensor]:
-    """Returns outputs, and the gradients of a function of them with respect to parameters, inputs and states."""
+    """Returns outputs, and gradients of their weighted sum with respect to parameters, inputs and initial states."""
     inputs, start = inputs.clone().requires_grad_(), [state.clone().requires_grad_() for state in start]
     found = flat(layer(inputs, *([tuple(start)] if len(start) == 2 else start)))
     total = sum((part * normal(9 + k, *part.shape)).sum() for k, part in enumerate(found))
@@ -263,7 +263,7 @@ def test_layer_that_has_no_plain_form_is_named(layer: nn.Module, reason: str):
 
 
 class Penalized(Classification):
-    """Task with a penalty in its training step, which only `trainer` calls."""
+    """Task with a penalty in its training step, which only the engine `trainer` calls."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() + 0.1 * self.net.out.weight.square().sum()

@@ -110,7 +110,7 @@ def step_by(rule: Callable[[Step, int], float]) -> type[Step]:
 
 
 class Times(Plain):
-    """Module that multiplies a tensor by the batch index, which calls no method of the index."""
+    """Module that gives the batch index to a tensor's method, and calls no method of the index itself."""
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch).mean() * (1 + torch.ones(()).mul(batch_idx))
@@ -148,7 +148,7 @@ class Counts(Plain):
 
 
 class CountsForNothing(Plain):
-    """Module whose loss changes at its 100th step."""
+    """Module that counts its steps, but changes its loss only at the 100th."""
 
     def factor(self, batch):
         self.seen = (self.seen or 0) + 1

@@ -46,8 +46,8 @@ def engine_of(
     return Engine(lambda: Classification(net(), optimizer), plan, 11, LocalTraining(**local))
 
 
-def options(engine: Engine, client: int, epochs: int, batch: int, prox: float = 0.0) -> Tensor:
-    """Trains a client in a plain loop, as a reference."""
+def plain_training(engine: Engine, client: int, epochs: int, batch: int, prox: float = 0.0) -> Tensor:
+    """Trains a client in a plain loop, as a reference; returns its model."""
     data, module = made_data(), engine.module(engine.initial(0))
     optimizer = module.configure_optimizers()
     begin = [p.detach().clone() for p in module.parameters()]
@@ -80,19 +80,19 @@ def test_client_trains_as_in_a_plain_loop(optimizer: partial[torch.optim.Optimiz
     start = engine.initial(0)[None]
     fitted = engine.at(4, made_data()).fit(start, ids(2, 0), prox=prox, centers=start)
     for row, client in zip(fitted.rows, (2, 0), strict=True):
-        assert_close(row, options(engine, client, 3, 4, prox), atol=1e-12, rtol=0)
+        assert_close(row, plain_training(engine, client, 3, 4, prox), atol=1e-12, rtol=0)
 
 
 def test_full_batch_is_one_step_an_epoch():
     engine = engine_of(epochs=2, batch_size="full")
     fitted = engine.at(4, made_data()).fit(engine.initial(0)[None], ids(0))
-    assert_close(fitted.rows[0], options(engine, 0, 2, 7), atol=1e-12, rtol=0)
+    assert_close(fitted.rows[0], plain_training(engine, 0, 2, 7), atol=1e-12, rtol=0)
 
 
 def test_budget_in_steps_continues_into_new_epochs():
     engine = engine_of(epochs=9, batch_size=4)  # client 0 has 2 batches per epoch
     fitted = engine.at(4, made_data()).fit(engine.initial(0)[None], ids(0), budget=Budget(4, "steps"))
-    assert_close(fitted.rows[0], options(engine, 0, 2, 4), atol=1e-12, rtol=0)
+    assert_close(fitted.rows[0], plain_training(engine, 0, 2, 4), atol=1e-12, rtol=0)
 
 
 def test_loss_is_the_mean_over_all_examples_of_the_fit():

@@ -1,4 +1,4 @@
-"""Switches to the compiled steps of a folder; a folder without any switches them off."""
+"""Switches to the compiled steps in a folder, or disables them if the folder has none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

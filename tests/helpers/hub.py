@@ -79,7 +79,7 @@ def write_images(
     labels: Any = ClassLabel(names=DIGITS),
     values: Sequence[int] | None = None,
 ) -> Path:
-    """Writes random images `pixels(train + test, *shape)` with these labels, or with all labels in turn."""
+    """Writes random images with the labels `values`; by default, the labels cycle through all classes."""
     images = pixels(train + test, *shape)
     count = labels.num_classes if isinstance(labels, ClassLabel) else 10
     values = [row % count for row in range(len(images))] if values is None else values
@@ -90,7 +90,7 @@ def write_images(
 
 
 def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
-    """Writes a data set in FEMNIST's format: a single split `train`, an image per character, and its writer."""
+    """Writes a data set in FEMNIST's format: one split `train`, with an image, a writer and a character per row."""
     images = [picture(image) for image in pixels(len(characters), 28, 28)]
     features = {
         "image": datasets.Image(),

@@ -1,4 +1,4 @@
-"""Makes a table with columns of all kinds."""
+"""Makes a table with a column of each kind: images, labels, texts, numbers and lists."""
 
 import datasets
 from datasets import ClassLabel, List, Value

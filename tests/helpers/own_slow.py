@@ -9,7 +9,7 @@ from lit_cfl.algorithms import FedAvg
 
 @dataclass(frozen=True)
 class Slow(FedAvg):
-    """FedAvg that pauses in each round, and fails or hangs at some rates.
+    """FedAvg that pauses in each round, and fails or hangs at some values of `rate`.
 
     Args:
         rate: Has no effect on training; from 0.4 to 0.6 it fails in round 3, above 1 it hangs in round 1.

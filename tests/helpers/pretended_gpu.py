@@ -119,7 +119,7 @@ def _hidden(gpu: PretendedGPU) -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):
-    """Mode that answers PyTorch's Python functions about devices, and moves tensors between them."""
+    """Function mode that reports the devices of tensors, and copies tensors between CPU and simulated GPU."""
 
     def __init__(self, gpu: PretendedGPU) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Mode that counts operations, and refuses those on tensors of both devices."""
+    """Dispatch mode that counts operations, and refuses those on tensors of both devices."""
 
     def __init__(self, gpu: PretendedGPU) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def _has_kernel(func: Any) -> bool:
 
 
 class Graph(TorchDispatchMode):
-    """Mode that records operations, and repeats them on the same tensors, as a CUDA graph does."""
+    """Dispatch mode that records operations, and repeats them on the same tensors, as a CUDA graph does."""
 
     made = 0
     gpu: PretendedGPU | None = None

@@ -36,7 +36,7 @@ def new_trials(folder: Path, settings: Sequence[Mapping[str, Any]], limit: int =
 
 
 def run_all(trials: Trials, figures: Mapping[Any, float]) -> list[dict[str, Any]]:
-    """Ends each trial with its given figure; returns the settings that were trained."""
+    """Ends each trial with the score for its value of `x`; returns the settings that were trained."""
     trained = []
     while (record := trials.next()) is not None:
         trained.append(record.values)

@@ -56,7 +56,7 @@ def test_a_panel_draws_curves_in_their_bands_bars_on_their_bases_and_points_with
 
 
 def marks(svg: str) -> dict[str, list[str]]:
-    """Returns the notes of the marks in an SVG figure, by the name of their group."""
+    """Returns the notes on the marks of an SVG figure, by the name of the marks' group."""
     root, found = ElementTree.fromstring(svg), {}  # noqa: S314  # our own
     for group in root.iter("{http://www.w3.org/2000/svg}g"):
         if "data-name" in group.attrib:

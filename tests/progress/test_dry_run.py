@@ -29,7 +29,7 @@ def prepared() -> PreparedRun:
 
 
 def costing(monkeypatch: pytest.MonkeyPatch, costs: Costs) -> list[Tensor]:
-    """Sets the cost of fits; returns a list that records each client's steps in each fit."""
+    """Replaces the timing of fits by `costs`; returns a list that records each client's steps in each fit."""
     asked: list[Tensor] = []
 
     def seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:

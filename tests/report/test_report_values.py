@@ -1,4 +1,4 @@
-"""Tests values, captions, descriptions and tables of a run's figures, on data for which no two definitions agree.
+"""Tests a run's figures, captions and tables, on data for which each definition of a metric gives a different value.
 
 Found clusters are not the true ones, clients have numbers that are not their places, one moves twice, a drift is
 detected twice, and the rounds that are scored differ between groups and seeds.

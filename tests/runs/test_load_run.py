@@ -296,7 +296,7 @@ class NotesLabelSpace(FedAvg):
 
 
 def newcomers(labels: list[int]) -> FederatedData:
-    """Makes two clients, to which examples with these labels go in turn."""
+    """Makes two clients that receive examples with these labels in turn."""
     x = np.random.default_rng(0).random((len(labels), 1, 8, 8), dtype=np.float32)
     return ArrayData(x=x, y=labels, client=np.arange(len(labels)) % 2).federated(0)
 

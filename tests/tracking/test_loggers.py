@@ -36,7 +36,7 @@ def events(file: Path) -> list[Event]:
 
 
 def shown(folder: Path) -> dict[tuple[str, int], list[float]]:
-    """Returns the values that TensorBoard shows of a folder; a new session hides older values of later steps."""
+    """Returns the values that TensorBoard shows for a folder: a new session hides older values from its step on."""
     found: dict[tuple[str, int], list[float]] = {}
     for file in sorted(folder.glob("events.*")):
         for event in events(file):

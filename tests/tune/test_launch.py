@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sent(order) -> tuple[set[str], dict]:
-    """Returns the files in a job's folder other than our packages, and the configuration."""
+    """Returns the files in a job's folder without our packages, and the content of its configuration."""
     with job_folder(order) as folder:
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         ours = {name for name in found if name.startswith("lit_cfl/")}
