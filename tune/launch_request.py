@@ -171,7 +171,7 @@ def _replace_paths(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def list_local_files(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a warning for each absolute path in a configuration that exists on this machine."""
+    """Lists absolute paths in a configuration that exist on this machine, each as a warning."""
     for name, value in leaves(config):
         if isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
             yield f"{name} is {value}, which must exist on the cluster, too; otherwise send it with --include {value}"

@@ -233,7 +233,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
 
 
 class _Unlabelled(QuadraticWork):
-    """Clients without known labels, which cannot train."""
+    """Clients that have no labels, and so cannot train."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

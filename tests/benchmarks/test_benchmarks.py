@@ -1,4 +1,4 @@
-"""Runs small versions of the benchmarks for machines that CI does not have."""
+"""Runs small versions of the GPU benchmark and the scale benchmark on a CPU."""
 
 import json
 import os

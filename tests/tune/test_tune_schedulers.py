@@ -1,4 +1,4 @@
-"""Tests every searcher and scheduler in real Ray, on a trainable that takes no time; also errors."""
+"""Tests every searcher and scheduler, and their errors, in real Ray on a trainable that takes no time."""
 
 from dataclasses import replace
 from pathlib import Path
