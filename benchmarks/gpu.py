@@ -66,7 +66,7 @@ def build_cnn() -> nn.Module:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
-class OfANumber(Classification):
+class LossWithHostCopy(Classification):
     """Classification whose loss copies a number to the GPU, which blocks the host and prevents graph capture."""
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -234,7 +234,7 @@ class Bench:
             yield make_row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
 
     def refused(self) -> Iterator[Row]:
-        case = replace(self.cases["MCLR"], kind=OfANumber, clients=4, epochs=1)
+        case = replace(self.cases["MCLR"], kind=LossWithHostCopy, clients=4, epochs=1)
         for net, one in (("MCLR, a number in its loss", case), ("MCLR", replace(case, kind=Classification))):
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")

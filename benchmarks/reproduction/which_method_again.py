@@ -30,7 +30,7 @@ COLUMNS = ("data", "system", "seed", "recorded", "again", "deviation", "holds", 
 
 
 def list_reported_runs(protocol: Protocol, ledger: Ledger) -> Iterator[tuple[Setting, int, Row, float]]:
-    """Yields the runs of the first edition's results, each with the standard deviation over its setting's seeds."""
+    """Yields the runs behind the first edition's results, each with its score's standard deviation over the seeds."""
     first = [cell for cell in product(protocol.data, protocol.systems) if protocol.in_first_edition(*cell)]
     for data, system in sorted(first, key=lambda cell: "now" not in protocol.systems[cell[1]]):
         for setting, options in protocol.list_reported(data, system, ledger):

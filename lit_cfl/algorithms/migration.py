@@ -51,7 +51,7 @@ class MigrationOptions:
             require_not_negative(shift_threshold=self.shift_threshold)
 
     def first_reference(self, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Returns the reference with which a new state compares later data, and the clients' numbers of examples.
+        """Returns a new state's reference for detecting drift, and the clients' numbers of examples.
 
         Returns:
             `reference`, with which the metric compares: label counts, int64 `[clients, labels]`; or float64, the last

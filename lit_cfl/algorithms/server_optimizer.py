@@ -149,7 +149,7 @@ class _ServerStep:
             self.state = self.state | {name: kept.index_copy(0, clusters, values)}
 
     def align(self, now: Tensor, before: Tensor) -> None:
-        """Gives each model in `now` `[K, d]` the optimizer state of the equal model in `before`, if any."""
+        """Gives each model in `now` `[K, d]` the optimizer state of the identical model in `before`, if any."""
         if now is before or (now.shape == before.shape and torch.equal(now, before)):
             return
         numbers = {row.numpy().tobytes(): k for k, row in reversed(list(enumerate(before)))}

@@ -162,7 +162,7 @@ class SplittingAlgorithm(Algorithm, ABC):
 def _means(
     updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor, options: SplittingAlgorithm
 ) -> tuple[Tensor, Tensor]:
-    """Computes the clusters' mean updates `[K, d]`, once weighted for the models, once for the stationarity test."""
+    """Computes clusters' mean updates `[K, d]`, weighted for the models, and separately for the stationarity test."""
     means = {
         kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
         for kind in {options.weights, options.criterion_weights}

@@ -17,7 +17,7 @@ class Typed(str):
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each option of a command line, without dashes, with its first value; empty if it has none."""
+    """Yields each option of a command line, without dashes, with its first value; the value is empty if missing."""
     for number, word in enumerate(words):
         if word.startswith("--"):
             option, joined, value = word.removeprefix("--").partition("=")
