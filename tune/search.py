@@ -129,7 +129,7 @@ def _require_same_data(prepared: PreparedStudy, trials: Trials) -> None:
 
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
     """Runs the remaining part of a study; requires a connection to Ray."""
-    say.describe_progress = partial(describe_progress, trials, prepared.default.rounds)
+    say.describe_progress = partial(describe_progress, trials, prepared.default.rounds, len(prepared.job.seeds))
     require_shared_folder(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
@@ -155,16 +155,23 @@ def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], No
         say(f"note: {found}")
 
 
-def describe_progress(trials: Trials, rounds: int) -> str:
+def describe_progress(trials: Trials, rounds: int, seeds: int = 1) -> str:
     """Describes in a line how many trials have finished, and the last reported rounds of running trials.
 
     Args:
         trials: Trials of the study.
         rounds: Rounds of a whole trial.
+        seeds: Seeds of a trial; a trial reports the rounds of the first one.
     """
+
+    def where(number: int, round: int) -> str:
+        finished = len(list((trials.folder / f"{number:04}").glob("seed-*/summary.json")))
+        part = f"seed {min(finished + 1, seeds)} of {seeds}" if finished else f"round {round} of {rounds}"
+        return f"{number:04} {part}"
+
     live = dict(trials.live)  # a copy, since another thread may change the dict
     at = {number: int(last_result.get(ROUNDS, 0)) for number, last_result in sorted(live.items())}
-    running = [f"{number:04} round {round} of {rounds}" for number, round in at.items() if round]
+    running = [where(number, round) for number, round in at.items() if round]
     waiting = f"; {len(at) - len(running)} waiting or in round 1" if len(running) < len(at) else ""
     shown = f"{', '.join(running) or 'none yet'}{waiting}"
     return f"{trials.num_over} of {trials.limit} trials have finished; running: {shown}"

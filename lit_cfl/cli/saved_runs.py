@@ -97,4 +97,5 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     data = request.experiment.data
     data.newcomers = 0.0  # all of these clients are newcomers, regardless of the share that the run held out
+    data.allow_unseen_labels = True  # the run's clients trained on labels that no new client may have
     return data.federated(saved.experiment.seeds[0])

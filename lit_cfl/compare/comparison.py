@@ -28,11 +28,13 @@ from lit_cfl.engines.choose_device import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, prefix_errors
 from lit_cfl.experiment import Experiment
+from lit_cfl.runs.resume import differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _CLUSTERS = "num_clusters"
+_LISTED = 3  # options listed in a note
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
     built = {entry.name: _experiment(entry, base, rest, plain, notices) for entry in entries}
+    notices += [note for entry in entries if (note := _unused_options(entry, base, rest, built[entry.name]))]
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
@@ -150,6 +153,35 @@ def _experiment(
     # tiny data are not shared: they depend on the number of clusters
     like = experiment if content.get("tiny") else plain
     return with_threads(like.with_options(**content))
+
+
+def _unused_options(
+    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], used: Experiment
+) -> str | None:
+    """Describes options of an entry's file that the comparison sets otherwise, such as the learning rate of a search.
+
+    Returns:
+        The description; None if there are none, or if the file is about other data.
+    """
+    if not entry.unused:
+        return None
+    config = dict(base) | dict(entry.unused) | {"algorithm": dict(entry.section)}
+    try:
+        theirs = valid_anywhere(build(config, [*rest, *entry.words]).to_dict())
+    except InputError:
+        return None  # these options are not used, so that their mistakes do not matter
+    ours = used.to_dict()
+    found = differences(*({name: one[name] for name in entry.unused} for one in (theirs, ours)))
+    if not found or any(line.startswith("data.") for line in found):
+        return None
+    values = [line.replace(".init_args.", ".").rpartition(" -> ") for line in found]
+    listed = [f"{its.replace(': ', ' ', 1)} (here {here})" for its, _, here in values]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    option, _, value = values[0][0].partition(": ")
+    return (
+        f"{entry.name} takes its algorithm from {entry.file}, but not {', '.join(listed[:_LISTED])}{more}: training is "
+        f"the same for all algorithms; --{option} {value} sets it for all of them"
+    )
 
 
 def _about(name: str, message: str) -> str:

@@ -19,7 +19,7 @@ from lit_cfl.config.messages import (
     describe_unknown_class,
     describe_wrong_value,
 )
-from lit_cfl.config.option_tree import OptionTree, UnknownOption, describe
+from lit_cfl.config.option_tree import OptionTree, UnknownOption, describe, suggest_option
 from lit_cfl.config.typed_words import describe_lone_word, lone_words
 from lit_cfl.errors import InputError, suggest, write_space
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -196,7 +196,8 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
                     f"{owner} has no option {name!r}, nor any other that a configuration can set; write your own "
                     "class that builds it"
                 )
-            return f"{owner} has no option {name!r}{suggest(name, known)}. Its options: {', '.join(known)}"
+            near = suggest_option(name, owner, known)
+            return f"{owner} has no option {name!r}{near}. Its options: {', '.join(known)}"
         if (found := _mistake(f"{path}.{name}", value, known[name].kind)) is not None:
             return found
     missing = [name for name, option in known.items() if option.required and name not in given]

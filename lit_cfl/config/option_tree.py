@@ -4,7 +4,7 @@ The options are read from source files ([option_index](option_index.py)), so tha
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,6 +66,20 @@ _ELSEWHERE = {
     "out_dir": "run_dir",
     "save_dir": "run_dir",
 }  # names used by other programs
+_SYMBOLS = {
+    "alpha": "pretrain_scale",
+    "k": "num_clusters",
+    "lam": "lambda_",
+    "lambda": "lambda_",
+    "m": "num_clusters",
+}  # names of options in the papers
+_BY_OPTIONS = {
+    "fedadagrad": "--server torch.optim.Adagrad --server.lr 0.01 --server.eps 0.001",
+    "fedadam": "--server torch.optim.Adam --server.lr 0.01 --server.eps 0.001",
+    "fedavgm": "--server torch.optim.SGD --server.lr 1.0 --server.momentum 0.9",
+    "fedbn": "--personal 'batchnorm[*]'",
+    "fedper": "--personal 'linear[-1]'",
+}  # methods that are FedAvg with an option
 _CHANGED_VALUES = {
     (
         "global_update",
@@ -261,11 +275,29 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
         owner = f"{unknown.owner} has" if unknown.owner else "there is"
         return f"{owner} no option {unknown.part!r}{space}"
     if unknown.owner:
-        near = suggest(unknown.part, unknown.known)
+        near = suggest_option(unknown.part, unknown.owner, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
     meant = tree.guess_option(unknown.option)
     guess = f" (did you mean --{meant}?)" if meant else ""
     return f"there is no option {unknown.option!r}{guess}. See {command} --help"
+
+
+def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
+    """Returns a hint about an option that a class lacks: the algorithms that have it, or a similar name.
+
+    Args:
+        name: Option that the class lacks, or its symbol in a paper, such as `lambda`.
+        owner: Name of the class.
+        known: Options of the class.
+    """
+    symbol = _SYMBOLS.get(name.lower(), name)
+    if symbol in known:
+        return f" (did you mean {symbol}?)"
+    algorithms = {one: class_of(one, "algorithms") for one in catalogue.names("algorithms")}
+    others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
+    if owner not in algorithms or not others:
+        return suggest(name, known)
+    return f" ({'' if symbol == name else f'{symbol} is '}an option of {', '.join(others)})"
 
 
 def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = None) -> None:
@@ -294,6 +326,13 @@ def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> 
 def unknown_class(key: str, name: str, kind: str) -> str:
     """Describes an unknown class in one line, with the names of the available classes."""
     known = catalogue.names(kind)
+    if kind == "algorithms" and (options := _BY_OPTIONS.get(name.lower())):
+        where = "" if key == name else f"{key}: "
+        in_compare = f"{name}=FedAvg {options.replace('--', f'--{name}.')}"
+        return (
+            f"{where}{name} is FedAvg with an option; give --algorithm FedAvg {options}, or in lit-cfl compare "
+            f"{in_compare}"
+        )
     own = "name a class of your own by its full path, such as my_file.MyClass"
     mine = next((file.stem for file in sorted(Path().glob("*.py")) if _defines(file, name)), None)
     hint = suggest(name, known) if mine is None else f" (did you mean {mine}.{name}?)"

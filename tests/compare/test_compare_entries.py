@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from lanes import every_third
 from small_comparison import SMALL
 from test_compare import OWN
 
+from lit_cfl import load_experiment
 from lit_cfl.cli.main import main
 from lit_cfl.compare.arguments import ComparedAlgorithm, read_arguments, read_entries, with_options
 from lit_cfl.compare.comparison import plan_comparison
@@ -45,6 +47,23 @@ def test_an_entry_from_a_file_has_its_server_and_personal_layers():
     assert own["server"]["init_args"]["momentum"] == 0.9
     assert own["personal"] == ["*fc1*"]
     assert plain["rounds"] == own["rounds"] == 3
+
+
+def test_a_note_names_the_options_of_an_entry_s_file_that_are_not_used():
+    own = ["--task.optimizer.lr", "0.03", "--local.batch_size", "5", "--name", "best"]
+    whole = load_experiment("quickstart", [*SMALL[3:-2], *own]).to_dict()
+    Path("best.yaml").write_text(yaml.safe_dump(whole))
+    Path("other.yaml").write_text(yaml.safe_dump(whole | {"data": "Synthetic"}))
+    Path("part.yaml").write_text("{algorithm: FedAvg, rounds: 9, local: {epochs: few}}")  # cannot be built
+    words = ["--algorithms", "FedAvg", "tuned=best.yaml", "other=other.yaml", "part=part.yaml", "FedGroup"]
+    _, notices = plan_comparison(read_arguments([*SMALL[1:], *words]))
+    (note,) = (one for one in notices if "takes" in one)
+    assert note == (
+        "tuned takes its algorithm from best.yaml, but not local.batch_size 5 (here 10), task.optimizer.lr 0.03 "
+        "(here 0.1): training is the same for all algorithms; --local.batch_size 5 sets it for all of them"
+    )
+    words += ["--task.optimizer.lr=0.03", "--local.batch_size", "5"]
+    assert not [one for one in plan_comparison(read_arguments([*SMALL[1:], *words]))[1] if "takes" in one]
 
 
 def test_options_go_to_the_algorithm_that_they_name():

@@ -201,6 +201,19 @@ EARLY = [
     ("run --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
+    ("run --config quickstart --algorithm.tau 0.5", "FedGroup has no option 'tau' (an option of StoCFL). Its options"),
+    ("run --config quickstart --algorithm.alpha 5", "no option 'alpha' (did you mean pretrain_scale?)"),
+    ("run --config quickstart --algorithm StoCFL --algorithm.lambda 1", "no option 'lambda' (did you mean lambda_?)"),
+    ("run --config quickstart --algorithm.lambda 1", "no option 'lambda' (lambda_ is an option of Ditto, StoCFL)"),
+    ("run --config quickstart --algorithm FedBN", "give --algorithm FedAvg --personal 'batchnorm[*]', or in"),
+    (
+        "compare --config quickstart --algorithms FedBN",
+        "in lit-cfl compare FedBN=FedAvg --FedBN.personal 'batchnorm[*]'",
+    ),
+    (
+        "compare --config quickstart --algorithms a=fedavgm",
+        "a: fedavgm is FedAvg with an option; give --algorithm FedAvg",
+    ),
     ("run --config quickstart --task.net MPL", "net: 'MPL' is not known (did you mean MLP?)"),
     ("run --config quickstart --task.net MyNet", "net: 'MyNet' is not known (did you mean nets_of_mine.MyNet?)"),
     ("run --config odd.yaml", "data: 'Digit' is not known (did you mean Digits?)"),
@@ -217,6 +230,7 @@ EARLY = [
     ),
     ("report nothere", "there is no directory nothere"),
     ("compare patients.yaml --algorithms FedAvg", "no experiment is given; give a file: --config patients.yaml"),
+    ("compare --resume comparde", "comparde holds no comparison to resume (no compare.yaml) (did you mean compared?)"),
     ("compare --resume nothere", "nothere holds no comparison to resume"),
     ("compare --config quickstart --algorithms FedAvg,FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
     ("compare --config quickstart --algorithms FedAvg local=Ditto", "'local' is an option of experiments; give the"),
@@ -225,6 +239,7 @@ EARLY = [
         "there is no option 'num_clusters' (did you mean --IFCA.num_clusters?)",
     ),
     ("compare --config quickstart --algorithms FedAvg IFCA --IFCA.num 3", "IFCA: IFCA has no option 'num'"),
+    ("tune --resume studeid", "studeid/study.yaml does not exist (did you mean studied?), so"),
     ("tune --resume nothere", "nothere/study.yaml does not exist"),
     (
         "tune --config tune/quickstart --rounds 12",
@@ -249,6 +264,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("first/config.yaml").touch()
     Path("compared").mkdir()
     Path("compared/compare.yaml").touch()
+    Path("studied").mkdir()
+    Path("studied/study.yaml").touch()
     Path("compared/FedAvg/seed-0").mkdir(parents=True)
     Path("compared/FedAvg/seed-0/checkpoint.pt").touch()
 

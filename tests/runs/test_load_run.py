@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+import yaml
 from lightning import Trainer
 from processes import replace_in_config
 from rich.console import Console
@@ -322,6 +323,31 @@ def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: 
         InputError, match="these data have the label 'bird', but the run has only 'cat', 'dog', and its models"
     ):
         load_run(tmp_path / "run", experiment).assign(other.federated(0))
+
+
+@pytest.mark.long
+def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"0.{n},{'cat' if n % 2 else 'dog'},{n % 4 // 2}\n" for n in range(40))
+    Path("old.csv").write_text(f"x,y,client\n{rows}")
+    experiment = {
+        "data": {"class_path": "ArrayData", "init_args": {"source": "old.csv", "test": 0.5}},
+        "task": {
+            "class_path": "Classification",
+            "init_args": {"net": "MCLR", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}},
+        },
+        "algorithm": "FedAvg",
+        "rounds": 1,
+        "cohort_size": 2,
+    }
+    Path("old.yaml").write_text(yaml.safe_dump(experiment))
+    assert main(["run", "--config", "old.yaml", "--run_dir", "run"]) == 0
+    for label, expected in (("dog", 0), ("bird", 2)):
+        Path("new.csv").write_text(f"x,y,client\n0.1,cat,9\n0.2,{label},9\n")  # one of them is the test example
+        assert main(["assign", "run", "--data.source", "new.csv"]) == expected
+    assert "these data have the label 'bird', but the run's are 'cat', 'dog'" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -142,6 +142,10 @@ def test_how_far_a_study_is_counts_trials_and_names_the_rounds_of_those_that_run
         describe_progress(trials, 12)
         == "1 of 4 trials have finished; running: 0001 round 7 of 12; 1 waiting or in round 1"
     )
+    summary = trials.folder / "0001/seed-0/summary.json"
+    summary.parent.mkdir(parents=True)
+    summary.touch()  # the trial's other seeds report no rounds, so that a round would seem to hang
+    assert "running: 0001 seed 2 of 3; 1 waiting" in describe_progress(trials, 12, seeds=3)
 
 
 def test_runs_on_new_seeds_are_counted(tmp_path: Path):
