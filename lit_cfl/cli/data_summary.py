@@ -48,6 +48,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
             f"{int(data.split(split).sizes.sum()):,} {split}" for split in ("train", "validation", "test")
         ),
         "training examples": f"per client: {_quantiles(sizes)}",
+        "test examples": f"per client: {_quantiles(data.test.sizes[data.population])}",
         "labels": f"per client: {_quantiles(labels)}" if several else data.examples.label_kind,
         **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
         "true clusters": f"{len(clusters)}, with {int(clusters.min()):,} to {int(clusters.max()):,} clients each"

@@ -117,7 +117,8 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     gaps = gaps_closed(rows, runs, score)
     rows = [row | {"gap_closed": gaps.get(row["algorithm"])} for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
-    notes = [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target, score)]
+    early = _reached_early(metrics, costs)
+    notes = [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target, score, early)]
     return Results(runs, rows, notes, tables, score)
 
 
@@ -182,6 +183,18 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
     return None
 
 
+def _reached_early(metrics: Mapping[Job, Sequence[Row]], costs: Mapping[Job, Row | None]) -> list[str]:
+    """Lists the algorithms that reach the target while some clients have a model for the score alone."""
+    ends = {job: cost["rounds_to_target"] for job, cost in costs.items() if cost is not None}
+    early = {
+        job.name
+        for job, end in ends.items()
+        for row in metrics[job]
+        if row["round"] == end and row["clusters/unobserved"]
+    }
+    return [name for name in dict.fromkeys(job.name for job in metrics) if name in early]
+
+
 def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
     """Computes an algorithm's mean difference from the first one, over the seeds with which both have finished.
 
@@ -239,6 +252,9 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
 
 
 NOTE_ON_COSTS = "Rounds, MiB and local steps"  # first words of the note on the columns about a target
+_FOR_THE_SCORE = (
+    "some clients had not taken part yet and got a model for the score alone, whose training and traffic do not count"
+)
 _PAIRED = ("frozen part of the module", "initial model", "partition")  # fingerprint entries, equal in paired runs
 
 
@@ -265,7 +281,12 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
 
 
 def _notes(
-    comparison: Comparison, runs: Sequence[Row], rows: Sequence[Row], target: float | None, score: Score
+    comparison: Comparison,
+    runs: Sequence[Row],
+    rows: Sequence[Row],
+    target: float | None,
+    score: Score,
+    early: Sequence[str],
 ) -> list[str]:
     first, seeds, name = comparison.names[0], len(comparison.seeds), score.title
     clients = comparison.first.evaluation.clients
@@ -297,6 +318,7 @@ def _notes(
         notes.append(
             f"{NOTE_ON_COSTS}: until the test {name} is {target:g} ({origin}). Only rounds in which "
             f"all clients {state} count; nothing is chosen by test data."
+            + (f" Where {', '.join(early)} first reached it, {_FOR_THE_SCORE}." if early else "")
         )
     for row in rows:
         if row["rounds_with_all_clients"]:

@@ -65,7 +65,7 @@ def memberships(
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"Each row is a client.{colours} On the right: the numbers of the clusters at the end."
-        f"{without}{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
+        f"{without}{many}{_describe_reused(cluster)}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per recorded round, {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
         f"the number of the cluster of {int(changed.any(0).sum())} clients changed on the way.",
@@ -73,6 +73,26 @@ def memberships(
         _moves(cluster, rounds, true_cluster, order),
         height=2.6,
     )
+
+
+def _describe_reused(cluster: np.ndarray) -> str:
+    """Describes numbers that no client kept, as they may stand for another cluster; empty if there are none.
+
+    Args:
+        cluster: Cluster of each client by round, int `[R, clients]`, -1 = none.
+    """
+    holders: dict[int, set[int]] = {}
+    reused: set[int] = set()
+    for row in cluster:
+        for number in np.unique(row[row >= 0]).tolist():
+            mine = set(np.flatnonzero(row == number).tolist())
+            if holders.get(number, mine).isdisjoint(mine):
+                reused.add(number)
+            holders[number] = mine
+    if not reused:
+        return ""
+    listed = ", ".join(map(str, sorted(reused)))
+    return f" A number whose clients have all changed may be another cluster, in the same colour: {listed}."
 
 
 def _each_its_own(cluster: np.ndarray) -> bool:

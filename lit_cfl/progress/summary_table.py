@@ -13,7 +13,14 @@ from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import mebibytes, new_table, number
 from lit_cfl.runs.run import FinishedRun
-from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, compare_shared, read_scored, scores_everyone
+from lit_cfl.runs.shared_clients import (
+    ScoredClients,
+    SharedClients,
+    compare_shared,
+    describe_small_tests,
+    read_scored,
+    scores_everyone,
+)
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
@@ -69,6 +76,11 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
     test, val = (parts[0].summary.get(f"{part}/weighted_{score.name}") for part in ("test", "val"))
     if test is None and val is not None:  # both are None after divergence
         notes.append("no client has test examples: set data.test, or test of data.partition, such as 0.2")
+    first = (parts[0].seeds or parts)[0]
+    if test is not None and (
+        small := describe_small_tests(read_scored(first.path, first.summary, score).sizes.values())
+    ):
+        notes.append(small)
     for part in parts:
         summary = part.summary
         if (newcomers := summary.get(f"test/newcomers_{score.name}")) is not None:

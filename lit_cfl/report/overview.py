@@ -10,6 +10,7 @@ from lit_cfl.progress.tables import significant_decimals
 from lit_cfl.report.blocks import Section, Table
 from lit_cfl.report.run_files import RunFiles, attempt
 from lit_cfl.report.sources import Group
+from lit_cfl.runs.shared_clients import describe_small_tests
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import read_table
 
@@ -41,10 +42,22 @@ def _note(groups: Sequence[Group], score: Score, truth: bool, best: bool) -> str
     lower = "" if score.higher_is_better else " Lower is better."
     ari = f" {ARI_NOTE}" if truth else ""
     at_best = f" At best: {score.title} of the best round." if best else ""
+    small = _small_tests(groups)
     return (
         f"{score.heading}: on test data, weighted by examples; mean and worst tenth: over clients.{lower}"
-        f"{at_best}{ari}{spread}"
+        f"{small}{at_best}{ari}{spread}"
     )
+
+
+def _small_tests(groups: Sequence[Group]) -> str:
+    """Describes clients with few test examples, by the first run whose table of clients can be read."""
+    for run in (run for group in groups for run in group.counted):
+        rows = [row for row in run.table("clients") if not row.get("newcomer")]
+        sizes = [int(size) for row in rows if (size := finite_number(row.get("n_test"))) is not None]
+        if sizes:
+            small = describe_small_tests(sizes)
+            return f" {small}." if small else ""
+    return ""
 
 
 def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:

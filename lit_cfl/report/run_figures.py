@@ -1,6 +1,6 @@
 """Makes the figures of a run from its files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -81,7 +81,10 @@ def _similarity(run: RunFiles, runs: int) -> Figure | None:
     kept = [numbers[k] for k in thin(len(numbers), max(1, _MOST_FRAMES // runs))]
     snapshots = {number: found for number in kept if (found := run.snapshot(number)) is not None}
     most_clients = max(_FEWEST, min(MOST_COMPARED, _CLIENTS // runs))
-    return similarity(snapshots, len(numbers) - len(kept), most_clients) if snapshots else None
+    if not snapshots:
+        return None
+    last = max(snapshots)
+    return _with_compared(run, similarity(snapshots, len(numbers) - len(kept), most_clients), last, snapshots[last])
 
 
 def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None:
@@ -99,8 +102,21 @@ def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None
     for number in reversed(run.snapshots):
         snapshot = run.snapshot(number)
         if snapshot is not None:
-            return client_map(number, snapshot, run.match, about, most_clients)
+            drawn = client_map(number, snapshot, run.match, about, most_clients)
+            return _with_compared(run, drawn, number, snapshot)
     return None
+
+
+def _with_compared(
+    run: RunFiles, figure: Figure | None, round: int, snapshot: Mapping[str, np.ndarray]
+) -> Figure | None:
+    """Adds to a figure's caption how many of the run's clients were compared in a round, if not all were."""
+    total = sum(not row.get("newcomer") for row in run.table("clients"))
+    compared = int(snapshot["compared"])
+    if figure is None or compared >= total:
+        return figure
+    text = f" In round {round} the algorithm compared {compared} of the run's {total} clients."
+    return replace(figure, caption=f"{figure.caption}{text}")
 
 
 def _histogram(run: RunFiles, score: Score) -> Figure | None:

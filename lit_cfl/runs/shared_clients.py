@@ -10,6 +10,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.csv_log import read_columns
 
+_FEW_TESTS = 5  # test examples below which a client's score says little
+
 
 @dataclass(frozen=True)
 class ScoredClients:
@@ -38,6 +40,22 @@ class SharedClients:
     clients: float
     mine: Row
     others: Row
+
+
+def describe_small_tests(sizes: Collection[int]) -> str:
+    """Describes clients with so few test examples that their score is mostly chance; empty if none or all are.
+
+    Args:
+        sizes: Test examples of each client.
+    """
+    few = sum(0 < size < _FEW_TESTS for size in sizes)
+    if few in (0, len(sizes)):
+        return ""
+    has, counts = ("has", "it counts") if few == 1 else ("have", "they count")
+    return (
+        f"{few} of {len(sizes)} clients {has} fewer than {_FEW_TESTS} test examples: in means over clients {counts} as "
+        "much as the others"
+    )
 
 
 def scores_everyone(summary: Row) -> bool:

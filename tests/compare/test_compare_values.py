@@ -19,6 +19,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.metric_names import CLIENTS, METRICS
 from lit_cfl.pictures.curves import mean_curves
 from lit_cfl.storage.config_file import write_config
+from lit_cfl.storage.csv_log import read_table
 
 TARGET = 0.5
 ACCURACIES = {  # by round, for each seed; one of B's runs never reaches the target, and stopped early
@@ -167,6 +168,20 @@ def test_notes_say_that_the_scores_are_of_a_sample(tmp_path: Path):
     assert "Scores are over a fixed sample of 5 clients (evaluation.clients)." in notes
     (costs,) = [note for note in notes if note.startswith("Rounds, MiB and local steps")]
     assert "Only rounds in which all clients have a model count" in costs
+
+
+def test_a_note_names_algorithms_that_reach_the_target_with_models_for_the_score_alone(tmp_path: Path):
+    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
+    for name in experiments:
+        made(tmp_path, name, 0)
+    table = tmp_path / "B/seed-0/metrics.csv"
+    rows = read_table(table)
+    rows[1] |= {"clusters/unobserved": 5, "clusters/assigned": 7}  # all 12 are scored in round 2, with 0.5
+    write_table(table, METRICS, rows)
+    notes = collect(Comparison("x", experiments, [0], TARGET), tmp_path, {}).notes
+    assert any(
+        "Where B first reached it, some clients had not taken part yet and got a model for the" in one for one in notes
+    )
 
 
 def test_tables_keep_names_that_pandas_takes_for_missing_values(tmp_path: Path):

@@ -15,6 +15,7 @@ from lit_cfl.metric_names import client_columns
 from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.progress.tables import score_table
 from lit_cfl.runs.run import FinishedRun
+from lit_cfl.runs.shared_clients import describe_small_tests
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score
 
 CLIENTS = [(0, 0, 4), (1, 0, 2), (2, 2, 2), (3, 2, 8), (4, 2, 2)]  # client, cluster, test examples
@@ -73,6 +74,16 @@ def test_a_run_without_test_examples_says_so(tmp_path: Path):
     assert "no client has test examples" not in "".join(printed(finished))
     finished.summary["val/weighted_accuracy"] = 0.5
     assert "(no client has test examples: set data.test, or test of data.partition, such as 0.2)" in printed(finished)
+
+
+def test_clients_with_few_test_examples_are_counted(tmp_path: Path):
+    lines = printed(ended(tmp_path / "run", "IFCA", MINE))
+    assert (
+        "(4 of 5 clients have fewer than 5 test examples: in means over clients they count as much as the others)"
+        in lines
+    )
+    assert describe_small_tests([1, 5, 9]).startswith("1 of 3 clients has fewer than 5 test examples: in means over")
+    assert describe_small_tests([5, 9]) == describe_small_tests([1, 2]) == describe_small_tests([]) == ""
 
 
 def test_without_true_clusters_cluster_sizes_and_silhouette_are_printed(tmp_path: Path):

@@ -309,6 +309,15 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     ]  # fmt: skip
 
 
+def test_memberships_say_which_numbers_no_client_kept(tmp_path: Path):
+    run = unfinished(tmp_path)
+    cluster = np.array([[0, 0, 1, 1, 2, 3], [0, 0, 0, 0, 1, 3], [0, 0, 0, 2, 1, 3]])  # 1 passes to 4; 2 to 3, when free
+    np.savez(run / "memberships.npz", rounds=np.array([1, 2, 3]), cluster=cluster, true_cluster=np.full(6, -1))
+    assert of_run(read_run(run), "memberships").caption.endswith(
+        " A number whose clients have all changed may be another cluster, in the same colour: 1, 2."
+    )
+
+
 def clients_csv(run: Path, rows: list[tuple[int, int, int, float | None]]) -> None:
     known = ("client", "cluster", "true_cluster", "accuracy")
     written = [dict(zip(known, row, strict=True)) | {"n_train": 10 + row[0], "newcomer": 0} for row in rows]
@@ -400,6 +409,15 @@ def test_a_map_places_the_clients_of_the_last_snapshot_under_their_numbers(compa
     assert found.alt == "Scatter plot of 4 clients in 2 clusters by their similarity in round 7."
     assert "4 of 8 clients" in found.caption
     assert "in round 7)" in found.caption
+
+
+def test_a_map_of_some_clients_says_how_many_were_compared(compared: RunFiles):
+    clients_csv(compared.path, [(client, 0, 1, 0.5) for client in range(12)])
+    run = read_run(compared.path)
+    for name in ("map", "similarity"):
+        assert of_run(run, name).caption.endswith(" In round 7 the algorithm compared 8 of the run's 12 clients.")
+    clients_csv(compared.path, [(client, 0, 1, 0.5) for client in range(8)])
+    assert "of the run's" not in of_run(read_run(compared.path), "map").caption
 
 
 def test_a_map_names_its_clients_if_they_have_names(compared: RunFiles):
@@ -494,6 +512,15 @@ def test_a_count_that_all_runs_share_has_all_its_digits(tmp_path: Path):
     found = overview.section([group], ACCURACY).blocks[0]
     row = dict(zip(found.head, found.rows[0], strict=True))
     assert (row["local steps"], row["clusters"]) == ("1234567", "3")
+
+
+def test_clients_with_few_test_examples_are_counted_below_the_results(tmp_path: Path):
+    group = results_group(tmp_path)
+    written = [{"client": k, "n_test": size, "newcomer": int(k == 3)} for k, size in enumerate((2, 30, 30, 1))]
+    write_table(group.runs[0].path / "clients.csv", CLIENTS, written)
+    group = Group("A", [read_run(run.path) for run in group.runs], tmp_path / "A")
+    note = overview.section([group], ACCURACY).blocks[0].note
+    assert " 1 of 3 clients has fewer than 5 test examples: in means" in note
 
 
 def test_agreement_is_explained_where_true_clusters_are_known(tmp_path: Path):
