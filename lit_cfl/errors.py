@@ -17,6 +17,7 @@ _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib",
 # numbers of clients that are not followed by a name in brackets
 _CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")
 
+_LONGEST_RANGE = 10  # numbers of a range that a hint writes one by one
 _BEGINNING = 4  # minimum number of letters that identify a name
 
 
@@ -116,6 +117,16 @@ def count_noun(number: int, noun: str) -> str:
 def write_point(number: str) -> str:
     """Returns the hint `; write 0.5` for a decimal comma such as 0,5; empty for other texts."""
     return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
+
+
+def spell_range(text: str) -> str:
+    """Returns the numbers of a range such as 0-2, as typed for a list: `0 1 2`; empty for other texts."""
+    parts = re.fullmatch(r"(\d{1,6})(?:-|:|\.\.+)(\d{1,6})", text)
+    if parts is None or not int(parts[1]) < int(parts[2]):
+        return ""
+    first, last = int(parts[1]), int(parts[2])
+    numbers = list(range(first, last + 1)) if last - first < _LONGEST_RANGE else [first, first + 1, "...", last]
+    return " ".join(map(str, numbers))
 
 
 def write_space(glued: str) -> str:

@@ -18,7 +18,7 @@ from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
-from lit_cfl.errors import InputError, LineParser, suggest
+from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
@@ -148,7 +148,9 @@ def _whole_numbers(words: Sequence[str]) -> list[int]:
     texts = split_list(words)
     for text in texts:
         if not text.isdecimal():
-            raise InputError(f"--seeds: {text!r} is not a seed; give whole numbers from 0 on, such as --seeds 0 1 2")
+            numbers = spell_range(text)
+            remedy = f"--seeds {numbers}" if numbers else "whole numbers from 0 on, such as --seeds 0 1 2"
+            raise InputError(f"--seeds: {text!r} is not a seed; give {remedy}")
     return [int(text) for text in texts]
 
 

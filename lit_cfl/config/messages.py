@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
-from lit_cfl.errors import find_user_frame, suggest, write_point, write_space
+from lit_cfl.errors import find_user_frame, spell_range, suggest, write_point, write_space
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
@@ -33,6 +33,8 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
         return f"{path}: {shown!r} is not a list; write [{shown}]"
     if path == "seed" and shown.startswith("["):
         point = f"; give several as --seeds {shown}"
+    if path in ("seed", "seeds") and (numbers := spell_range(shown)):
+        point = f"; give --seeds {numbers}"
     return f"{path}: {shown!r} is not {in_words(path, kinds)}{point}"
 
 

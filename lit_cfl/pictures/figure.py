@@ -12,6 +12,7 @@ from lit_cfl.pictures.panels import COLUMN, Panel, Style, draw_panels, plain
 
 Cell = str | int | float | None
 HEIGHT = 2.1  # height of a panel in inches
+_LARGE = 1e4  # numbers from this on are written without decimals
 _WHOLE = 1e9  # whole numbers below this are written without an exponent
 MOST_ROWS = 60  # maximum number of rows of a table over the rounds
 _MOST_NOTED = 500  # maximum number of rows of a table of clients or trials
@@ -121,10 +122,11 @@ def finite_number(value: object) -> float | None:
 
 
 def short(value: object) -> str:
-    """Formats a whole float as an integer, another float with four significant digits, the rest with `str`."""
+    """Formats whole and large floats as integers, others with four significant digits, the rest with `str`."""
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
+    is_whole = value.is_integer() or abs(value) >= _LARGE
+    return f"{value:.0f}" if is_whole and abs(value) < _WHOLE else f"{value:.4g}"
 
 
 def thin(count: int, most: int) -> list[int]:

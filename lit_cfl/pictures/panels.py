@@ -75,6 +75,7 @@ _T = TypeVar("_T")
 _MOST_NOTES = 60  # maximum number of notes of a curve, approximately
 _MOST_GROUPS = 20  # maximum number of names at the side of a matrix
 _UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
+_CROWDED = 40  # characters of labels, one next to the other, that fit the width of a figure
 _LONG = 40  # names on a horizontal axis with more letters than this in total are rotated
 _DECADES = 100  # ratio of values up to which a logarithmic axis also labels 3, 0.3, ...
 _THIN = 0.045  # minimum share of the rows that a group needs for a mark next to it
@@ -378,6 +379,8 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     if not panel.logarithmic:
         for axis, values in ((axes.yaxis, up), (axes.xaxis, across))[: 1 if panel.log_x else 2]:
             axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=_are_whole(values)))
+    if across and not (panel.log_x or panel.logarithmic or panel.x_ticks) and _is_crowded(axes):
+        axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10], integer=_are_whole(across)))
     if panel.log_x:
         axes.xaxis.set_minor_formatter(NullFormatter())
         if max(across) <= _DECADES * min(across):  # powers of ten alone would give only one or two labels
@@ -393,6 +396,16 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     if panel.bare:
         axes.grid(visible=False)
         axes.tick_params(length=0, labelbottom=False, labelleft=False)
+
+
+def _is_crowded(axes: Axes) -> bool:
+    """Returns whether labels on the horizontal axis would touch, such as 0.388, 0.390, ... in a narrow panel."""
+    spec, ticks = axes.get_subplotspec(), list(axes.get_xticks())
+    if spec is None or len(ticks) < 2:
+        return False
+    longest = max(map(len, axes.xaxis.get_major_formatter().format_ticks(ticks)))
+    low, high = axes.get_xlim()
+    return bool(longest * (high - low) / (ticks[1] - ticks[0]) * spec.get_gridspec().ncols > _CROWDED)
 
 
 def _are_whole(values: Sequence[float]) -> bool:

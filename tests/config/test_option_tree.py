@@ -232,6 +232,8 @@ EARLY = [
     ("compare patients.yaml --algorithms FedAvg", "no experiment is given; give a file: --config patients.yaml"),
     ("compare --resume comparde", "comparde holds no comparison to resume (no compare.yaml) (did you mean compared?)"),
     ("compare --resume nothere", "nothere holds no comparison to resume"),
+    ("compare --config quickstart --algorithms FedAvg --seeds 0-2", "'0-2' is not a seed; give --seeds 0 1 2"),
+    ("compare --config quickstart --algorithms FedAvg --seeds 1-30", "'1-30' is not a seed; give --seeds 1 2 ... 30"),
     ("compare --config quickstart --algorithms FedAvg,FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
     ("compare --config quickstart --algorithms FedAvg local=Ditto", "'local' is an option of experiments; give the"),
     (

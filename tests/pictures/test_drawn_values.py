@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.pictures.clusters import mixtures
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
-from lit_cfl.pictures.figure import Figure, draw
+from lit_cfl.pictures.figure import Figure, draw, short
 from lit_cfl.pictures.panels import Bars, Cells, Curve, HeatMap, Panel, Points, Style, draw_panels
 from lit_cfl.pictures.ranks import draw_ranks, rank_diagram
 from lit_cfl.pictures.svg import as_svg
@@ -262,3 +263,22 @@ def test_diagram_is_drawn_for_papers_and_pages():
     axes = draw_ranks(RANKING).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c", "d"]
     assert ">c<" in as_svg(rank_diagram(RANKING))
+
+
+def test_labels_of_narrow_panels_do_not_touch():
+    x = {"tau": [0.3871, 0.395], "rate": [0.02, 0.1]}
+    panels = [Panel("", name, "score", points=[Points("b", values, [0.1, 0.2])]) for name, values in x.items()]
+    drawn = draw(Figure("slices", "", [panels], "", "", STYLES))
+    drawn.canvas.draw()
+    for axes in drawn.axes[:2]:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        low, high = axes.get_window_extent().intervalx
+        seen = [box for box in boxes if low - 1 <= (box.x0 + box.x1) / 2 <= high + 1]
+        assert len(seen) >= 2
+        assert all(left.x1 < right.x0 for left, right in pairwise(seen))
+
+
+def test_large_numbers_are_written_out():
+    assert [short(value) for value in (227963.33, 12345.6, 1234.56, 0.00012345, 2e9, 5.0, "a")] == [
+        "227963", "12346", "1235", "0.0001234", "2e+09", "5", "a"
+    ]  # fmt: skip
