@@ -197,7 +197,9 @@ def examples_of(
     """
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
-        raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
+        raise InputError(
+            f"x has shape {tuple(inputs.shape)}; give [N, ...] with at least one example and one more axis"
+        )
     labels, num_labels, names = _labels(y, len(inputs), num_labels)
     if scale is not None and not 0 < scale < float("inf"):
         raise InputError(f"scale is {scale}; give a number above 0, or null for 1/255 of uint8 and 1 of others")
@@ -290,7 +292,7 @@ def cluster_per_example(cluster: Any, owner: np.ndarray, names: Sequence[object]
     """
     values = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")[0]
     if values.min() < 0:
-        raise InputError(f"cluster holds {values.min()}; true clusters are integers from 0, or words")
+        raise InputError(f"cluster holds {values.min()}; give true clusters as integers from 0, or as words")
     if len(values) != len(owner):
         return torch.from_numpy(values[owner])
     cluster_per_client(torch.from_numpy(values), torch.from_numpy(owner), names)

@@ -148,7 +148,8 @@ class HFDataset(PooledDataModule):
             )
         if num_labels is not None and num_labels < 0:
             raise InputError(
-                f"data.num_labels is {num_labels}; give 1 or more, 0 for numbers, or null for the column's own number"
+                f"data.num_labels is {num_labels}; give 1 or more, 0 for numbers, or null to take the number from the "
+                "column"
             )
 
     def pool(self) -> Pool:

@@ -95,8 +95,8 @@ def _warn_if_too_few(clusters: Tensor, num_views: int) -> None:
     fewest = int(clusters.unique(return_counts=True)[1].min())
     if fewest < num_views:
         warnings.warn(
-            f"the skew has {num_views} views, but a cluster of the partition has only {fewest} clients: "
-            "not every combination occurs",
+            f"the skew has {num_views} views, but a cluster of the partition has only {fewest} clients, so not every "
+            "combination occurs",
             Notice,
             stacklevel=2,
         )

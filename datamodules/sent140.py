@@ -79,7 +79,9 @@ class Sent140(PooledDataModule):
         owned = [bool(text and user) for text, user in zip(table["text"], table["user"], strict=True)]
         kept = np.flatnonzero(owned & (polarity != NEUTRAL))
         if not len(kept):
-            raise InputError(f"{self.source} holds no tweet with a text, a user and a sentiment of 0 or 4")
+            raise InputError(
+                f"{self.source} holds no tweet with a text, a user and a sentiment of 0 or 4; give another source"
+            )
         texts = [table["text"][row] for row in kept]
         owner, names = number_clients([table["user"][row] for row in kept], "client column 'user'")
         arrays = {

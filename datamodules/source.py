@@ -150,7 +150,7 @@ class Source:
         texts = self._split(split).select(range(min(100, self.size(split))))[column]
         if len(texts) and all(isinstance(text, str) and _PATH.fullmatch(text) for text in texts):
             raise InputError(
-                f"column {column!r} of {self.name} holds paths of files, such as {texts[0]!r}; save it as images, "
+                f"column {column!r} of {self.name} holds paths of files, such as {texts[0]!r}; save it as images by "
                 "dataset.cast_column(NAME, datasets.Image()), or set data.kind to text if these are texts"
             )
 

@@ -56,14 +56,16 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         raise
     except ValueError as error:  # base class of pandas' errors
         raise InputError(
-            f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]})"
+            f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]}); save it as CSV"
         ) from error
     twice = head[head.duplicated() & head.notna()]  # pandas calls the second y 'y.1'
     if len(twice):
         raise InputError(f"{path} has two columns {twice.iloc[0]!r}; give each column its own name")
     # if lines have additional cells, pandas takes their first cells for row names
     if not isinstance(table.index, pandas.RangeIndex):
-        raise InputError(f"{path}: its lines have more cells than the {len(head)} of the first line; name all columns")
+        raise InputError(
+            f"{path}: its lines have more cells than the first line, which names {len(head)} columns; name all columns"
+        )
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):

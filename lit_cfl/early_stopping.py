@@ -101,7 +101,7 @@ def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
     choosable = choosable_columns(scores)
     if metric not in choosable:
         hint = suggest_column(metric, choosable)
-        raise InputError(f"cannot choose by {metric!r}{hint}. Metrics: {', '.join(choosable)}")
+        raise InputError(f"cannot choose by {metric!r}{hint}; give one of {', '.join(choosable)}")
 
 
 def _refuse_test(metric: str) -> None:

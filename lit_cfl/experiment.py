@@ -303,7 +303,7 @@ class Experiment:
     def for_baseline(self) -> "Experiment":
         """Returns the same experiment with the baseline as its algorithm."""
         if self.baseline is None:
-            raise InputError("this experiment has no baseline")
+            raise InputError("this experiment has no baseline; set its option baseline")
         return self.with_options(name=f"{self.name}-baseline", algorithm=self._baseline_options(), baseline=None)
 
     def _baseline_options(self) -> Any:

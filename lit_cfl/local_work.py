@@ -52,7 +52,7 @@ class Budget:
         if too_short:
             raise InputError(f"a budget of {self.length} {self.unit} trains nothing; give 1 or more")
         if isinstance(self.batch_size, int) and self.batch_size < 1:
-            raise InputError(f"batch_size {self.batch_size} must be 1 or more, or 'full'")
+            raise InputError(f"batch_size is {self.batch_size}; give 1 or more, or 'full'")
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,8 +154,8 @@ def friedman(scores: Mapping[str, Mapping[str, float]], higher_is_better: bool =
     names = list(dict.fromkeys(name for row in tables.values() for name in row))
     if len(names) < 3:
         raise InputError(
-            f"friedman got the methods {', '.join(names) or 'of no data set'}; give three or more (for two: "
-            "paired_difference)"
+            f"friedman needs three or more methods, but got {', '.join(names) or 'none'}; give more, or use "
+            "paired_difference for two"
         )
     for data, row in tables.items():
         for name in names:

@@ -129,7 +129,7 @@ def test_methods_that_are_alike_everywhere_are_alike():
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
-        ({"one": {"a": 1.0, "b": 2.0}}, "friedman got the methods a, b; give three or more"),
+        ({"one": {"a": 1.0, "b": 2.0}}, "friedman needs three or more methods, but got a, b; give more"),
         ({"one": {"a": 1.0, "b": 2.0, "c": 3.0}, "two": {"a": 1.0, "b": 2.0}}, "c has the score None on two"),
         ({"one": {"a": 1.0, "b": float("nan"), "c": 3.0}}, "b has the score nan on one"),
     ],

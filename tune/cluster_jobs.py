@@ -202,7 +202,9 @@ def unpack(log: str, folder: Path) -> None:
         with tarfile.open(fileobj=BytesIO(archive_bytes), mode="r:gz") as archive:
             _extract(archive, folder)
     except (Error, tarfile.TarError, EOFError, OSError) as error:
-        raise InputError(f"the results could not be read: {error}; the cluster said: {log[-500:].strip()}") from error
+        raise InputError(
+            f"the results could not be read: {error}; the cluster reports: {log[-500:].strip()}"
+        ) from error
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:

@@ -105,7 +105,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 def _distribution(kind: str, values: Any, step: Any) -> Distribution:
     count = None if kind in ("choice", "grid") else 2
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != (count or len(values)):
-        raise InputError(f"{kind} is {values!r}; give a list of {count or 'values'}")
+        raise InputError(f"{kind} is {values!r}; give a list of {'values' if count is None else '2 numbers'}")
     if step is not None and kind != "uniform":
         raise InputError(f"step is {step!r}, but only uniform takes a step; leave it out")
     if kind in ("choice", "grid"):

@@ -102,7 +102,8 @@ class DominantClass(SharedOut):
         """Finds a possible number of examples per client, or raises InputError. Arguments as in `count_taken`."""
         if not 0 <= self.beta <= 1 or int((there > 0).sum()) < 2:
             raise InputError(
-                f"beta is {self.beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more"
+                f"beta is {self.beta}, and the data have {int((there > 0).sum())} labels; give a beta of 0 to 1, and "
+                "data with 2 or more labels"
             )
         lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
         if self.beta and lacking:

@@ -90,7 +90,9 @@ class InnerDirichlet(SharedOut):
         if len(given) != self.num_clients or any(size < 1 for size in given):
             raise InputError(f"sizes is {given}; give 1 or more for each of the {self.num_clients} clients")
         if sum(given) > num_examples:
-            raise InputError(f"sizes are {sum(given)} examples in all, but there are {num_examples}; give fewer")
+            raise InputError(
+                f"sizes sum to {sum(given)} examples, but there are only {num_examples}; give smaller sizes"
+            )
         return torch.tensor(given)
 
 

@@ -47,7 +47,9 @@ class Natural(Partition):
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         if pool.owner is None:
-            raise InputError("this source names no owners of its examples; name its client column, or use IID")
+            raise InputError(
+                "this source does not say which client owns an example; name its client column, or use IID"
+            )
         train, test = by_owner(pool.owner, pool.num_train)
         both = bool(train.sizes.minimum(test.sizes).any())
         if self.test == "own" and not both:

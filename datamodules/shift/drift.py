@@ -53,8 +53,8 @@ class LabelDrift(Shift):
             )
         if self.period is not None and self.period < max(1, self.duration):
             raise InputError(
-                f"the period of a drift is {self.period} rounds and its duration {self.duration}; "
-                "give a period of 1 or more that is as long as the duration, or null for a drift that stays"
+                f"the period of a drift is {self.period} rounds and its duration {self.duration}; give a period of 1 "
+                "or more that is not shorter than the duration, or null for a drift that stays"
             )
 
     def widen(self, examples: Examples) -> Examples:

@@ -91,6 +91,8 @@ def _check(now: Tensor, before: Tensor, metric: ShiftMetric) -> None:
     if metric not in get_args(ShiftMetric):
         raise InputError(f"shift_metric '{metric}' is not known; give one of {', '.join(get_args(ShiftMetric))}")
     if now.ndim != 2 or now.shape != before.shape:
-        raise InputError(f"counts have the shapes {list(now.shape)} and {list(before.shape)}; give one shape [n, C]")
+        raise InputError(
+            f"counts have the shapes {list(now.shape)} and {list(before.shape)}; give both the same shape [n, C]"
+        )
     if bool((now < 0).any()) or bool((before < 0).any()):
-        raise InputError(f"a count is {float(torch.minimum(now, before).min())}; counts are 0 or more")
+        raise InputError(f"a count is {float(torch.minimum(now, before).min())}; give counts of 0 or more")

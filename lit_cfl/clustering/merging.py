@@ -51,7 +51,7 @@ def agglomerate(
     if threshold is not None and not threshold >= 0:
         raise InputError(f"threshold {threshold} is not a distance; give 0 or more")
     if bool((distances < 0).any()):
-        raise InputError(f"a distance is {float(distances.min())}; distances are 0 or more")
+        raise InputError(f"a distance is {float(distances.min())}; give distances of 0 or more")
     tree = merge_tree(distances, linkage)
     kept = n - num_clusters if num_clusters is not None else int((tree[:, 2] < threshold).sum())
     return cut_tree(tree, kept)

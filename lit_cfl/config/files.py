@@ -37,7 +37,9 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
             )
         return arguments, None
     if given.run_dir is not None:
-        raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
+        raise InputError(
+            f"--resume {given.resume} already names the run's directory; leave out --run_dir {given.run_dir}"
+        )
     resumed = resolve_directory(given.resume, "--resume")
     recorded = resumed / "config.yaml"
     if given.config is None and not recorded.exists():
@@ -111,9 +113,7 @@ def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     folders = content.get("code") or []
     for folder in folders if isinstance(folders, list) else [folders]:
         if not isinstance(folder, str) or not Path(folder).is_absolute():
-            raise InputError(
-                f"{file}: code names {folder!r}, which is not an absolute folder; give a full path, or none"
-            )
+            raise InputError(f"{file}: code names {folder!r}, which is not an absolute path; give a full path, or none")
     return list(folders)
 
 

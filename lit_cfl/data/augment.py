@@ -113,8 +113,8 @@ def require_augmentation(augment: AugmentFunction, batch: Batch, keys: Tensor) -
         if not isinstance(found, tuple) or [_form(tensor) for tensor in found] != [_form(t[part]) for t in batch]:
             held = [_form(t) for t in found] if isinstance(found, tuple) else type(found).__name__
             raise InputError(
-                f"data.augment returned {held} for a batch of {[_form(t[part]) for t in batch]}; return the inputs and "
-                "labels, of the same shapes and dtypes"
+                f"data.augment returned {held} for a batch of {[_form(t[part]) for t in batch]}; return the inputs "
+                "and labels with the same shapes and dtypes"
             )
         return found
 

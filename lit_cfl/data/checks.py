@@ -68,7 +68,10 @@ def _require_inputs(examples: Examples, who: str) -> None:
         low, high = (int(end) for end in inputs.aminmax())
         if low < 0 or high >= examples.vocabulary:
             wrong = low if low < 0 else high
-            raise InputError(f"{who}: inputs hold the token id {wrong}; ids are 0 to {examples.vocabulary - 1}")
+            raise InputError(
+                f"{who}: inputs hold the token id {wrong}, but vocabulary is {examples.vocabulary}; give ids of 0 to "
+                f"{examples.vocabulary - 1}"
+            )
     if examples.embeddings is not None and len(examples.embeddings) != examples.vocabulary:
         rows = len(examples.embeddings)
         raise InputError(
@@ -225,7 +228,7 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         raise InputError(f"{who}: divide returns no clients; return at least one")
     if len(division.test) != clients:
         raise InputError(
-            f"{who}: train has lists of {clients} clients, but test of {len(division.test)}; give both a list for "
+            f"{who}: train has lists for {clients} clients, but test for {len(division.test)}; give both a list for "
             "each client"
         )
     truth = division.true_clusters
@@ -325,7 +328,8 @@ def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor 
         client = lists.clients_of(lists.owners[place])[0]
         client = client if ids is None else int(ids[client])
         raise InputError(
-            f"{what}: client {client} has the example {int(lists.entries[place])}; examples are 0 to {most - 1}{views}"
+            f"{what}: client {client} has the example {int(lists.entries[place])}, but examples are 0 to "
+            f"{most - 1}{views}"
         )
     return lists
 

@@ -150,8 +150,8 @@ class Examples:
             raise InputError(f"label_names has {len(self.label_names)} names, but {there}; give one for each")
         if self.labels.is_floating_point() and self.num_labels:
             raise InputError(
-                f"labels have dtype {self.labels.dtype} and num_labels is {self.num_labels}; classes are int64, and "
-                "numbers have no label space: give num_labels=0"
+                f"labels have dtype {self.labels.dtype} and num_labels is {self.num_labels}; give classes as int64, "
+                "or num_labels=0 if the labels are numbers to predict"
             )
         if isinstance(self.augment, Augment):
             self.augment.require_images(self.input_shape, bool(self.vocabulary))
@@ -160,7 +160,7 @@ class Examples:
         if any(view.of_images for view in self.views) and (len(shape) != 4 or self.vocabulary):
             raise InputError(
                 f"inputs of shape {tuple(shape[1:])} are not images [channels, height, width]; only images can be "
-                "turned, blurred or coloured"
+                "rotated, blurred or coloured"
             )
         for view in self.views:
             if view.colour and len(view.colour) != shape[1]:
@@ -227,7 +227,7 @@ class Examples:
             )
         if self.label_kind != "classes":
             held = "are numbers" if self.label_kind == "numbers" else "are missing"
-            raise InputError(f"{who} needs classes, but the labels of these data {held}; leave it out")
+            raise InputError(f"{who} needs classes, but the labels of these data {held}; leave out {who}")
 
     def require_same_labels(self, other: "Examples", where: str) -> None:
         """Raises InputError if a label name has another number in the other examples, called `where` in the message."""

@@ -42,7 +42,7 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         if self.gradient_clip is not None and not self.gradient_clip > 0:
-            raise InputError(f"gradient_clip {self.gradient_clip} must be above 0, or null for none")
+            raise InputError(f"gradient_clip is {self.gradient_clip}; give a number above 0, or null for none")
         Budget(self.epochs, "epochs", self.batch_size)
 
     @property

@@ -131,7 +131,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
     except (InputError, TypeError) as error:
         raise InputError(
             f"the run was started under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
-            "With --new_plan it continues under a plan for this machine, with other rounding (docs/resuming.md)"
+            "With --new_plan it continues under a plan for this machine, but rounds differently (docs/resuming.md)"
         ) from error
     return recorded
 
@@ -145,8 +145,8 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     found = disagreements(stored, now, {"rounds"}, new_plan)
     if found:
         raise InputError(
-            f"{path} was started with another configuration: {'; '.join(found)}. Leave these unchanged, "
-            "or start a new run with --run_dir (if only the plan differs, --new_plan continues it)"
+            f"{path} was started with a different configuration: {'; '.join(found)}. Leave these unchanged, or start "
+            "a new run with --run_dir (if only the plan differs, --new_plan continues it)"
         )
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
@@ -225,8 +225,8 @@ def require_same_options(
     if changed := changed_options(recorded, options):
         more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
         raise InputError(
-            f"{path} was made with another module: {'; '.join(changed[:_MOST_NAMED])}{more}; give the same module, or "
-            "start a new run"
+            f"{path} was made with a different module: {'; '.join(changed[:_MOST_NAMED])}{more}; give the same "
+            "module, or start a new run"
         )
 
 
@@ -237,8 +237,8 @@ def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapp
         then = recorded.get(what)
         if then != now and (then is not None or what in _ALWAYS_RECORDED):
             raise InputError(
-                f"{path} was made with another {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); "
-                "give the same data, model and optimizer, with the same weight files"
+                f"{path} was made with a different {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); give the same "
+                "data, model and optimizer, with the same weight files"
             )
 
 

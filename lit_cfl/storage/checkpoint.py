@@ -195,7 +195,8 @@ class Checkpoint:
     def _load_file(self, name: str, digest: str) -> Tensor:
         if not _ROWS.fullmatch(name):
             raise InputError(
-                f"{self.path} names {name!r}, which is not a file of rows/: it is not a checkpoint of Lit-CFL"
+                f"{self.path} names {name!r}, which is not a file of rows/, so it is not a checkpoint of Lit-CFL; "
+                "remove it to start again at round 1"
             )
         path, found = self.rows / name, None
         with suppress(OSError):

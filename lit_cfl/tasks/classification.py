@@ -52,7 +52,7 @@ class Classification(Task):
                 if isinstance(layer, _WithKernel):
                     layer.reset_parameters()
         if not 0 <= kernel_l2 < float("inf"):
-            raise InputError(f"kernel_l2 {kernel_l2} must be 0 or more")
+            raise InputError(f"kernel_l2 is {kernel_l2}; give 0 or more")
         self.kernel_l2 = kernel_l2
         self.penalised_layers = _kernels(net, kernel_l2_layers) if kernel_l2 else []
 

@@ -85,7 +85,9 @@ class QuadraticWork:
     @property
     def true_clusters(self) -> Tensor:
         if self._true_clusters is None:
-            raise InputError("true_clusters are shown only to an upper bound, with sees_truth = True")
+            raise InputError(
+                "true_clusters can be read only by an algorithm that is an upper bound; set its sees_truth = True"
+            )
         return self._true_clusters
 
     @property

@@ -200,7 +200,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--cohort_size", "41"), "cohort_size is 41, but there are 40 clients"),
         ((*QUICK, "--rounds", "0"), "rounds is 0"),
         ((*QUICK, "--local.epochs", "0"), "0 epochs trains nothing"),
-        ((*QUICK, "--local.batch_size", "0"), "batch_size 0 must be 1 or more"),
+        ((*QUICK, "--local.batch_size", "0"), "batch_size is 0; give 1 or more"),
         ((*QUICK, "--dropout", "1"), "dropout is 1.0"),
         ((*QUICK, "--seeds", "[1, 1]"), "seeds is [1, 1]"),
         ((*QUICK, "--data.num_clients", "1798"), "1798 clients cannot share 1797 examples"),

@@ -200,7 +200,7 @@ def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
     write_config(Path("run"), config | {"code": ["run"]}, read_run_id(Path("run")))
     capsys.readouterr()
     assert main(["run", "--resume", "run"]) == 2
-    assert "code names 'run', which is not an absolute folder" in capsys.readouterr().err
+    assert "code names 'run', which is not an absolute path" in capsys.readouterr().err
 
 
 def recorded_study(class_path: str, study: Path) -> None:

@@ -64,16 +64,16 @@ def test_division_without_a_fault_is_taken_in_silence():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lists(train2=[500, 501]), "Own: train: client 2 has the example 500; examples are 0 to 59"),
-        (lists(train3=[-1, 31]), "Own: train: client 3 has the example -1; examples are 0 to 59"),
-        (lists(test5=[60]), "Own: test: client 5 has the example 60; examples are 0 to 59"),
+        (lists(train2=[500, 501]), "Own: train: client 2 has the example 500, but examples are 0 to 59"),
+        (lists(train3=[-1, 31]), "Own: train: client 3 has the example -1, but examples are 0 to 59"),
+        (lists(test5=[60]), "Own: test: client 5 has the example 60, but examples are 0 to 59"),
         (lambda d: replace(d, true_clusters=torch.arange(3)), r"dtype torch.int64 and shape \(3,\); give int64 \[6\]"),
         (lambda d: replace(d, true_clusters=torch.zeros(6)), r"true_clusters has dtype torch.float32"),
         (
             lambda d: replace(d, true_clusters=torch.arange(6) - 2),
             "true_clusters holds -2; give numbers from 0, and -1",
         ),
-        (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train has lists of 6 clients, but test of 2"),
+        (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train has lists for 6 clients, but test for 2"),
         (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "returns no clients"),
         (lambda d: replace(d, names=("a", "b")), "names has 2 names for 6 clients"),
         (lambda d: replace(d, skew="features"), "skew is 'features'; give feature, label or other"),
@@ -98,7 +98,7 @@ def test_examples_are_counted_under_all_views():
     views = pool(views=(View(), View(label_map=(1, 2, 0))))
     assert notes(Own(views, lists(train2=[119]))) == []
     with pytest.raises(
-        InputError, match=r"client 2 has the example 120; examples are 0 to 119 \(60 examples under 2 views"
+        InputError, match=r"client 2 has the example 120, but examples are 0 to 119 \(60 examples under 2 views"
     ):
         Own(views, lists(train2=[119, 120])).federated(0)
 
@@ -163,7 +163,10 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         ({"labels": torch.arange(60) % 3 - 1}, "example 0 has label -1, but num_labels is 3: classes are 0 to 2"),
         ({"labels": torch.arange(60), "num_labels": 0}, "example 1 has label 1, but num_labels is 0"),
         ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 has no finite label"),
-        ({"inputs": torch.full((60, 2), 9), "vocabulary": 9}, "inputs hold the token id 9; ids are 0 to 8"),
+        (
+            {"inputs": torch.full((60, 2), 9), "vocabulary": 9},
+            "inputs hold the token id 9, but vocabulary is 9; give ids of 0 to 8",
+        ),
         ({"inputs": torch.full((60, 2), -1), "vocabulary": 9}, "inputs hold the token id -1"),
         (
             {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
@@ -224,7 +227,7 @@ def test_shift_that_fits_is_taken():
 @pytest.mark.parametrize(
     ("shift", "expected"),
     [
-        (Moving([60]), "Moving: train: client 4 has the example 60; examples are 0 to 59"),
+        (Moving([60]), "Moving: train: client 4 has the example 60, but examples are 0 to 59"),
         (Moving([-2]), "Moving: train: client 4 has the example -2"),
         (Moving([1], kept=5), "Moving: step returns train lists of 5 clients, but there are 6"),
     ],

@@ -457,7 +457,7 @@ def test_inputs_made_small_by_scale_are_not_noted():
         (
             TABLE.replace(",weight", ""),
             COLUMNS,
-            "its lines have more cells than the 4 of the first line; name all columns",
+            "its lines have more cells than the first line, which names 4 columns; name all columns",
         ),
         (
             TABLE.replace("3.5", "n.v."),

@@ -95,8 +95,14 @@ def test_vocabulary_makes_them_token_ids(dtype: type):
     [
         ({"vocabulary": 0}, "vocabulary is 0; give 1 or more, or null"),
         ({"vocabulary": 30}, "vocabulary is 30, so x holds token ids, but it has dtype torch.float64"),
-        ({"vocabulary": 9, "x": np.arange(24).reshape(12, 2)}, "inputs hold the token id 23; ids are 0 to 8"),
-        ({"vocabulary": 9, "x": np.zeros((12, 2), int) - 1}, "inputs hold the token id -1; ids are 0 to 8"),
+        (
+            {"vocabulary": 9, "x": np.arange(24).reshape(12, 2)},
+            "inputs hold the token id 23, but vocabulary is 9; give ids of 0 to 8",
+        ),
+        (
+            {"vocabulary": 9, "x": np.zeros((12, 2), int) - 1},
+            "inputs hold the token id -1, but vocabulary is 9; give ids of 0 to 8",
+        ),
         ({"vocabulary": 9, "x": np.zeros((12, 2), int), "scale": 0.5}, "and scale is 0.5; give integers without scale"),
     ],
 )
@@ -265,7 +271,10 @@ def test_labels_other_than_integers_are_refused():
         ({"client": np.array([1.0, np.nan] * 6)}, "client holds nan in row 1 (from 0)"),
         ({"cluster": np.zeros(12, int)}, "cluster is given without client"),
         ({"client": np.array(OWNERS), "cluster": [0, 1]}, "cluster has 2 entries; give 12 or 3"),
-        ({"client": np.array(OWNERS), "cluster": [0, -1, 1]}, "cluster holds -1; true clusters are integers from 0"),
+        (
+            {"client": np.array(OWNERS), "cluster": [0, -1, 1]},
+            "cluster holds -1; give true clusters as integers from 0",
+        ),
         ({"client": np.array(OWNERS), "cluster": [0.0, 1.5, 1.0]}, "cluster holds 1.5 in row 1, not a whole number"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "x has shape (0, 2); give [N, ...]"),
         ({"x": np.zeros(12)}, "x has shape (12,); give [N, ...]"),

@@ -101,7 +101,7 @@ def test_dominant_class_gives_out_as_much_as_there_is_for_all():
         (DominantClass(8, 0.0, 5), "num_clusters is 5; give 1 to 4, as there are 8 clients and 4 labels"),
         (DominantClass(3, 0.0, 4), "num_clusters is 4; give 1 to 3"),
         (DominantClass(8, 0.0, 0), "num_clusters is 0"),
-        (DominantClass(8, 0.0, 2, 1.2), "beta is 1.2, with 4 labels; give 0 to 1"),
+        (DominantClass(8, 0.0, 2, 1.2), "beta is 1.2, and the data have 4 labels; give a beta of 0 to 1"),
         (DominantClass(8, 0.0, 2, 0.5, 0), "8 clients cannot have 0 examples each"),
         (DominantClass(100, 0.0, 2, 1.0), "100 clients cannot have 0 examples each, .* at most 0 each"),
     ],
@@ -122,5 +122,5 @@ def test_share_below_one_example_is_refused():
 
 
 def test_one_label_cannot_dominate_others():
-    with pytest.raises(InputError, match="2 labels or more"):
+    with pytest.raises(InputError, match="2 or more labels"):
         divided(DominantClass(2, 0.0, 1), pool_of(labels_of([10])))

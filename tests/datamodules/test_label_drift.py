@@ -229,7 +229,7 @@ def test_clients_that_share_a_list_share_it_under_drift():
         ({"start": -1}, "start of a drift is -1 and its duration 0; give 0 or more"),
         ({"duration": -2}, "its duration -2; give"),
         ({"period": 0}, "period of a drift is 0 rounds and its duration 0"),
-        ({"period": 3, "duration": 4}, "give a period of 1 or more that is as long as the duration"),
+        ({"period": 3, "duration": 4}, "give a period of 1 or more that is not shorter than the duration"),
     ],
 )
 def test_drift_that_cannot_be_is_refused(options: dict[str, object], message: str):

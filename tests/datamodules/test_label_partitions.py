@@ -107,7 +107,7 @@ def test_clients_are_tested_on_the_labels_of_their_type():
         (InnerDirichlet(2, 0.0, alpha=0.0), "alpha of the Dirichlet distribution is 0.0"),
         (InnerDirichlet(2, 0.0, sizes=[5]), r"sizes is \[5\]; give 1 or more for each of the 2 clients"),
         (InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
-        (InnerDirichlet(2, 0.0, sizes=[40, 4]), "sizes are 44 examples in all, but there are 43; give fewer"),
+        (InnerDirichlet(2, 0.0, sizes=[40, 4]), "sizes sum to 44 examples, but there are only 43; give smaller"),
         (Dirichlet(2, 0.0, max_tries=0), "max_tries is 0; give 1 or more"),
     ],
 )

@@ -102,7 +102,10 @@ def test_natural_clients_follow_the_seed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: divided(Natural(), pool_of(ids(0, 1))), "names no owners .* name its client column, or use IID"),
+        (
+            lambda: divided(Natural(), pool_of(ids(0, 1))),
+            "does not say which client owns .* name its client column, or use IID",
+        ),
         (lambda: divided(Natural(6), owned_pool()), "no client has 6 examples, the largest has 5; lower min_examples"),
         (lambda: divided(Natural(), owned_pool(ids(-1, -1))), "no client has 1 examples, the largest has 0"),
         (lambda: divided(Natural(test="own"), owned_pool()), "test is 'own', but no client that trains owns a test"),

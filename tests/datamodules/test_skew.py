@@ -136,7 +136,7 @@ def test_skews_that_do_not_fit_the_inputs_are_refused():
     with pytest.raises(InputError, match="token ids cannot be made noisy"):
         Examples(tokens, labels, 2, views=NoiseLevels().views(2), vocabulary=9)
     for skew in (FreeRotations(), Blurs(), Colours()):
-        with pytest.raises(InputError, match="only images can be turned, blurred or coloured"):
+        with pytest.raises(InputError, match="only images can be rotated, blurred or coloured"):
             Examples(torch.zeros(2, 5), labels, 2, views=skew.views(2))
     with pytest.raises(InputError, match="token ids have no brightness to change"):
         Examples(tokens, labels, 2, views=Brightnesses().views(2), vocabulary=9)

@@ -135,7 +135,7 @@ def test_budget_that_trains_nothing_is_refused(length: int):
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_batch_without_examples_is_refused(size: int):
-    with pytest.raises(InputError, match=f"batch_size {size} must be 1 or more, or 'full'"):
+    with pytest.raises(InputError, match=f"batch_size is {size}; give 1 or more, or 'full'"):
         Budget(1, "epochs", size)
 
 

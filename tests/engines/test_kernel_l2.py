@@ -182,8 +182,8 @@ def test_module_without_a_penalty_adds_none():
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [
-        (lambda: MLP(12, SHAPE, 10), {"kernel_l2": -0.1}, "kernel_l2 -0.1 must be 0 or more"),
-        (lambda: MLP(12, SHAPE, 10), {"kernel_l2": float("nan")}, "kernel_l2 nan"),
+        (lambda: MLP(12, SHAPE, 10), {"kernel_l2": -0.1}, "kernel_l2 is -0.1; give 0 or more"),
+        (lambda: MLP(12, SHAPE, 10), {"kernel_l2": float("nan")}, "kernel_l2 is nan"),
         (lambda: MLP(12, SHAPE, 10), {"kernel_l2": 0.1, "kernel_l2_layers": "conv*"}, r"'conv\*' matches nothing.*fc1"),
         (
             lambda: MLP(12, SHAPE, 10),

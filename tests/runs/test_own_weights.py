@@ -87,7 +87,7 @@ def test_worker_with_another_frozen_base_does_no_work(tmp_path: Path, monkeypatc
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
     assert worker.Worker([spec], [])._get_engine().layout == engine.layout
     make_base(tmp_path / "base.pt", 5)
-    with pytest.raises(InputError, match=f"a Ray worker .* another frozen part .* started the run .{constants[:12]}"):
+    with pytest.raises(InputError, match=f"a Ray worker .* has a frozen part .* started the run .{constants[:12]}"):
         worker.Worker([spec], [])._get_engine()
 
 
@@ -104,7 +104,7 @@ def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.M
         assert worker.Worker([spec], [])._get_engine().layout == engine.layout
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps="compiled for AVX2")
     with pytest.raises(
-        InputError, match=r"would train small nets otherwise \(PyTorch alone\) .* \(compiled for AVX2\)"
+        InputError, match=r"would train small nets differently \(PyTorch alone\) .* \(compiled for AVX2\)"
     ):
         worker.Worker([spec], [])._get_engine()
 

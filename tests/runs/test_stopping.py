@@ -74,7 +74,7 @@ def test_a_score_is_followed_in_its_own_direction():
 
 
 def test_the_metric_of_another_task_is_refused_with_the_existing_ones():
-    message = r"cannot choose by 'val/weighted_accuracy' .*Metrics: val/weighted_mae, .*val/global_mae, train"
+    message = r"cannot choose by 'val/weighted_accuracy' .*give one of val/weighted_mae, .*val/global_mae, train"
     with pytest.raises(InputError, match=message):
         StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
 

@@ -126,7 +126,9 @@ def test_further_trials_need_the_data_of_finished_ones(study: Path, monkeypatch:
         return replace(whole, examples=replace(whole.examples, labels=whole.labels.flip(0)))
 
     monkeypatch.setattr(Digits, "pool", changed)
-    with pytest.raises(InputError, match=r"further trials .* finished ones: .*0000 was made with another partition"):
+    with pytest.raises(
+        InputError, match=r"further trials .* finished ones: .*0000 was made with a different partition"
+    ):
         lit_cfl.tune(words=["--limits.trials", "3"], resume=study, say=lambda line: None)
 
 

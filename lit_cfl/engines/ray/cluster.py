@@ -114,8 +114,8 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
     if places < plan.workers:
         each = " and ".join(f"{amount:g} {kind}" for kind, amount in share.items())
         raise InputError(
-            f"plan.workers is {plan.workers}, but Ray has room for {places} workers of {each} each here; "
-            "lower plan.workers or plan.threads, or add nodes (to a Ray Tune trial: bundles)"
+            f"plan.workers is {plan.workers}, but Ray has room for {places} workers of {each} each here; lower "
+            "plan.workers or plan.threads, or add nodes (in a trial of Ray Tune: bundles)"
         )
     return share
 

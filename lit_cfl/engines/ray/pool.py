@@ -57,7 +57,7 @@ class WorkerPool:
         try:
             share = ray_cluster.connect(plan)
         except InputError as error:
-            raise InputError(f"{error}. --engine auto needs no Ray") from error
+            raise InputError(f"{error}. To run without Ray, use --engine auto") from error
         self._open = True
         self._workers: list[Any] = [None] * plan.workers  # None = to be started
         self._starting: dict[Ref, int] = {}

@@ -88,15 +88,16 @@ class Worker:
             found = digest_of_constants(self._engine.template, self._engine.layout)
             if found != spec.constants:
                 raise InputError(
-                    f"a Ray worker on {platform.node()} has another {CONSTANTS} (SHA-256 {found[:12]}) than the "
-                    f"machine that started the run ({spec.constants[:12]}); put the same weight files on every machine"
+                    f"a Ray worker on {platform.node()} has a {CONSTANTS} (SHA-256 {found[:12]}) that differs from "
+                    f"that of the machine that started the run ({spec.constants[:12]}); put the same weight files on "
+                    "every machine"
                 )
             if spec.steps and describe_steps() != spec.steps:
                 raise InputError(
-                    f"a Ray worker on {platform.node()} would train small nets otherwise ({describe_steps()}) than the "
-                    f"machine that started the run ({spec.steps}), so sums would round differently. Install Lit-CFL "
-                    "with a C++ compiler on every machine, and set ATEN_CPU_CAPABILITY=avx2 on all if some have no "
-                    "AVX-512; or use --engine loop with --plan.workers N"
+                    f"a Ray worker on {platform.node()} would train small nets differently ({describe_steps()}) from "
+                    f"the machine that started the run ({spec.steps}), so sums would round differently. Install "
+                    "Lit-CFL with a C++ compiler on every machine, and set ATEN_CPU_CAPABILITY=avx2 on all if some "
+                    "have no AVX-512; or use --engine loop with --plan.workers N"
                 )
         return self._engine
 

@@ -57,7 +57,9 @@ class _PlainCells(nn.Module):
             num_states: Number of tensors in a state.
         """
         if not isinstance(inputs, Tensor) or inputs.dim() != 3:
-            raise InputError("recurrent layers in a stack take batches [B, T, F], not packed or single sequences")
+            raise InputError(
+                "recurrent layers in a stack take batches [B, T, F], not packed or single sequences; give batches"
+            )
         sequence = inputs.transpose(0, 1) if self.batch_first else inputs
         directions, ends = 1 + self.bidirectional, []
         zeros = inputs.new_zeros(directions, sequence.shape[1], self.hidden_size)
