@@ -347,7 +347,7 @@ def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     for label, expected in (("dog", 0), ("bird", 2)):
         Path("new.csv").write_text(f"x,y,client\n0.1,cat,9\n0.2,{label},9\n")  # one of them is the test example
         assert main(["assign", "run", "--data.source", "new.csv"]) == expected
-    assert "these data have the label 'bird', but the run's are 'cat', 'dog'" in capsys.readouterr().err
+    assert "these data have the label 'bird', but the run has only 'cat', 'dog'" in capsys.readouterr().err
 
 
 @pytest.mark.long
