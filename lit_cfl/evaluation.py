@@ -433,7 +433,7 @@ def place_for_scoring(
     round: int,
     unassigned: Tensor | None = None,
 ) -> Assignment:
-    """Assigns clusters to unassigned clients by `place`, without changing the algorithm's state.
+    """Assigns unassigned clients to clusters by `place`, without changing the algorithm's state.
 
     Args:
         clients: Ids, int64 `[n]`.

@@ -254,7 +254,7 @@ class Experiment:
         return PreparedRun(self, seed, data, engine, cohorts, options)
 
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
-        """Prepares a run that other processes will execute, to check that it can start. Returns it with its plan.
+        """Prepares a run that other processes will execute, to check that it can start. Returns the run and its plan.
 
         A run for a GPU is prepared on the CPU, too, as this process would keep the context of the GPU, which takes
         several hundred MiB. It is prepared on the GPU only if the CPU refuses it, since a module may need a GPU.

@@ -272,7 +272,7 @@ class LocalWork(Protocol):
         """Computes each client's mean training gradient at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
-        """Computes each model's mean loss on each client's training examples: `[n, K]`, nan for a client without any.
+        """Computes each model's mean loss on each client's training examples: `[n, K]`, nan without examples.
 
         Args:
             models: `[K, d]`.

@@ -14,7 +14,7 @@ _IN_MEMORY = 2**30  # maximum size in bytes of rows that are copied in memory
 
 
 def keep_row(row: Tensor, of: int) -> Tensor:
-    """Copies a row `[d]`. The copy is in a file if `of` such rows would exceed half of the machine's memory.
+    """Copies a row `[d]`. The copy is in a file if all kept rows together would exceed half of the machine's memory.
 
     Args:
         row: Row to copy.

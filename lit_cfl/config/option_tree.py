@@ -131,7 +131,7 @@ class OptionTree:
         self._root = root.options
 
     def look_up(self, option: str) -> IndexedOption | UnknownOption | None:
-        """Finds an option by its dotted name, or says what is unknown; None if the indexed source cannot tell."""
+        """Looks up an option by its dotted name; None if the indexed source cannot tell whether it exists."""
         known, owner, path = dict(self._root), "", ""
         found: IndexedOption | None = None
         parts = [part for part in _PARTS.findall(option.removesuffix("+")) if part != "init_args"]
@@ -150,19 +150,19 @@ class OptionTree:
         return found
 
     def kind_of(self, path: str) -> str | None:
-        """Returns the kind of class that an option selects, such as `algorithms`; None if it selects none of ours."""
+        """Returns the kind of class that an option selects, such as `algorithms`; None for any other option."""
         option = self.look_up(path)
         return self._kind(path, option) if isinstance(option, IndexedOption) else None
 
     def names(self) -> Iterator[str]:
-        """Yields the dotted names of all known options, those of the most important parts first."""
+        """Yields the dotted names of all known options, the most important parts first."""
         first = [name for name in _FIRST if name in self._root]
         for name in [*first, *(name for name in self._root if name not in first)]:
             yield from self._names(name, self._root[name])
         yield from (name for name in self._own if name not in ("code", "data_commit", "format", "made_in_python"))
 
     def guess_option(self, option: str) -> str | None:
-        """Guesses the option meant by an unknown one; None if no name is similar."""
+        """Guesses the option meant by an unknown name; None if no name is similar."""
         last, names = option.rpartition(".")[2], list(self.names())
         if _ELSEWHERE.get(last) in names:
             return _ELSEWHERE[last]
@@ -210,7 +210,7 @@ class OptionTree:
 
 
 def class_of(name: str, kind: str | None) -> IndexedClass | None:
-    """Finds a class by its short name among those of a kind (None = schedulers), or by its full path."""
+    """Finds a class by its full path, or by its short name among those of a kind (None = schedulers of PyTorch)."""
     if "." in name:
         return find_path(name)
     return find_class("torch.optim.lr_scheduler" if kind is None else catalogue.CLASSES[kind][0], name)
@@ -245,7 +245,7 @@ def _chosen_classes(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_null(value: str) -> bool:
-    """Returns whether a value on a command line is null, or cannot be the name of a class."""
+    """Returns whether a command-line value names no class: null, or not a possible class name."""
     return isinstance(value, Typed) and (value in ("null", "None") or not re.fullmatch(r"[A-Za-z_][\w.]*", value))
 
 
@@ -301,7 +301,7 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
 
 
 def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = None) -> None:
-    """Raises InputError for an undotted class name that we do not have, unless an option names a user's class.
+    """Raises InputError for an unknown class name without dots, unless another option names a user's class.
 
     Args:
         tree: Tree of options with the selected classes.
@@ -315,7 +315,7 @@ def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = N
 
 
 def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> None:
-    """Raises InputError if an option names a class that Lit-CFL does not have; see `require_known_classes`."""
+    """Raises InputError if an option names an unknown class; see `require_known_classes`."""
     if any("." in chosen and not chosen.startswith(_OURS) for chosen in tree.chosen.values()):
         return  # a user's module may define more names
     kind = KIND_OF_KEY.get(path.rpartition(".")[2])
@@ -373,7 +373,7 @@ def is_nested_list(option: IndexedOption) -> bool:
 
 
 def takes_text(option: IndexedOption, value: str) -> bool:
-    """Returns whether an option that takes a list also takes this value without a list."""
+    """Returns whether an option that takes a list also accepts this text in place of a list."""
     whole = whole_annotation(option)
     if value in ("null", "None") or value in whole.literals:
         return True

@@ -333,7 +333,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
 
 
 def _find_changed(read: Namespace) -> list[str]:
-    """Returns notices of the file's options that another class than the file's drops, or takes over as an algorithm."""
+    """Returns notices of the file's options that are dropped or kept because another class was chosen."""
     notices = []
     for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}

@@ -274,7 +274,7 @@ class _Lists:
         return self.index.owners
 
     def clients_of(self, lists: Tensor) -> list[int]:
-        """Finds the clients with one of these lists, ascending."""
+        """Finds the ids of the clients that have any of these lists, ascending."""
         return torch.isin(self.which, lists).nonzero().flatten().tolist()
 
 

@@ -206,7 +206,7 @@ class Examples:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Number of token ids, if unknown one more than the largest integer input; 0 if inputs cannot be token ids."""
+        """Number of token ids; if not given, the largest input plus 1, or 0 if inputs cannot be token ids."""
         if self.vocabulary or self.inputs.dtype not in (torch.int32, torch.int64) or not self.inputs.numel():
             return self.vocabulary
         low, high = self.inputs.aminmax()
@@ -369,7 +369,7 @@ class Examples:
         return labels if labels.dtype == torch.int64 else labels.to(torch.promote_types(dtype, torch.float32))
 
     def _find_views(self, index: Tensor) -> _Seen:
-        """Finds the views at these indices that change something, and the positions of each.
+        """Finds the views at these indices that change something, each with its positions among the indices.
 
         Does not wait for a GPU if the indices are on the CPU.
         """

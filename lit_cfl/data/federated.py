@@ -1,4 +1,4 @@
-"""The example lists of all clients with their true clusters, if known, and their form as tensors for files."""
+"""The clients' example lists and true clusters, if known, and their conversion to tensors for files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -89,7 +89,7 @@ class Engine:
 
     @property
     def schedule_lengths(self) -> set[int]:
-        """Numbers of rounds after which the schedule of learning rates ends; empty without one."""
+        """Numbers of rounds after which the learning rate schedule ends; empty without a schedule."""
         return set() if self._round_rates is None else self._round_rates.lengths
 
     @cached_property
@@ -162,7 +162,7 @@ class Engine:
         return self._resident[1]
 
     def release_examples(self) -> bool:
-        """Moves a pool of examples that takes more than an eighth of the GPU's memory back to the CPU for good.
+        """Moves the examples back to the CPU for good if they take more than an eighth of the GPU's memory.
 
         Returns:
             whether any memory was freed.

@@ -191,7 +191,7 @@ def _require_augmentation(augment: AugmentFunction, batch: Batch) -> None:
 
 
 def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
-    """Raises InputError if training changes a buffer that is in no row and starts with non-finite values."""
+    """Raises InputError if a buffer outside the model's row starts non-finite and changes in training."""
     in_row = {slot.name for slot in engine.layout.slots}
     outside = {name: b.clone() for name, b in module.named_buffers() if b.is_floating_point() and name not in in_row}
     unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]
@@ -231,7 +231,7 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
 
 
 def _note_padding(task: LightningModule, inputs: Tensor) -> None:
-    """Warns if the padding id also stands between other tokens, where it would be neither predicted nor scored."""
+    """Warns if the padding id also occurs between other tokens, where it would be neither predicted nor scored."""
     if not isinstance(task, NextToken) or task.padding is None or inputs.ndim != 2:
         return
     others = inputs[:_SEQUENCES] != task.padding

@@ -78,7 +78,7 @@ class CohortFit:
         return len(self.clients)
 
     def select(self, clients: Tensor) -> "CohortFit":
-        """Selects the clients at these positions. Only what `TrainingWay.gradients` reads is selected."""
+        """Selects the clients at these positions, but only in the fields that `TrainingWay.gradients` reads."""
         starts = self.sizes.cumsum(0) - self.sizes
         sizes = self.sizes[clients]
         first = (starts[clients] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
@@ -199,7 +199,7 @@ class TrainingWay(ABC):
                     row[slot.start : slot.stop] += gradient.reshape(-1)
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
-        """Groups clients whose gradients must be computed in one process to keep the same bits.
+        """Groups clients into units, each to be computed in one process so that gradients stay bit-identical.
 
         Args:
             sizes: Number of examples of each client, int64 `[n]`.

@@ -58,7 +58,7 @@ def _copy_leaf(value: Leaf) -> Leaf:
 
 
 def digest_of_constants(module: nn.Module, layout: ParameterLayout) -> str:
-    """Computes the SHA-256 of all tensors that are neither trained nor in a row, such as frozen layers."""
+    """Computes the SHA-256 of all tensors that are not part of the model's row, such as frozen layers."""
     in_rows = {slot.name for slot in layout.slots}
     digest = sha256()
     for name, value in sorted(module_state(module).items()):

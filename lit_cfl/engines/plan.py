@@ -117,7 +117,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # constants of <malloc.h>
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep freed blocks of up to 128 MiB, 512 MiB in all, for the next tensors of their size.
+    """Lets the C library keep freed blocks of up to 128 MiB each, 512 MiB in all, for reuse.
 
     By default it returns each block to the kernel, which clears it again. This takes a third of the time of a run in
     which all clients train. If the C library is not glibc, nothing changes.
@@ -130,6 +130,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Gives freed memory that the C library has kept for reuse back to the kernel."""
+    """Gives the kernel back the freed memory that the C library has kept for reuse."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -181,13 +181,13 @@ def _in_halves(compute: Callable[[slice], Tensor], read: slice) -> Tensor:
 
 
 def split_reads(count: int) -> list[slice]:
-    """Splits examples into parts that are read at once, each at most one batch."""
+    """Splits examples into parts of at most one evaluation batch."""
     starts = range(0, count, EVALUATION_BATCH)
     return [slice(start, min(start + EVALUATION_BATCH, count)) for start in starts]
 
 
 def split_reads_by_model(which: Tensor) -> list[slice]:
-    """Splits examples into parts that are read at once: a batch of one model, or small batches of several.
+    """Splits examples, sorted by model, into batches; small batches of several models are merged.
 
     Args:
         which: Model of each example, int64 `[n]`, ascending.

@@ -67,7 +67,7 @@ class Figure:
 
     @property
     def drawing(self) -> Panel:
-        """The first panel."""
+        """The figure's only or first panel."""
         return next(panel for row in self.rows for panel in row if panel is not None)
 
     @property

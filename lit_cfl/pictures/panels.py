@@ -128,7 +128,7 @@ class Curve:
 
     @property
     def step(self) -> int:
-        """Number of points from one note to the next on a page."""
+        """Interval between notes on a page, as a number of data points."""
         return max(1, len(self.x) // _MOST_NOTES)
 
 

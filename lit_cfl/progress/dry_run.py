@@ -109,7 +109,7 @@ def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
 
 
 def _growing(lengths: Tensor) -> Iterator[Tensor]:
-    """Yields numbers of steps of each client, doubling until all steps are included."""
+    """Yields the clients' numbers of steps, capped at 1, 2, 4, ... and finally uncapped."""
     most = 1
     while most < int(lengths.max()):
         yield lengths.clamp(max=most)

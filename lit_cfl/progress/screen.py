@@ -63,7 +63,7 @@ class Screen:
         return (TerminalDisplay if self.live else LogDisplay)(self.out, total, done)
 
     def close(self, finished: FinishedRun) -> None:
-        """Prints the result of a run."""
+        """Ends the output with the result of a run."""
         if self.json:
             for part in finished.seeds or [finished]:
                 JsonLines(self.out.file).summary(part)

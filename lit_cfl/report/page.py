@@ -36,7 +36,7 @@ def as_html(page: Page) -> bytes:
 
 
 def _draw_states(figure: Figure) -> dict[str, str]:
-    """Draws each state of a figure as SVG, by the name of the state. Makes its table, too, which may fail."""
+    """Draws each state of a figure as SVG, by the state's name, once the figure's table has been made."""
     _ = figure.values  # computed here, so that the guard of this call leaves out a figure whose table cannot be made
     states = {
         name: replace(figure, name=f"{figure.name}-{k}", rows=[[panel]])

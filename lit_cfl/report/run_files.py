@@ -120,7 +120,7 @@ class RunFiles:
 
     @cached_property
     def match(self) -> dict[int, int]:
-        """The colour number of each cluster in all of the run's figures."""
+        """Colour number of each cluster, matched to the true clusters, for all of the run's figures."""
         known = self.memberships
         if known is not None:
             return match_colours(known["cluster"], known["true_cluster"])

@@ -283,7 +283,7 @@ class SavedRun:
         return PlacedNewcomers(found, self._has_new_model(found), info.closeness, test, engine, agreed, names)
 
     def _count_known_test(self, data: FederatedData) -> int:
-        """Counts test examples in other data that the run's clients trained on; 0 if the data have another source."""
+        """Counts test examples in `data` on which the run's clients trained; 0 if its examples are not the run's."""
         own = self.prepared.data
         if data.examples.fingerprint != own.examples.fingerprint:
             return 0

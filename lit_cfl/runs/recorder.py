@@ -157,7 +157,7 @@ class Recorder:
             )
 
     def _write_tables(self, r: Round) -> None:
-        """Writes the table rows that every round has, whether it is evaluated or not."""
+        """Writes a round's shifts and the algorithm's own table rows, whether or not the round is evaluated."""
         self._totals.count(r)
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))

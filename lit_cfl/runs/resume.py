@@ -61,7 +61,7 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
 
 
 def read_undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Reads the summary as `read_finished_summary` does; None also if other files of the run have changed."""
+    """Reads the summary as `read_finished_summary` does; also None if other files of the run have changed."""
     summary = read_finished_summary(path, rounds)
     return summary if summary is not None and find_changed(path) == [] else None
 
@@ -270,7 +270,7 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _without_added(value: Any) -> Any:
-    """Removes options with default values that earlier versions lack, in the parts of data modules."""
+    """Removes default values of options that earlier versions lack, in the parts of data modules."""
     if isinstance(value, list):
         return [_without_added(part) for part in value]
     if not isinstance(value, dict):

@@ -243,7 +243,7 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
 
 
 def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
-    """Checks that data, initial model and optimizer are those of the first finished run, before others train.
+    """Checks that data, initial model and optimizer still match the first finished run, before further runs train.
 
     A run that has begun is checked when it is resumed, in `Recorder.restore`.
 

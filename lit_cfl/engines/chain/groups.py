@@ -133,7 +133,7 @@ def make_groups(work: CohortFit, shapes: Shapes, limit: "StackLimit") -> Iterato
 
 
 class StackLimit:
-    """Limits the number of clients in a stack by the count of numbers that their steps read and write.
+    """Limits the number of clients in a stack by the amount of data that their steps read and write.
 
     Args:
         upper: Size of a client's parameters and optimizer state without the first layer's weight.

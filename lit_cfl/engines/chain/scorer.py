@@ -139,7 +139,7 @@ def _is_forward(chain: Chain, module: LightningModule, batch: Batch) -> bool:
 
 
 def _outcomes_of_outputs(chain: Chain, outputs: Tensor, labels: Tensor, module: LightningModule) -> Tensor:
-    """Computes what `outcomes_of` returns from one model's outputs `[1, n, outputs]`."""
+    """Computes the result of `outcomes_of` from one model's outputs `[1, n, outputs]`."""
     scores = scores_of(module)
     (score,) = per_example(scores)
     values = outputs[0].argmax(-1) == labels if (score,) == CLASSIFIER else None

@@ -117,7 +117,7 @@ def compute_scores(
 
 
 def name_of(named: ModelName, numbers: Tensor, row: int) -> str:
-    """Names the model in a row of a worker's table by its number among the driver's models."""
+    """Returns the name of the model in a row of a worker's table."""
     return named(int(numbers[row]))
 
 

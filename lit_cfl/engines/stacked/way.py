@@ -213,7 +213,7 @@ def _steps_of(
     autocast: torch.dtype | None = None,
     device: str = "cpu",
 ) -> tuple[FunctionalOptimizer, Steps, Tensor | None]:
-    """Makes the `Steps` of an unshared module, whose layers may be replaced.
+    """Makes the `Steps` of a module. Its layers may be replaced in place, so it must not be shared.
 
     Returns:
         the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which the steps
