@@ -1,4 +1,4 @@
-"""Early stopping of a run. Test metrics never decide it."""
+"""Early stopping of a run by a validation or training metric, never by a test metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -348,7 +348,7 @@ def _defines(file: Path, name: str) -> bool:
 
 
 def require_unchanged_values(options: Mapping[str, Any]) -> None:
-    """Refuses values whose meaning has changed since an earlier version, as a file does not record its version.
+    """Refuses values whose meaning has changed since an earlier version.
 
     Args:
         options: Merged options; see `merge_options`.

@@ -52,7 +52,7 @@ def no_code_from(directory: Path | None) -> Iterator[None]:
 
 
 def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
-    """Refuses a class if an installed package hides its file by having the same name.
+    """Refuses a user's class if an installed package of the same name hides its file.
 
     Args:
         names: Full paths of classes, such as `datasets.Mine`.
@@ -74,7 +74,7 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
 
 
 def _installed_place(module: str) -> str | None:
-    """Returns the location of a module that is installed or Python's own; None for any other module."""
+    """Returns the location of a module that is installed or part of Python; None for any other module."""
     try:
         found = find_spec(module)
     except (ImportError, ValueError):

@@ -312,7 +312,7 @@ def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) 
 
 
 def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> set[str]:
-    """Lists the top-level options that are null in a file, or may be null on the command line."""
+    """Lists the top-level options that contain null in a file, or may contain null on the command line."""
     options = [option for content in contents for option in content.items()]
     found = {name for name, value in options if any(part is None for _, part in leaves(value))}
     option = ""

@@ -200,7 +200,7 @@ def _describe_large_whole(inputs: Tensor, scale: float) -> str:
 
 
 def _root_mean_square(inputs: Tensor) -> Tensor:
-    """Computes the root mean square over all examples for each position of an input `[...]`, in blocks of examples."""
+    """Computes the root mean square of each input position `[...]` over all examples, in blocks of examples."""
     total = torch.zeros(inputs.shape[1:], dtype=torch.float64)
     for _, block in _blocks(inputs):
         exact = block if block.dtype in (torch.float32, torch.float64) else block.float()

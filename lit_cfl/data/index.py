@@ -92,7 +92,7 @@ class ClientIndex:
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """Drops the entries of each client's list that `first` keeps; `sizes` is int64 `[clients]`."""
+        """Drops the first `sizes` entries of each client's list; `sizes` is int64 `[clients]`."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 

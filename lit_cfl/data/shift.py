@@ -57,7 +57,7 @@ class ShiftContext:
     weight: int = 1
 
     def rng(self, purpose: str, round: int | None = None) -> np.random.Generator:
-        """Makes a random generator that is used only for this purpose in this round, or in the given one."""
+        """Makes the random generator for a purpose in this round, or in the given round."""
         return np.random.default_rng(derive(self.seed, purpose, self.round if round is None else round))
 
 

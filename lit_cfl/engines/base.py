@@ -383,7 +383,7 @@ class Engine:
     def fit_chunks(
         self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
     ) -> Iterator[Chunk]:
-        """Trains a fit's clients chunk by chunk, and yields the results. On a GPU, prepares the next ones meanwhile."""
+        """Trains a fit's clients, and yields results chunk by chunk; on a GPU, prepares the next part meanwhile."""
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
         parts = [list(self._split_training(request, chunk, data)) for chunk in chunks]
         describe = partial(self._describe, request, round, data, away)
@@ -528,7 +528,7 @@ class Engine:
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
-        """Reduces memory after it ran out: moves the examples to the CPU, or else halves chunks and lanes."""
+        """Reduces memory use after memory ran out: moves the examples to the CPU, or else halves chunks and lanes."""
         if self.release_examples():
             return
         lanes = max(1, self.plan.lanes // 2)

@@ -1,4 +1,4 @@
-"""A fit as an algorithm requests it, and as the tensors that specify each client's training."""
+"""An algorithm's request for a fit, and the tensors that specify each client's training in it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

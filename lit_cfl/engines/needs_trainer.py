@@ -1,4 +1,4 @@
-"""Finds behaviour of a LightningModule that only `trainer` supports, beyond `losses` and one plain optimizer.
+"""Finds behaviour of a LightningModule that only the way `trainer` supports.
 
 The checks run on temporary copies of the module.
 """

@@ -25,7 +25,7 @@ _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """Parts of a plan that are set explicitly, or recorded by an earlier run; None = by rule.
+    """Parts of a plan that are set explicitly, or recorded by an earlier run; None = chosen by rule.
 
     Args:
         engine: Way in which clients train: `trainer`, `loop`, `chain` or `stack`.

@@ -210,7 +210,7 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
 
 
 def _require_same_experiment(experiment: Experiment, path: Path) -> None:
-    """Checks that a finished run belongs to this experiment. Loads the data only if their options do not suffice."""
+    """Checks that a finished run belongs to this experiment. Loads the data only if comparing options is not enough."""
     recorded, seed = read_identity(path), experiment.seeds[0]
     engine = build_engine(experiment.task, Plan(), seed, experiment.local)
     try:

@@ -145,7 +145,7 @@ class RunDirectory:
             self.metrics.columns = earlier
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
-        """Checks that files that cannot be made again match the checkpoint. Raises InputError."""
+        """Raises InputError if a file that cannot be made again does not match the checkpoint."""
         if saved["tables"].keys() != self.marks().keys():
             names = [", ".join(sorted(tables)) for tables in (saved["tables"], self.marks())]
             raise InputError(

@@ -178,7 +178,7 @@ class DualLayer:
         found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
 
     def bias_after(self, steps: int, clients: slice, found: Tensor) -> None:
-        """Writes final biases `[., 1, h]` in dual form into `found`, for the clients that finish at this step."""
+        """Writes final biases `[., 1, h]` kept in dual form into `found`, for the clients that finish at this step."""
         if self._bias is not None:
             found.copy_(self._bias.start[clients]).mul_(self._left[steps])
             if self._bias.center is not None:
