@@ -312,7 +312,8 @@ def test_newcomers_without_some_labels_are_described_in_the_label_space_of_the_r
 @pytest.mark.long
 def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: Path, tmp_path: Path):
     with pytest.raises(
-        InputError, match=r"and 10 labels, these data \(1, 8, 8\) and 12 labels: the run's models cannot take them"
+        InputError,
+        match=r"and 10 labels, but these data have \(1, 8, 8\) and 12 labels: the run's models cannot take them",
     ):
         load_run(averaged).assign(newcomers([0, 11] * 10))
     source = ArrayData(x=np.zeros((20, 2), np.float32), y=["cat", "dog"] * 10, client=np.arange(20) % 2)
