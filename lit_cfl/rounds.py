@@ -193,7 +193,7 @@ def rounds(
 
 
 def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:
-    """Returns the clients in training that have a model. If no shift needs to know, returns all clients in training."""
+    """Returns the clients in training that have a model. If every shift applies to all, returns all in training."""
     if all(shift.participants == "all" for shift in shifts):
         return data.population
     return data.population[algorithm.serve(state, data.population).index >= 0]
