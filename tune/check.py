@@ -86,7 +86,7 @@ def notices(study: Study, base: Experiment) -> list[str]:
         )
     if space.algorithms and base.selection == "uniform" and base.evaluation.clients == "assigned":
         lines.append(
-            "note: an algorithm may have no model for clients that were never drawn, and is then not scored on them; "
+            "note: an algorithm may have no model for clients that were never drawn, and these are then not scored; "
             "evaluation.clients: all in the base scores all trials on all clients"
         )
     return [*lines, *_inherited_options(study, base)]

@@ -65,8 +65,8 @@ class FedDrift(Algorithm):
     """Creates a cluster when a client's loss jumps, and merges clusters whose models fit each other's clients.
 
     Args:
-        delta: Rise of a client's loss under its best model since the last time step that counts as a drift; 0 or more,
-            in the unit of the task's loss.
+        delta: Threshold of a drift: the loss of a client under its best model has risen by more than this since the
+            last time step. 0 or more, in the unit of the task's loss.
         merge_delta: Distance below which clusters merge, where the distance is the larger rise in loss of their models
             on each other's clients; null = delta.
         step_rounds: Rounds in a time step, 1 or more.

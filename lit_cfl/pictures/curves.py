@@ -149,13 +149,13 @@ class CostAxis:
 
 
 COSTS = (
-    CostAxis("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all that was sent until then"),
+    CostAxis("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all traffic up to that round"),
     CostAxis(
         "local/examples",
         "local work",
         "examples that clients trained on",
         "examples",
-        "the examples that clients had trained on until then, in pre-training, too",
+        "the examples that clients had trained on up to that round, including pre-training",
     ),
 )
 

@@ -8,7 +8,7 @@ from lit_cfl.statistics import Ranking
 
 __all__ = ["draw_ranks", "rank_diagram"]
 
-_METHODS, _GROUPS, _CRITICAL = "mean rank", "cannot be told apart", "critical difference"
+_METHODS, _GROUPS, _CRITICAL = "mean rank", "no significant difference", "critical difference"
 _STYLES = {_METHODS: Style(BLUE), _GROUPS: Style(BLACK), _CRITICAL: Style(VERMILLION)}
 
 
@@ -43,8 +43,8 @@ def rank_diagram(ranking: Ranking) -> Figure:
                 )
             ]
         ],
-        f"Friedman's test that all are alike: p = {ranking.p_value:.2g}. Nemenyi's test at 5 % cannot tell apart the "
-        f"methods under one line, whose mean ranks differ by {ranking.critical_difference:.2f} or less.",
+        f"Friedman's test of equal methods: p = {ranking.p_value:.2g}. By Nemenyi's test at 5 %, methods under one "
+        f"line do not differ significantly: their mean ranks differ by {ranking.critical_difference:.2f} or less.",
         f"Diagram of mean ranks: {listed}.",
         _STYLES,
         Table("Mean ranks", ["method", "mean rank"], [[name, round(ranking.mean_ranks[name], 3)] for name in names]),

@@ -71,7 +71,7 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
-    of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
+    of = f"test data, last round{over}{means}; mean, worst 10 %: over clients"
     notes = [f"{of}; ARI: agreement with true clusters, 1 = equal" if truth else of]
     test, val = (parts[0].summary.get(f"{part}/weighted_{score.name}") for part in ("test", "val"))
     if test is None and val is not None:  # both are None after divergence
@@ -85,7 +85,9 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
         summary = part.summary
         if (newcomers := summary.get(f"test/newcomers_{score.name}")) is not None:
             found = f"weighted {score.title} {number(newcomers)}"
-            notes.append(f"{summary['algorithm']} on newcomers, which did not train: {found}; clients.csv has each")
+            notes.append(
+                f"{summary['algorithm']} on newcomers, which did not train: {found}; clients.csv has the score of each"
+            )
         unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
         if unplaced:
             served = "scored with the model that they would receive"

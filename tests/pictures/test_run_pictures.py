@@ -360,9 +360,11 @@ def test_one_seed_has_no_mean_and_no_band():
     (curve,) = (figure := curves_of([0.25, 0.5])).drawing.curves
     assert (figure.title, list(curve.low)) == ("One seed", [])
     caption = over_cost(COSTS[0], {"A": (one, one)}, ACCURACY).caption
-    assert caption == "Weighted test accuracy against all that was sent until then."
+    assert caption == "Weighted test accuracy against all traffic up to that round."
     several = Means([1, 2], [0.25, 0.5], [0.0, 0.125])
-    assert over_cost(COSTS[0], {"A": (several, one)}, ACCURACY).caption.endswith("until then; means over the seeds.")
+    assert over_cost(COSTS[0], {"A": (several, one)}, ACCURACY).caption.endswith(
+        "up to that round; means over the seeds."
+    )
 
 
 def test_bands_of_an_accuracy_end_with_the_scale():

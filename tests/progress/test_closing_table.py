@@ -63,7 +63,7 @@ def test_a_row_has_the_scores_the_agreement_the_traffic_and_the_time(tmp_path: P
 def test_the_score_of_newcomers_is_printed(tmp_path: Path):
     finished = ended(tmp_path / "run", "IFCA", MINE)
     finished.summary["test/newcomers_accuracy"] = 0.125
-    note = "(IFCA on newcomers, which did not train: weighted accuracy 0.125; clients.csv has each)"
+    note = "(IFCA on newcomers, which did not train: weighted accuracy 0.125; clients.csv has the score of each)"
     assert note in printed(finished)
 
 
