@@ -109,7 +109,7 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
 
 
 def describe_uneven(groups: Sequence[Group]) -> str | None:
-    """Explains that groups are scored on unequal numbers of clients in the last round; None if the numbers are equal."""
+    """Explains that groups are scored on unequal numbers of clients in the last round; None if they are equal."""
     scored = {}
     for group in groups:
         numbers = [last_value(run, "clients/evaluated") for run in group.counted if run.rows]
