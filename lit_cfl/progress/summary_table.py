@@ -71,7 +71,7 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
-    of = f"test data, last round{over}{means}; mean, worst 10 %: over clients"
+    of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
     notes = [f"{of}; ARI: agreement with true clusters, 1 = equal" if truth else of]
     test, val = (parts[0].summary.get(f"{part}/weighted_{score.name}") for part in ("test", "val"))
     if test is None and val is not None:  # both are None after divergence
