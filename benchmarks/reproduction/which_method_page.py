@@ -124,7 +124,7 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
         yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
     yield "Test accuracy in %, as the mean over clients. The colour is the difference to FedAvg, white if its 95 %"
     yield from ["interval contains 0.", "", "## The best on each data set", ""]
-    yield "A system is *not told apart* from the best if the 95 % interval of their difference, paired by seed,"
+    yield "The best is *not significantly better* than a system if the 95 % interval of their difference, paired by seed,"
     yield "contains 0. The best is chosen by the same test data, which favours it, and the intervals are not corrected"
     yield from ["for the number of comparisons. Oracle knows the true clusters, and is not among the systems.", ""]
     for data, group in groups.items():
@@ -132,7 +132,7 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
         equal = [e.system for e in group if e is not best and e.system != BOUND and not _apart(e.minus(best))]
         winners = f"{best.system} ({best.accuracy:.1f} %)"
         if equal:
-            winners += f", not told apart from {_join_names(equal)}"
+            winners += f", not significantly better than {_join_names(equal)}"
         if best is base:
             gain = "no system is above FedAvg"
         elif base.system in equal:
@@ -212,7 +212,7 @@ def _across(out: Path, found: Ranking) -> Iterator[str]:
         f"The {len(found.mean_ranks)} systems that ran on {found.data_sets} data sets are ranked. Friedman's test of "
         f"equal systems gives p = {found.p_value:.2g}. By Nemenyi's test two systems differ if their mean ranks "
         f"differ by more than {found.critical_difference:.2f}: {len(pairs) - len(apart)} of {len(pairs)} pairs of "
-        "systems cannot be told apart." + (f" The others are {', '.join(apart)}." if apart else "")
+        "systems do not differ significantly." + (f" The others are {', '.join(apart)}." if apart else "")
     )
     yield ""
     ranks = [[name, f"{rank:.2f}"] for name, rank in found.mean_ranks.items()]

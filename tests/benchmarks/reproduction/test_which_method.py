@@ -336,7 +336,7 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     assert "| StoCFL | 81.0 | +20.00 ± 12.71 |  |  | 50.0 | 2 |" in page
     assert "\n\nBy hand.\n\n**Second edition: 6 of 6 cells**" in page
     assert "\n\n![Accuracy of every" in page
-    assert "* **Rotated MNIST**: StoCFL (81.0 %), not told apart from IFCA" in page
+    assert "* **Rotated MNIST**: StoCFL (81.0 %), not significantly better than IFCA" in page
     assert "* **Hybrid MNIST**: FedAvg (70.0 %)" in page
     assert (tmp_path / "which_method" / "systems.png").stat().st_size > 5000
     groups = best_of_data(SMALL, collect_entries(SMALL, ledger))
