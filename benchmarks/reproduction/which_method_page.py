@@ -124,9 +124,9 @@ def _best_by_data(out: Path, protocol: Protocol, groups: Mapping[str, Sequence[E
         yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
     yield "Test accuracy in %, as the mean over clients. The colour is the difference to FedAvg, white if its 95 %"
     yield from ["interval contains 0.", "", "## The best on each data set", ""]
-    yield "The best is *not significantly better* than a system if the 95 % interval of their difference, paired by seed,"
-    yield "contains 0. The best is chosen by the same test data, which favours it, and the intervals are not corrected"
-    yield from ["for the number of comparisons. Oracle knows the true clusters, and is not among the systems.", ""]
+    yield "The best is *not significantly better* than a system if the 95 % interval of their difference, paired by"
+    yield "seed, contains 0. The best is chosen by the same test data, which favours it, and the intervals are not"
+    yield from ["corrected for multiple comparisons. Oracle knows the true clusters, and is not among the systems.", ""]
     for data, group in groups.items():
         best, base = _best(group), _base(group)
         equal = [e.system for e in group if e is not best and e.system != BOUND and not _apart(e.minus(best))]
