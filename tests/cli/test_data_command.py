@@ -22,7 +22,7 @@ def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines["data"] == "Digits: 1,797 examples of shape (1, 8, 8), 10 labels"
     assert lines["clients"] == "6 in training, 3 newcomers"
     assert lines["examples"] == "1,293 train, 144 validation, 360 test"
-    assert lines["true"].split(maxsplit=1)[1] == "4 of 2 to 3 clients"
+    assert lines["true"].split(maxsplit=1)[1] == "4, with 2 to 3 clients each"
     assert lines["skew"] == "of inputs"  # the skew is by rotations
     assert lines["fingerprint"] == partition_hash(Digits(9, newcomers=0.3, validation=0.1).federated(5))
 

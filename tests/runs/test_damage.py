@@ -269,7 +269,7 @@ def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, interru
 def test_configuration_of_another_run_is_named(interrupted: Path, capsys):
     write_config(interrupted, yaml.safe_load((interrupted / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
     assert main(resume(interrupted)) == 2
-    assert f"{interrupted}/config.yaml of run 0a1b2c3d" in capsys.readouterr().err
+    assert f"{interrupted}/config.yaml to run 0a1b2c3d" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -52,7 +52,7 @@ def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Exper
     make_base(tmp_path / "base.pt", 5)
     now = experiment.prepare(3).fingerprint["frozen part of the module"]
     assert recorded != now
-    said = re.escape(f"another frozen part of the module (SHA-256 {recorded[:12]}, now {now[:12]})")
+    said = re.escape(f"different frozen part of the module (SHA-256 {recorded[:12]}, now {now[:12]})")
     with pytest.raises(InputError, match=said):
         load_run(tmp_path / "run", experiment)
     with pytest.raises(InputError, match=said):
@@ -71,7 +71,7 @@ def test_run_from_before_digests_were_recorded_still_opens(experiment: Experimen
     assert load_run(tmp_path / "run", experiment).round == 2
     del saved["fingerprint"]["initial model"]
     torch.save(saved, tmp_path / "run" / "checkpoint.pt")
-    with pytest.raises(InputError, match="another initial model"):
+    with pytest.raises(InputError, match="different initial model"):
         load_run(tmp_path / "run", experiment)
 
 

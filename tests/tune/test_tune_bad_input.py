@@ -32,7 +32,7 @@ def typed(config: Path, *words: str) -> int:
         (
             {},
             ["--ray.address", "ray://127.0.0.1:1"],
-            "a search cannot run through 'ray://127.0.0.1:1': run lit-cfl tune",
+            "a search cannot run through 'ray://127.0.0.1:1'; run lit-cfl tune",
         ),
         ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
         (
@@ -48,7 +48,7 @@ def typed(config: Path, *words: str) -> int:
         (
             {"points": [{"algorithm.eta_g": 0.1, "algorithm.num_cluster": 2}]},
             [],
-            "it has 'algorithm.num_cluster', which is not searched there (did you mean algorithm.num_clusters?)",
+            "the point has 'algorithm.num_cluster', which is not searched there (did you mean algorithm.num_clusters?)",
         ),
         (
             {
