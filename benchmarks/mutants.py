@@ -153,7 +153,7 @@ def try_mutant(mutant: Mutant, tree: Path) -> Found:
 
 
 def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Iterator[Found]:
-    """Yields each bug's outcome, and at the end a corrected one for each bug whose test also fails without the bug."""
+    """Yields the outcome of each bug; at the end, corrects those of bugs whose test also fails without the bug."""
     with ExitStack() as stack:
         trees: Queue[Path] = Queue()
         for _ in range(jobs):

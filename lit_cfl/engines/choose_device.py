@@ -45,7 +45,7 @@ def device_of_ray(asked: str, found: int) -> str:
 
 
 def number_of_gpu(device: str) -> int | None:
-    """Returns the index of a GPU, None for the CPU. Raises InputError for any other text."""
+    """Parses `cuda:<number>` into the number, and `cpu` into None. Raises InputError for any other device."""
     kind, _, number = device.partition(":")
     if device == "cpu":
         return None

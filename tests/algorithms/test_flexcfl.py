@@ -33,7 +33,7 @@ CENTERS, SIZES = (4, -4, 8, -8, 12, -12), (1, 2, 3, 1, 1, 4)
 
 
 class FromZero(QuadraticWork):
-    """Clients on a line with w_0 = 0."""
+    """Quadratic clients in one dimension, and the initial model w_0 = 0."""
 
     def initial(self, number: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
