@@ -113,8 +113,8 @@ class FedDrift(Algorithm):
         require_clients(1, able)
         if self.start == "clients" and self.max_clusters is not None and self.max_clusters < able:
             raise InputError(
-                f"max_clusters is {self.max_clusters}, but with start clients each of the {able} clients starts a "
-                f"model; raise it to {able}, or set start to one"
+                f"max_clusters is {self.max_clusters}, but with start: clients each of the {able} clients starts a "
+                f"model; raise max_clusters to {able}, or set start: one"
             )
 
     def first_clustering_round(self) -> int:

@@ -37,7 +37,8 @@ from lit_cfl.engines.ways import get_way
 from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
 # Minimum work for which a hand-over (5 ms on CPUs) pays off: 5,000 examples, fewer above 200,000 parameters.
-_HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # in parameters times examples, and in parameters
+_HAND_OVER_PAYS = 1_000_000_000  # minimum of parameters times examples
+_SMALL_MODEL = 200_000  # number of parameters that smaller models count as
 _GRADIENT_ROW = 20  # number of examples whose gradient takes as long to compute as transferring one row
 
 
