@@ -12,7 +12,7 @@ from lit_cfl.pictures.panels import COLUMN, Panel, Style, draw_panels, plain
 
 Cell = str | int | float | None
 HEIGHT = 2.1  # height of a panel in inches
-_LARGE = 1e4  # numbers from this on are written without decimals
+_LARGE = 1e4  # smallest number that is written without decimals
 _WHOLE = 1e9  # whole numbers below this are written without an exponent
 MOST_ROWS = 60  # maximum number of rows of a table over the rounds
 _MOST_NOTED = 500  # maximum number of rows of a table of clients or trials
