@@ -303,7 +303,7 @@ def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
 def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ray_pool, "_START_SECONDS", 0.0)
     engine = engine_of(lambda: Classification(MCLR([5], 3)))
-    with pytest.raises(InputError, match="none of 1 Ray workers started in 0 s: others hold"):
+    with pytest.raises(InputError, match="none of 1 Ray workers started in 0 s: other programs hold"):
         engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
     engine.close()
 
