@@ -31,7 +31,7 @@ from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
 from lit_cfl.engines.training_options import LocalTraining, Rates, TaskFactory
 from lit_cfl.engines.ways import get_way
-from lit_cfl.errors import DivergedError, InputError, Notice, note_on_error
+from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, note_on_error
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
@@ -542,8 +542,8 @@ class Engine:
         self.switch_plan(plan)
         if not self._was_short:
             notice = (
-                f"out of memory: reduced to {rows_mib} MiB of local models at once, and to {lanes} client(s) that "
-                "train together"
+                f"out of memory: reduced to {rows_mib} MiB of local models at once, and to "
+                f"{count_noun(lanes, 'client')} trained together"
             )
             warnings.warn(f"{notice}; config.yaml records any further reduction", Notice, 2)
         self._was_short = True

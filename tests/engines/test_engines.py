@@ -230,7 +230,7 @@ def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatc
         return whole(steps, layout, plan, model, work)
 
     monkeypatch.setattr(stack_way, "compute_stacked_gradients", short_of_memory)
-    with pytest.warns(Notice, match="2 client.s. that train together"):
+    with pytest.warns(Notice, match="2 clients trained together"):
         found = work.gradients(model, clients)
     assert (seen, engine.plan.lanes) == ([4, 2, 2, 1], 2)
     assert_close(found, expected, rtol=0, atol=1e-12)

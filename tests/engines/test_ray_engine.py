@@ -329,7 +329,7 @@ def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
     plan = replace(DOUBLE, engine="stack", lanes=4, workers=1)
     spread, data = build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4)), made_data()
     order("no memory")
-    with pytest.warns(Notice, match="and 2 client"):
+    with pytest.warns(Notice, match="and to 2 clients"):
         rows = spread.at(4, data).fit(spread.initial(0)[None], ids(3, 4, 2)).collect()
     spread.close()
     narrower = replace(spread.plan, workers=0, rows_mib=1024)

@@ -140,7 +140,8 @@ def share_of_clients(compute: Callable[..., Any], does: str, clients: Tensor, ro
     Args:
         does: Verb for the worker's task, for a message, such as `trains`.
     """
-    whose = f"the Ray worker that {does} client(s) {join_ids(clients.tolist())}"
+    noun = "client" if len(clients) == 1 else "clients"
+    whose = f"the Ray worker that {does} {noun} {join_ids(clients.tolist())}"
     return Share(compute, f"round {round + 1} cannot be finished: {whose}")
 
 
