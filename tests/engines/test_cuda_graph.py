@@ -138,7 +138,7 @@ def test_capture_that_breaks_off_for_want_of_memory_halves_the_lanes(monkeypatch
 
     monkeypatch.setattr(torch.cuda, "graph", broken)
     engine = engine_of(WIDE)
-    with pytest.warns(Notice, match="out of memory: .* and 2 client"):
+    with pytest.warns(Notice, match="out of memory: .* and to 2 clients"):
         rows = fit(engine, 1)
     assert engine.plan.lanes == 1
     assert torch.equal(rows, fit(engine_of(replace(WIDE, lanes=1), captured=False), 1))

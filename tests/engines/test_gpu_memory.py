@@ -72,7 +72,7 @@ def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU
     monkeypatch.setattr(torch.cuda, "graph", capture)
     engine = engine_of("mlp", GPU_PLAN)
     with pytest.warns(
-        Notice, match=r"captured \(CUDA error: operation not permitted when stream is capturing\): a step"
+        Notice, match=r"captured \(CUDA error: operation not permitted when stream is capturing\), so the operations"
     ):
         assert torch.equal(trained(engine), expected)
     assert torch.equal(trained(engine), expected)
@@ -92,7 +92,7 @@ def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, 
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: captured.append(graph))
-    with pytest.warns(Notice, match=r"cannot be captured \(called a synchronizing CUDA operation\): a step"):
+    with pytest.warns(Notice, match=r"cannot be captured \(called a synchronizing CUDA operation\), so the operations"):
         assert torch.equal(trained(engine_of("mlp", GPU_PLAN)), expected)
     assert (modes, captured) == ([0, "error", 0], [])
 
