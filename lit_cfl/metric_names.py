@@ -1,6 +1,7 @@
 """The names of all metrics: columns of `metrics.csv` and keys of every logger. `docs/results.md` explains each."""
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from lit_cfl.errors import suggest
@@ -22,6 +23,8 @@ _BEFORE = (
     *(f"{of}_" for of in _TUNED),
 )
 _LOWER = ("loss", "discrepancy")
+_NEARLY_EQUAL = 0.85  # similarity of names from which a metric is a misspelt one, and not a score's name
+_SET_SCORES = ("auroc", "balanced_accuracy", "calibration_error", "f1")  # which `task.scores` can name
 
 ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # note below tables of several runs
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
@@ -101,9 +104,14 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def suggest_column(name: str, known: Sequence[str]) -> str:
-    """Returns ` (did you mean ...?)` for an unknown metric; a score's name suggests its weighted mean."""
-    usual = f"val/weighted_{name.rpartition('/')[2]}"
-    return f" (did you mean {usual}?)" if usual in known else suggest(name, known)
+    """Returns a hint for an unknown metric: the weighted mean of a similar score, or how the task reports the score."""
+    usual, asked = "val/weighted_", name.rpartition("/")[2].removeprefix("weighted_")
+    if asked in _SET_SCORES and f"{usual}{asked}" not in known:
+        return f" (give task.scores: [accuracy, {asked}] to a Classification, then {usual}{asked})"
+    scores = [column.removeprefix(usual) for column in known if column.startswith(usual)]
+    near = [score for score in scores if score.startswith(asked)] or get_close_matches(asked, scores, n=1)
+    of_score = f" (did you mean {usual}{near[0]}?)" if asked and near else suggest(name, known)
+    return suggest(name, known, _NEARLY_EQUAL) or of_score
 
 
 def main_column(scores: Scores, split: str = "val") -> str:

@@ -30,7 +30,8 @@ def find_class(
     path = str(one["class_path"])
     module, _, name = path.rpartition(".")
     if name not in known or (module and not module.startswith(("optuna.", "ray."))):
-        raise InputError(f"{what} {path!r} cannot be used{suggest(name, known)}. Give one of {', '.join(known)}")
+        near = next(filter(None, (suggest(f"{name}{end}", known) for end in ("", "Sampler"))), "")  # for TPE
+        raise InputError(f"{what} {path!r} cannot be used{near}. Give one of {', '.join(known)}")
     return known[name], given
 
 

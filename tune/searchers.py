@@ -18,10 +18,11 @@ from lit_cfl.tune.record import FINISHED_STATUS, ROUNDS, STOPPED_STATUS, TrialRe
 from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.study import Study
 
+_BASES = ("BaseSampler", "BaseGASampler", "PartialFixedSampler")  # cannot be named: they need a subclass or a sampler
 _SAMPLERS: dict[str, type[BaseSampler]] = {
     name: getattr(optuna.samplers, name)
     for name in optuna.samplers.__all__
-    if name.endswith("Sampler") and name != "BaseSampler"
+    if name.endswith("Sampler") and name not in (*_BASES, "GridSampler")  # a space has its own grids
 }
 
 

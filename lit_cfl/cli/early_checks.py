@@ -152,6 +152,8 @@ def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> Non
         found = tree.look_up(option)
         if not isinstance(found, UnknownOption):
             continue
+        if option in FLAGS:
+            raise InputError(f"--{option} is an option of lit-cfl run, which lit-cfl tune does not have; leave it out")
         if not found.owner and not isinstance(experiments.look_up(option), UnknownOption):
             searched = "" if option in ("rounds", "seeds", "name") else ", or search it in the study's space"
             raise InputError(

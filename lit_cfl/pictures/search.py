@@ -12,6 +12,7 @@ from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel,
 _MOST_SLICES = 12
 _ACROSS = 2  # panels side by side in a figure of slices
 _WIDE = 10  # ratio of values above which their axis is logarithmic
+_LONG_NAME = 21  # maximum number of letters of a parameter's name on one line under a panel
 _LONGEST_LABEL = 18  # maximum number of letters of a choice on an axis
 _BAR = 0.22  # height in inches of a parameter's bar in the figure of importance
 _FRONT, _BEST = "Pareto front", "best so far"
@@ -160,7 +161,7 @@ def slices(search: Search) -> Figure | None:
         points = replace(search, rows=rows).by_status("at")
         ticks = {float(k): word for k, word in enumerate(short_labels(words))}
         wide = numbers and min(values) > 0 and max(values) > _WIDE * min(values)
-        panels.append(Panel("", plain(key), search.metric, points=points, x_ticks=ticks, log_x=wide))
+        panels.append(Panel("", plain(_on_two_lines(key)), search.metric, points=points, x_ticks=ticks, log_x=wide))
         shown.append(key)
     if not panels:
         return None
@@ -175,6 +176,12 @@ def slices(search: Search) -> Figure | None:
         TRIAL_STYLES,
         height=1.6,
     )
+
+
+def _on_two_lines(key: str) -> str:
+    """Breaks a parameter's name that is too long for the width of a panel at its last dot."""
+    before, dot, name = key.rpartition(".")
+    return f"{before}{dot}\n{name}" if dot and len(key) > _LONG_NAME else key
 
 
 def short_labels(choices: Sequence[Any]) -> list[str]:

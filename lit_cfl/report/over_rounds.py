@@ -64,10 +64,11 @@ def _scored_clients(groups: Sequence[Group]) -> tuple[str, str]:
     fewer = {
         name: max((k for k, number in rows if number and number < most), default=0) for name, rows in scored.items()
     }
-    names = [name for name, last in fewer.items() if last]
-    if not names:
+    until = [f"{last} of {name}" if len(groups) > 1 else str(last) for name, last in fewer.items() if last]
+    if not until:
         return "all clients", ""
-    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    whose = f" of {listed}" if len(groups) > 1 else ""
-    rounds = f"Until round {max(fewer.values())} some clients{whose}"
-    return "the clients that have a model", f" {rounds} have none yet (evaluation.clients: all scores these, too)."
+    rounds = " and ".join(filter(None, (", ".join(until[:-1]), until[-1])))
+    return (
+        "the clients that have a model",
+        f" Some clients have none until round {rounds} (evaluation.clients: all scores these, too).",
+    )

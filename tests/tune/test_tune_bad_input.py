@@ -120,6 +120,13 @@ def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str])
     assert "is an option of a study; run a study's file with lit-cfl tune" in capsys.readouterr().err
 
 
+def test_options_that_a_search_does_not_have_are_not_called_options_of_an_experiment(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert main(["tune", "--config", "tune/quickstart", "--quiet"]) == 2
+    assert "--quiet is an option of lit-cfl run, which lit-cfl tune does not have" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -20,6 +20,11 @@ from lit_cfl.tune.study import Resources
         ("train/loss", "give one of val/"),
         ("val/weighted_acuracy", r"did you mean val/weighted_accuracy\?"),
         ("accuracy", r"did you mean val/weighted_accuracy\?"),
+        ("val/acc", r"did you mean val/weighted_accuracy\?"),
+        ("val/acuracy", r"did you mean val/weighted_accuracy\?"),
+        ("val/f1", r"give task.scores: \[accuracy, f1\] to a Classification, then val/weighted_f1"),
+        ("val/weighted_auroc", r"then val/weighted_auroc"),
+        ("val/mean_acuracy", r"did you mean val/mean_accuracy\?"),
         ("traffic/mib", "give one of"),
     ],
 )

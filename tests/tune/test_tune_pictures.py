@@ -194,6 +194,13 @@ def test_each_parameter_has_a_panel_of_the_trials_that_have_it():
     assert set(panels[0].points[0].x) == {0, 1}
 
 
+def test_a_long_name_has_two_lines_under_its_panel():
+    keys = ["FedGroup.pretrain_scale", "task.optimizer.momentum"]
+    rows = [row(k, 0.5 + k / 10, **dict.fromkeys(keys, 2 + k)) for k in range(3)]
+    ((first, second),) = made(rows, "slices", keys).rows
+    assert (first.x, second.x) == ("FedGroup.\npretrain_scale", "task.optimizer.\nmomentum")
+
+
 def test_an_axis_of_values_over_decades_is_logarithmic():
     rows = [row(k, 0.5 + k / 10, **{"algorithm.eta_g": 10.0**-k, "algorithm.num_clusters": 2 + k}) for k in range(3)]
     ((decades, plain),) = made(rows, "slices").rows

@@ -142,6 +142,8 @@ def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
         (ETA, {"searcher": "own.TPESampler"}, "'own.TPESampler' cannot be used"),
         (ETA, {"searcher": "TPESampl"}, r"searcher 'TPESampl' cannot be used \(did you mean TPESampler\?\)"),
         (ETA, {"searcher": "OptunaSearch"}, "'OptunaSearch' cannot be used.*TPESampler"),
+        (ETA, {"searcher": "TPE"}, r"'TPE' cannot be used \(did you mean TPESampler\?\)"),
+        (ETA, {"searcher": "GridSampler"}, "'GridSampler' cannot be used"),
         (GRID, {"searcher": "TPESampler"}, "a grid tries all its values without a searcher"),
         (
             GRID,
