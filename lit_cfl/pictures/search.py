@@ -12,7 +12,7 @@ from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel,
 _MOST_SLICES = 12
 _ACROSS = 2  # panels side by side in a figure of slices
 _WIDE = 10  # ratio of values above which their axis is logarithmic
-_LONG_NAME = 21  # maximum number of letters of a parameter's name on one line under a panel
+_LONG_NAME = 22  # maximum number of letters of a parameter's name on one line under a panel
 _LONGEST_LABEL = 18  # maximum number of letters of a choice on an axis
 _BAR = 0.22  # height in inches of a parameter's bar in the figure of importance
 _FRONT, _BEST = "Pareto front", "best so far"

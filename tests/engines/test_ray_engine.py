@@ -484,7 +484,7 @@ def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
     monkeypatch.setattr(ray_pool, "MAX_RETRIES", 1)
     work, start = one_worker.at(7, made_data()), one_worker.initial(0)[None]
     order("die")
-    with pytest.raises(WorkersLostError, match=r"round 8 .* client\(s\) 3, 2 died 2 times"):
+    with pytest.raises(WorkersLostError, match=r"round 8 .* clients 3, 2 died 2 times"):
         work.fit(start, ids(3, 0, 2))
 
 
