@@ -24,7 +24,8 @@ _BEFORE = (
 )
 _LOWER = ("loss", "discrepancy")
 _NEARLY_EQUAL = 0.85  # similarity of names from which a metric is a misspelt one, and not a score's name
-_SET_SCORES = ("auroc", "balanced_accuracy", "calibration_error", "f1")  # which `task.scores` can name
+# scores that `tasks.named_scores` has; tasks lie in a higher layer
+_SET_SCORES = ("auroc", "balanced_accuracy", "calibration_error", "f1")
 
 ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # note below tables of several runs
 RATE = "train/lr"  # a column of runs with a schedule of learning rates

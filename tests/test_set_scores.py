@@ -19,13 +19,13 @@ from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores
 from lit_cfl.local_work import Budget
-from lit_cfl.metric_names import choosable_columns, higher_is_better, metric_columns
+from lit_cfl.metric_names import choosable_columns, higher_is_better, metric_columns, suggest_column
 from lit_cfl.nets import MCLR
 from lit_cfl.scores import ACCURACY, Score, SetScore
 from lit_cfl.set_predictions import SetPredictions
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.tasks.named_scores import named_scores
+from lit_cfl.tasks.named_scores import OF_CLASSES, named_scores
 
 NAMES = ["accuracy", "f1", "auroc", "balanced_accuracy", "calibration_error", "f1_3"]
 OUTPUTS = torch.tensor(
@@ -226,3 +226,9 @@ def test_all_clients_count_in_a_run_of_one_model(tmp_path: Path):
     last = read_table(path / "metrics.csv")[-1]
     assert last["clients/evaluated"] == 40
     assert last["test/weighted_auroc"] == read_table(path / "clusters.csv")[-1]["auroc"]
+
+
+@pytest.mark.parametrize("score", [score.name for score in OF_CLASSES.scores if score != ACCURACY])
+def test_a_metric_of_each_named_score_says_how_a_task_reports_it(score: str):
+    hint = suggest_column(f"val/{score}", choosable_columns((ACCURACY,)))
+    assert hint == f" (give task.scores: [accuracy, {score}] to a Classification, then val/weighted_{score})"

@@ -19,7 +19,7 @@ from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
-from lit_cfl.storage.given_paths import expand_home
+from lit_cfl.storage.given_paths import expand_home, suggest_directory
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
@@ -178,7 +178,7 @@ def require_comparison(path: str | Path) -> None:
     """Checks that a directory contains a comparison. Raises InputError."""
     folder = expand_home(path)
     if not (folder / RECORD).is_file():
-        near = suggest(folder.name, (found.parent.name for found in folder.parent.glob(f"*/{RECORD}")), 0.7)
+        near = suggest_directory(folder, RECORD)
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}){near}; give the directory of one")
 
 

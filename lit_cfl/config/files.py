@@ -11,9 +11,9 @@ import yaml
 
 from lit_cfl.config.named_configs import config_files, is_piped
 from lit_cfl.config.own_code import inside
-from lit_cfl.errors import InputError, LineParser, suggest, write_space
+from lit_cfl.errors import InputError, LineParser, write_space
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import expand_home, resolve_directory
+from lit_cfl.storage.given_paths import expand_home, resolve_directory, suggest_directory
 from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
@@ -50,7 +50,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
                 raise InputError(
                     f"{given.resume} is not a run; resume it with lit-cfl {command} --resume {given.resume}"
                 )
-        near = suggest(resumed.name, (file.parent.name for file in resumed.parent.glob("*/config.yaml")), 0.7)
+        near = suggest_directory(resumed, "config.yaml")
         raise InputError(
             f"{given.resume} holds no run to resume{near}; give its directory, or --config to start one there "
             f"({recorded} is missing)"

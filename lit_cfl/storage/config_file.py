@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError
 from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.given_paths import suggest_directory
 from lit_cfl.storage.run_format import FORMAT, require_format
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -40,7 +41,7 @@ def require_config(path: Path) -> dict[str, Any]:
         )
         hint = f", but its folders do: give one of them, such as {inside[0]}" if inside else ""
         if not path.exists():
-            hint = suggest(path.name, (found.parent.name for found in path.parent.glob("*/config.yaml")), 0.7)
+            hint = suggest_directory(path, "config.yaml")
         raise InputError(f"{path} holds no run (no config.yaml){hint}")
     return config
 

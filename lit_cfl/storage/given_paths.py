@@ -28,6 +28,11 @@ def describe_missing(path: Path, what: str) -> str:
     return f"there is no {what} {path}{near}{start}"
 
 
+def suggest_directory(path: Path, file: str) -> str:
+    """Returns ` (did you mean ...?)` with a directory of a similar name, next to `path`, that contains `file`."""
+    return suggest(path.name, (found.parent.name for found in path.parent.glob(f"*/{file}")), 0.7)
+
+
 def resolve_directory(path: str, option: str) -> Path:
     """Converts an option's value to the path of a directory.
 

@@ -171,7 +171,7 @@ def test_swap_part_looks_at_labels_as_clients_see_them():
     unseen = data.of_lists(lambda index: replace(index, values=index.values + 14))
     data = replace(unseen, examples=examples)
     labels = unique_labels(data, ids(0, 1)[None], np.random.default_rng(0))
-    assert labels.tolist() == [[2, 1]]  # labels are numbered as they are stored
+    assert labels.tolist() == [[2, 1]]  # the numbers stored in the data, not those after the label map
     swapped, moves = swap_part(data, ids(0, 1)[None], labels, np.random.default_rng(0))
     assert [sorted(one) for one in lists(swapped, "train")[0]] == [[16, 17, 19, 20], [14, 15, 18, 21]]
     assert moves.examples.tolist() == [4, 4]
