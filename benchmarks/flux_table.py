@@ -33,7 +33,9 @@ Protocol, written before the first run of the table:
 Changed after the first rows had been seen, since a run takes minutes: grey images, which ANDA stores in three equal
 channels, are reduced to one channel (shift x-given-y). Added then: IFCA and FeSEM with the true number of clusters (`K
 given`), FedRC at three times the rate, FedAvg at a third of the rate. LeNet-5 has run on shift x at level 8 and three
-times at level 1, where the time on the GPU ended; six of these runs were completed on a CPU.
+times at level 1, where the time on the GPU ended; six of these runs were completed on a CPU. Then added, before their
+runs: LeNet-5 on a CPU, with the first eight systems, on the other shifts at level 8, fold by fold, then on all shifts
+at level 1.
 
 FLUX's figure has one number per level, which we take as the mean of its four shifts, as its standard deviations
 suggest.
@@ -106,13 +108,18 @@ class LeNet5(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
-        self.pool = nn.AvgPool2d(2)
         self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.pool(self.conv2(self.pool(self.conv1(inputs).relu())).relu())
+        hidden = pool(self.conv2(pool(self.conv1(inputs).relu())).relu())
         outputs: Tensor = self.fc3(self.fc2(self.fc1(hidden.flatten(1)).relu()).relu())
         return outputs
+
+
+def pool(images: Tensor) -> Tensor:
+    """Averages squares of 2 x 2 pixels, like `AvgPool2d(2)`; with it a step takes 0.6 times as long on a CPU."""
+    rows = images[:, :, ::2] + images[:, :, 1::2]
+    return (rows[..., ::2] + rows[..., 1::2]) / 4
 
 
 def choose_arguments(shift: str, level: int) -> tuple[str, dict[str, Any]]:
