@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, require_word
 from lit_cfl.local_work import Chunk, Fitted
 
 __all__ = ["client_weights", "discrepancy", "draw_order", "mean_by_cluster", "mix_clusters"]
@@ -36,8 +36,7 @@ def client_weights(
     Raises:
         InputError: unknown kind, or `drawn_first` without labels or an order.
     """
-    if kind not in get_args(ClusterWeights):
-        raise InputError(f"weights '{kind}' are not known; give one of {', '.join(get_args(ClusterWeights))}")
+    require_word("weights", kind, get_args(ClusterWeights))
     if kind == "examples":
         return num_examples.double()
     if kind == "equal":
@@ -164,8 +163,7 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_par
     """
     if not eta_g >= 0:
         raise InputError(f"eta_g is {eta_g}, which would push models apart; give 0 or more")
-    if form not in get_args(Mix):
-        raise InputError(f"mix '{form}' is not known; give one of {', '.join(get_args(Mix))}")
+    require_word("mix", form, get_args(Mix))
     if eta_g == 0 or len(models) < 2:
         return models
     parameters = models[:, :num_parameters].double()

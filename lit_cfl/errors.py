@@ -150,6 +150,17 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 
+def require_word(name: str, given: object, words: Sequence[str]) -> None:
+    """Refuses a value that is not one of these words.
+
+    Raises:
+        InputError: with the value, the most similar word if there is one, and all words.
+    """
+    if given not in words:
+        near = suggest(given, words) if isinstance(given, str) else ""
+        raise InputError(f"{name} is {given!r}{near}; give one of {', '.join(words)}")
+
+
 class SaveError(InputError):
     """Raised when a file cannot be written: the disk is full, or a limit was reached."""
 

@@ -92,7 +92,7 @@ def test_mean_with_first_is_the_first_clients_model():  # check 8
 
 
 def test_bad_weights_are_refused():
-    with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, drawn_first"):
+    with pytest.raises(InputError, match="weights is 'last'; give one of examples, equal, drawn_first"):
         client_weights(ids(1, 2), "last")
     for incomplete in ((None, None), (ids(0, 0), None), (None, torch.rand(2))):
         with pytest.raises(
@@ -165,7 +165,7 @@ def test_rate_of_the_mix_below_zero_is_refused(eta_g: float):
 
 def test_form_of_the_mix_that_is_not_known_is_refused():
     for eta_g in (0.0, 1.0):
-        with pytest.raises(InputError, match="mix 'mean' is not known; give one of normalised, sum"):
+        with pytest.raises(InputError, match="mix is 'mean'; give one of normalised, sum"):
             mix_clusters(ROWS, eta_g, "mean")
 
 

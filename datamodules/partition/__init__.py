@@ -1,6 +1,6 @@
 """Partitions: classes that divide a pool of examples among clients."""
 
-from lit_cfl.datamodules.partition.base import Partition, Pool, SharedOut, split_each
+from lit_cfl.datamodules.partition.base import Partition, PartitionWithTestRule, Pool, split_each
 from lit_cfl.datamodules.partition.ditto500 import Ditto500
 from lit_cfl.datamodules.partition.fedprox_femnist import FedProxFEMNIST
 from lit_cfl.datamodules.partition.label_clusters import DominantClass, LabelGroups
@@ -23,9 +23,9 @@ __all__ = [
     "LogNormalSizes",
     "Natural",
     "Partition",
+    "PartitionWithTestRule",
     "Pool",
     "PowerLawSizes",
     "Shards",
-    "SharedOut",
     "split_each",
 ]

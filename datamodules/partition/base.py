@@ -57,7 +57,7 @@ class Partition(ABC):
 
 
 @dataclass(frozen=True)
-class SharedOut(Partition):
+class PartitionWithTestRule(Partition):
     """A partition that offers several rules for the clients' test data.
 
     Args:
@@ -130,7 +130,7 @@ def _from_test_part(
     """Selects each client's test examples from the source's test part by a rule; returns positions in that part.
 
     Args:
-        rule: `alike`, `shared` or `everything`, as in `SharedOut`.
+        rule: `alike`, `shared` or `everything`, as in `PartitionWithTestRule`.
         counts: Training examples of each label per client, int64 `[clients, labels]`.
         clusters: True cluster of each client, int64 `[clients]`, -1 = none.
         labels: Labels of the test part, int64 `[n]`.

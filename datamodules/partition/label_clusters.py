@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportion, shuffle_lists
+from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion, shuffle_lists
 from lit_cfl.datamodules.partition.labels import consecutive_starts, join_pieces
 from lit_cfl.datamodules.partition.sizes import iid
 from lit_cfl.errors import InputError
 
 
 @dataclass(frozen=True)
-class LabelGroups(SharedOut):
+class LabelGroups(PartitionWithTestRule):
     """Divides the examples of each group of labels equally, at random, among the clients of that group.
 
     The true cluster is the group. The defaults are StoCFL's pathological MNIST (Zeng et al., section A.1).
@@ -58,7 +58,7 @@ class LabelGroups(SharedOut):
 
 
 @dataclass(frozen=True)
-class DominantClass(SharedOut):
+class DominantClass(PartitionWithTestRule):
     """A share `beta` of a client's examples has its cluster's label; the rest is drawn from all other labels.
 
     Client u is in cluster u mod `num_clusters`, whose label has the same number. No example goes to two clients, and

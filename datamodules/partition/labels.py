@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportion, divide_in_proportion, shuffle_lists
+from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion, divide_in_proportion, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
@@ -18,7 +18,7 @@ _HOPELESS = 50  # if more clients than this are too small in one draw, a good dr
 
 
 @dataclass(frozen=True)
-class Dirichlet(SharedOut):
+class Dirichlet(PartitionWithTestRule):
     """Divides each label's examples in proportions drawn from a symmetric Dirichlet; every example goes to one client.
 
     Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification.
@@ -57,7 +57,7 @@ class Dirichlet(SharedOut):
 
 
 @dataclass(frozen=True)
-class InnerDirichlet(SharedOut):
+class InnerDirichlet(PartitionWithTestRule):
     """Clients of given sizes, each with label proportions drawn from a symmetric Dirichlet. No true clusters.
 
     Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021,
@@ -97,7 +97,7 @@ class InnerDirichlet(SharedOut):
 
 
 @dataclass(frozen=True)
-class ClassesPerClient(SharedOut):
+class ClassesPerClient(PartitionWithTestRule):
     """Client u has the labels u, u + 1, ... modulo C: the "pathological" partition, with C types of clients.
 
     Each label is divided equally among the clients that have it; every example goes to one client. The true cluster is
@@ -142,7 +142,7 @@ class ClassesPerClient(SharedOut):
 
 
 @dataclass(frozen=True)
-class Shards(SharedOut):
+class Shards(PartitionWithTestRule):
     """Sorts examples by label, and deals equal shards of them to the clients at random. No true clusters.
 
     McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learning of Deep Networks from

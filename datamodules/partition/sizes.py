@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportion
+from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.errors import InputError
 
 
 @dataclass(frozen=True)
-class Alike(SharedOut, ABC):
+class Alike(PartitionWithTestRule, ABC):
     """Clients with examples from the same distribution, all in one true cluster; a subclass draws their sizes."""
 
     by_label: ClassVar[bool] = False

@@ -91,7 +91,7 @@ class LayerCFL(CFL):
         scores = self.score_layers(features, layout) if self.layers == "auto" else {}
         layers = self.choose_layers(layout, work.skew, scores)
         columns = layout.columns(layers)
-        if self.eps2_on == "layer" and self._reach(features, candidate.start, columns) <= self.eps2:
+        if self.eps2_on == "layer" and self._largest_norm(features, candidate.start, columns) <= self.eps2:
             return None
         return ClientComparison(features, layers, self._similarity(select_columns(features, columns)), scores)
 
@@ -128,7 +128,7 @@ class LayerCFL(CFL):
         """Returns the updates, or converts them to weights in place if the distance compares weights."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
-    def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
+    def _largest_norm(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
         """Computes the largest norm of the clients' updates in these columns."""
         origin = 0 if self.distance.startswith("delta") else start[columns]
         return float((select_columns(features, columns) - origin).norm(dim=1).max())

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, require_word
 
 ShiftMetric = Literal["sorted_counts", "l1_counts", "total_variation", "w1_label_axis"]
 """How the change of a client's labels is measured; see `label_shift_distance`."""
@@ -88,8 +88,7 @@ def _as_fraction(now: Tensor, before: Tensor, metric: ShiftMetric) -> tuple[Tens
 
 
 def _check(now: Tensor, before: Tensor, metric: ShiftMetric) -> None:
-    if metric not in get_args(ShiftMetric):
-        raise InputError(f"shift_metric '{metric}' is not known; give one of {', '.join(get_args(ShiftMetric))}")
+    require_word("shift_metric", metric, get_args(ShiftMetric))
     if now.ndim != 2 or now.shape != before.shape:
         raise InputError(
             f"counts have the shapes {list(now.shape)} and {list(before.shape)}; give both the same shape [n, C]"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_cfl.clustering.products import ROWS_AT_ONCE, TILE, Rows, chunks_of, gram, require_finite, squared_norms
 from lit_cfl.clustering.similarity import cosines, divide_by_lengths
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, require_word
 
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 """How the distance of two clusters follows from those of their members."""
@@ -137,8 +137,7 @@ def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
     from scipy.cluster.hierarchy import linkage as scipy_linkage
     from scipy.spatial.distance import squareform
 
-    if linkage not in get_args(Linkage):
-        raise InputError(f"linkage '{linkage}' is not known; give one of {', '.join(get_args(Linkage))}")
+    require_word("linkage", linkage, get_args(Linkage))
     require_symmetric(distances)
     if len(distances) < 2:
         return np.empty((0, 4))

@@ -18,7 +18,7 @@ from lit_cfl.clustering.products import (
     row_tiles,
     zeros_of_pairs,
 )
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice, require_word
 
 Metric = Literal["l1", "l2", "cosine"]
 """A distance of rows; `cosine` is 1 - cosine."""
@@ -97,7 +97,7 @@ def distances(rows: Rows, metric: Metric) -> Tensor:
     Raises:
         InputError: unknown metric.
     """
-    _require_known(metric)
+    require_word("metric", metric, get_args(Metric))
     if metric == "cosine":
         found = 1 - cosines(gram(rows))
     else:
@@ -119,7 +119,7 @@ def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
     Raises:
         InputError: unknown metric.
     """
-    _require_known(metric)
+    require_word("metric", metric, get_args(Metric))
     if metric == "cosine":
         return 1 - direction_cosines(rows, others)
     return torch.cat([_cross_distances(tile, others, 1 if metric == "l1" else 2) for tile in row_tiles(rows)])
@@ -167,8 +167,3 @@ def warn_if_equal(updates: Tensor) -> None:
 def _pairwise(rows: Tensor, others: Tensor, power: int) -> Tensor:
     found: Tensor = torch.cdist(rows, others, p=power, compute_mode="donot_use_mm_for_euclid_dist")
     return found
-
-
-def _require_known(metric: str) -> None:
-    if metric not in get_args(Metric):
-        raise InputError(f"metric '{metric}' is not known; give one of {', '.join(get_args(Metric))}")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, require_word
 
 Angles = Literal["smallest", "sum", "vectors"]
 """Distance of two subspaces, by their principal angles or by the vectors that span them."""
@@ -59,8 +59,7 @@ def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
     Raises:
         InputError: an unknown measure.
     """
-    if which not in get_args(Angles):
-        raise InputError(f"angles '{which}' is not known; give one of {', '.join(get_args(Angles))}")
+    require_word("angles", which, get_args(Angles))
     bases, others = bases.double(), others.double()
     if which != "vectors":
         bases, others = _orthonormal(bases), _orthonormal(others)

@@ -206,7 +206,7 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
                 groups[f"{run}, {split}"], styles[f"{run}, {split}"] = one, Style(colour, line)
     figure = _lines(" and ".join(runs), _with_direction(score), groups, (-inf, inf), styles)
     limits = (0.0, 1.0) if score == ACCURACY else None
-    return replace(figure, rows=[[replace(figure.drawing, limits=limits)]])
+    return replace(figure, rows=[[replace(figure.first_panel, limits=limits)]])
 
 
 def mean_curves(

@@ -66,7 +66,7 @@ class Figure:
     total: int | None = None
 
     @property
-    def drawing(self) -> Panel:
+    def first_panel(self) -> Panel:
         """The figure's only or first panel."""
         return next(panel for row in self.rows for panel in row if panel is not None)
 

@@ -27,7 +27,7 @@ from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 from lit_cfl.storage.digests import digest_of
-from lit_cfl.storage.run_format import FORMAT, ONE_ROW_A_FILE, require_format
+from lit_cfl.storage.run_format import FORMAT, ONE_ROW_PER_FILE, require_format
 
 _READS = 3  # attempts to read a checkpoint that another process keeps saving
 _ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # file names: field, round and number; in format 3: field, client and round
@@ -169,7 +169,7 @@ class Checkpoint:
             raise InputError(f"{self.path} is not a checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
         for field, saved in content["rows"].items():
-            places = _one_row_a_file(saved) if content["format"] == ONE_ROW_A_FILE else saved
+            places = _places_of_format_3(saved) if content["format"] == ONE_ROW_PER_FILE else saved
             content["state"][field] = self._load_rows(field, places)
         return content
 
@@ -226,7 +226,7 @@ def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
     return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}
 
 
-def _one_row_a_file(files: Mapping[int, list[str]]) -> dict[str, Any]:
+def _places_of_format_3(files: Mapping[int, list[str]]) -> dict[str, Any]:
     """Describes where a checkpoint of format 3 stores rows: one per file."""
     rows = [[client, number, _ALONE] for number, client in enumerate(files)]
     return {"files": [[*named, 1] for named in files.values()], "rows": rows}

@@ -5,7 +5,7 @@ from pathlib import Path
 from lit_cfl.errors import InputError
 
 FORMAT = 4
-ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is still read
+ONE_ROW_PER_FILE = 3  # the format of Lit-CFL 0.2, which is still read
 
 
 def require_format(path: Path, found: object) -> None:
@@ -18,8 +18,8 @@ def require_format(path: Path, found: object) -> None:
     Raises:
         InputError: the run has another format; the message names the version that reads it.
     """
-    if found not in (FORMAT, ONE_ROW_A_FILE):
-        earlier = found is None or (isinstance(found, int) and found < ONE_ROW_A_FILE)
+    if found not in (FORMAT, ONE_ROW_PER_FILE):
+        earlier = found is None or (isinstance(found, int) and found < ONE_ROW_PER_FILE)
         raise InputError(
             f"{path} comes from a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this "
             f"version cannot read (it reads format {FORMAT}); use {'0.1.0' if earlier else 'that version'}"

@@ -216,7 +216,9 @@ def test_what_spans_no_subspace_is_refused():
         left_singular_vectors(torch.ones(3, 4, dtype=torch.int64), 2)
     with pytest.raises(InputError, match="an example has a value that is not finite; remove the example"):
         left_singular_vectors(rows([1, math.nan]), 2)
-    with pytest.raises(InputError, match="angles 'least' is not known; give one of smallest, sum, vectors"):
+    with pytest.raises(
+        InputError, match="angles is 'least' .did you mean smallest.*; give one of smallest, sum, vectors"
+    ):
         subspace_angles(torch.ones(1, 1, 1), torch.ones(1, 1, 1), "least")
     with pytest.raises(InputError, match="threshold is -1; it must be 0 or more"):
         PACFL(threshold=-1)

@@ -138,7 +138,7 @@ def test_infinite_threshold_never_fires():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(InputError, match="'emd' is not known"):
+    with pytest.raises(InputError, match="shift_metric is 'emd'; give one of sorted_counts"):
         label_shift_distance(BEFORE, BEFORE, "emd")
     with pytest.raises(InputError, match=r"\[1, 9\] and \[1, 10\]"):
         label_shift_distance(counts(9), BEFORE, "l1_counts")

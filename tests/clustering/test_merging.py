@@ -88,7 +88,7 @@ def test_bad_input_of_agglomerate_is_refused():
         agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=4)
     with pytest.raises(InputError, match=r"threshold -1\.0"):
         agglomerate(torch.zeros(3, 3), linkage="single", threshold=-1.0)
-    with pytest.raises(InputError, match="'centroid' is not known"):
+    with pytest.raises(InputError, match="linkage is 'centroid'; give one of single"):
         agglomerate(torch.zeros(3, 3), linkage="centroid", num_clusters=2)
     with pytest.raises(InputError, match=r"a distance is -1\.0"):
         agglomerate(torch.full((3, 3), -1.0), linkage="single", num_clusters=2)

@@ -109,7 +109,7 @@ def test_matrix_that_is_not_of_all_pairs_is_refused():
 
 
 def test_linkage_that_gives_no_bipartition_is_refused():
-    with pytest.raises(InputError, match="'mean' is not known"):
+    with pytest.raises(InputError, match="linkage is 'mean'; give one of single"):
         bipartition(torch.eye(3), linkage="mean")
 
 

@@ -228,7 +228,7 @@ def test_notes_count_the_seeds_under_which_the_two_score_different_clients(tmp_p
 def test_the_curve_of_an_algorithm_is_the_mean_of_its_runs_in_a_band_of_one_deviation(results: Results):
     figure = mean_curves(results.tables, TARGET)
     assert figure is not None
-    a, b, target = figure.drawing.curves
+    a, b, target = figure.first_panel.curves
     assert (list(a.x), list(a.y)) == ([1, 2, 3], pytest.approx([1 / 3, 1.25 / 3, 0.625]))
     assert list(b.y) == pytest.approx([0.625 / 3, 1.4375 / 3, 0.6875])
     assert (target.name, list(target.y)) == (f"target {TARGET:g}", [TARGET] * 2)

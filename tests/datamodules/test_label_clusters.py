@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, labels_of, pool_of, seeds
 
-from lit_cfl.datamodules.partition import DominantClass, LabelGroups, SharedOut
+from lit_cfl.datamodules.partition import DominantClass, LabelGroups, PartitionWithTestRule
 from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.errors import InputError
 
@@ -106,7 +106,7 @@ def test_dominant_class_gives_out_as_much_as_there_is_for_all():
         (DominantClass(100, 0.0, 2, 1.0), "100 clients cannot have 0 examples each, .* at most 0 each"),
     ],
 )
-def test_impossible_dominance_is_refused(partition: SharedOut, message: str):
+def test_impossible_dominance_is_refused(partition: PartitionWithTestRule, message: str):
     with pytest.raises(InputError, match=message):
         divided(partition, pool_of(labels_of([10] * 4)))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
 
-from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, InnerDirichlet, Shards, SharedOut
+from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, InnerDirichlet, PartitionWithTestRule, Shards
 from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.datamodules.partition.labels import grant_requests
 from lit_cfl.errors import InputError
@@ -111,7 +111,7 @@ def test_clients_are_tested_on_the_labels_of_their_type():
         (Dirichlet(2, 0.0, max_tries=0), "max_tries is 0; give 1 or more"),
     ],
 )
-def test_impossible_labels_are_refused(partition: SharedOut, message: str):
+def test_impossible_labels_are_refused(partition: PartitionWithTestRule, message: str):
     with pytest.raises(InputError, match=message):
         divided(partition, pool_of(labels_of([10, 10, 10, 3, 10])))
 

@@ -21,10 +21,10 @@ from lit_cfl.datamodules.partition import (
     InnerDirichlet,
     LabelGroups,
     LogNormalSizes,
+    PartitionWithTestRule,
     Pool,
     PowerLawSizes,
     Shards,
-    SharedOut,
 )
 from lit_cfl.errors import InputError
 
@@ -51,7 +51,9 @@ def all_of(division: Division) -> Tensor:
 
 @few
 @given(of_eight, seeds, st.sampled_from(EVERYTHING), test_rules)
-def test_every_example_goes_to_one_client(counts: list[int], seed: int, partition: SharedOut, test: str | float | None):
+def test_every_example_goes_to_one_client(
+    counts: list[int], seed: int, partition: PartitionWithTestRule, test: str | float | None
+):
     pool = pool_of(labels_of(counts, seed), labels_of([5] * len(counts), seed + 1))
     division = divided(replace(partition, test=test), pool, seed)
     assert division.train.sizes.min() > 0
@@ -65,7 +67,7 @@ def test_every_example_goes_to_one_client(counts: list[int], seed: int, partitio
 @few
 @given(of_eight, seeds, st.sampled_from(EVERYTHING))
 def test_training_and_test_part_of_the_source_stay_apart_unless_a_share_is_asked_for(
-    counts: list[int], seed: int, partition: SharedOut
+    counts: list[int], seed: int, partition: PartitionWithTestRule
 ):
     pool = pool_of(labels_of(counts, seed), labels_of([5] * len(counts), seed + 1))
     division = divided(replace(partition, test="alike"), pool, seed)
@@ -74,7 +76,7 @@ def test_training_and_test_part_of_the_source_stay_apart_unless_a_share_is_asked
 
 @pytest.mark.parametrize("partition", [*EVERYTHING, DominantClass(8)], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("test", [0.0, 0.25, "alike"])
-def test_the_same_seed_gives_the_same_clients_and_another_others(partition: SharedOut, test: str | float):
+def test_the_same_seed_gives_the_same_clients_and_another_others(partition: PartitionWithTestRule, test: str | float):
     pool = pool_of(labels_of(COUNTS), labels_of([9] * 8))
     one, again, other = (divided(replace(partition, test=test), pool, seed) for seed in (3, 3, 4))
     assert lists(one) == lists(again)
@@ -84,7 +86,7 @@ def test_the_same_seed_gives_the_same_clients_and_another_others(partition: Shar
 @few
 @given(of_eight, seeds, st.sampled_from(EVERYTHING), st.sampled_from([0.0, 0.25]))
 def test_only_the_training_part_is_shared_out_if_asked_for(
-    counts: list[int], seed: int, partition: SharedOut, test: float
+    counts: list[int], seed: int, partition: PartitionWithTestRule, test: float
 ):
     pool = pool_of(labels_of(counts, seed), labels_of([5] * len(counts), seed + 1))
     division = divided(replace(partition, test=test, only_train=True), pool, seed)
@@ -122,7 +124,7 @@ def test_rule_for_test_data_that_does_not_exist_is_refused(test: str):
 
 
 @pytest.mark.parametrize("partition", EVERYTHING, ids=lambda one: type(one).__name__)
-def test_a_share_of_each_client_is_its_test_data(partition: SharedOut):
+def test_a_share_of_each_client_is_its_test_data(partition: PartitionWithTestRule):
     division = divided(replace(partition, test=0.25), pool_of(labels_of(COUNTS)))
     whole = all_of(division)
     assert division.test.sizes.tolist() == [round(0.25 * n) for n in whole.tolist()]
@@ -144,7 +146,7 @@ def test_a_share_of_each_client_is_its_test_data(partition: SharedOut):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_partition_says_what_skew_it_makes(partition: SharedOut, skew: str):
+def test_a_partition_says_what_skew_it_makes(partition: PartitionWithTestRule, skew: str):
     pool = pool_of(labels_of([40] * 5), labels_of([4] * 5))
     for test in (0.2, "alike", "shared", "everything"):
         assert divided(replace(partition, test=test), pool).skew == skew
@@ -155,7 +157,7 @@ def test_a_partition_says_what_skew_it_makes(partition: SharedOut, skew: str):
     [IID(51), LogNormalSizes(51, min_size=1), Dirichlet(51, min_size=1), ClassesPerClient(51), Shards(51)],
     ids=lambda one: type(one).__name__,
 )
-def test_more_clients_than_examples_are_refused(partition: SharedOut):
+def test_more_clients_than_examples_are_refused(partition: PartitionWithTestRule):
     with pytest.raises(InputError, match=r"51 clients cannot share 50 examples .* give fewer clients"):
         divided(replace(partition, test=0.0), pool_of(labels_of([10] * 5)))
 
@@ -167,7 +169,7 @@ def test_no_clients_are_refused(number: int):
 
 
 @dataclass(frozen=True)
-class Given(SharedOut):
+class Given(PartitionWithTestRule):
     """User partition with the given lists, even invalid ones."""
 
     lists: tuple[tuple[int, ...], ...] = ()
@@ -264,6 +266,6 @@ def test_dirichlet_sizes_have_the_variance_of_their_law(alpha: float):
         (DirichletSizes(4, min_size=0), "num_clients is 4 and min_size 0; give 1 or more for both"),
     ],
 )
-def test_impossible_sizes_are_refused(partition: SharedOut, message: str):
+def test_impossible_sizes_are_refused(partition: PartitionWithTestRule, message: str):
     with pytest.raises(InputError, match=message):
         divided(replace(partition, test=0.0), pool_of(labels_of([50, 50])))

@@ -129,7 +129,7 @@ def test_each_line_of_a_learning_curve_is_its_own_column():
         for k in (1, 2, 3)
     ]
     figure = learning_curve({"IFCA": rows}, ACCURACY)
-    assert {curve.name: list(curve.y) for curve in figure.drawing.curves} == {
+    assert {curve.name: list(curve.y) for curve in figure.first_panel.curves} == {
         "IFCA, test": [0.25, 0.5, 0.75],
         "IFCA, test, worst tenth of the clients": [0.125, 0.25, 0.375],
         "IFCA, validation": [0.0625, 0.125, 0.1875],

@@ -118,10 +118,10 @@ def test_clients_with_a_model_each_have_no_memberships_since_their_numbers_chang
 def test_memberships_of_many_clients_are_a_sample():
     many = np.arange(2500) % 2
     figure = memberships(np.array([0]), many[None], np.full(2500, -1), {})
-    assert figure.drawing.cells.places.shape == (500, 1)
-    assert figure.drawing.cells.side is None
+    assert figure.first_panel.cells.places.shape == (500, 1)
+    assert figure.first_panel.cells.side is None
     assert "500 of 2,500 clients" in figure.caption
-    assert figure.drawing.y == "clients"
+    assert figure.first_panel.y == "clients"
 
 
 @pytest.mark.parametrize("cluster", [np.zeros((2, 3), int), np.full((2, 3), -1), np.empty((0, 3), int)])
@@ -131,9 +131,9 @@ def test_one_model_for_all_and_nobody_with_a_model_have_no_memberships(cluster: 
 
 def test_histogram_of_an_error_has_its_own_range():
     figure = histogram(np.array([3.5, 120.0, 7.0]), np.zeros(3, int), {}, Score("squared_error", False))
-    (bars,) = figure.drawing.bars
+    (bars,) = figure.first_panel.bars
     assert (bars.x[0], bars.x[-1] + bars.width) == (3.5, pytest.approx(120.0))
-    assert figure.drawing.x == "test squared error of a client"
+    assert figure.first_panel.x == "test squared error of a client"
 
 
 def metrics(*figures: float | None, name: str = "accuracy") -> list[dict[str, object]]:
@@ -150,17 +150,17 @@ def metrics(*figures: float | None, name: str = "accuracy") -> list[dict[str, ob
 
 def test_learning_curve_has_a_line_for_run_and_baseline_and_reaches_the_last_round():
     figure = learning_curve({"IFCA": metrics(0.5, None, 0.75), "FedAvg (baseline)": metrics(0.25, 0.5, 0.5)}, ACCURACY)
-    lines = [list(zip(curve.x, curve.y, strict=True)) for curve in figure.drawing.curves]
+    lines = [list(zip(curve.x, curve.y, strict=True)) for curve in figure.first_panel.curves]
     assert lines == [[(2, 0.5), (6, 0.75)], [(2, 0.25), (4, 0.5), (6, 0.5)]]
     assert legend(figure) == ["IFCA, test", "FedAvg (baseline), test"]
-    assert (figure.drawing.x, figure.drawing.y, figure.drawing.limits) == ("round", "accuracy", (0, 1))
+    assert (figure.first_panel.x, figure.first_panel.y, figure.first_panel.limits) == ("round", "accuracy", (0, 1))
     assert figure.title == "IFCA and FedAvg (baseline)"
 
 
 def test_learning_curve_says_where_lower_is_better():
     figure = learning_curve({"IFCA": metrics(9.0, 3.0, name="squared_error")}, Score("squared_error", False))
-    assert figure.drawing.y == "squared error (lower is better)"
-    assert figure.drawing.limits is None
+    assert figure.first_panel.y == "squared error (lower is better)"
+    assert figure.first_panel.limits is None
 
 
 def test_rounds_have_whole_numbers_and_so_have_counts():
@@ -175,7 +175,7 @@ def test_many_clusters_are_not_named_for_their_colours_repeat():
     pairs = np.tile(numbers, 2)
     everyone = memberships(np.array([1]), pairs[None], pairs, {})
     assert "Colours repeat every 20 clusters." in everyone.caption
-    assert [bars.name for bars in histogram(numbers / 20, numbers, {}, ACCURACY).drawing.bars] == ["clients"]
+    assert [bars.name for bars in histogram(numbers / 20, numbers, {}, ACCURACY).first_panel.bars] == ["clients"]
 
 
 @pytest.mark.long
@@ -357,7 +357,7 @@ def curves_of(*runs: list[float]) -> Figure:
 
 def test_one_seed_has_no_mean_and_no_band():
     one = Means([1, 2], [0.25, 0.5])
-    (curve,) = (figure := curves_of([0.25, 0.5])).drawing.curves
+    (curve,) = (figure := curves_of([0.25, 0.5])).first_panel.curves
     assert (figure.title, list(curve.low)) == ("One seed", [])
     caption = over_cost(COSTS[0], {"A": (one, one)}, ACCURACY).caption
     assert caption == "Weighted test accuracy against all traffic up to that round."
@@ -369,6 +369,6 @@ def test_one_seed_has_no_mean_and_no_band():
 
 def test_bands_of_an_accuracy_end_with_the_scale():
     figure = curves_of([0.0, 0.9], [0.9, 1.0])
-    (curve,) = figure.drawing.curves
+    (curve,) = figure.first_panel.curves
     assert figure.title == "Mean over seeds, band: one standard deviation"
     assert (min(curve.low), max(curve.high)) == (0.0, 1.0)  # cut off: 0.45 - 0.64 is below 0, and 0.95 + 0.07 above 1

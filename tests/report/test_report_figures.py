@@ -31,15 +31,15 @@ def test_counts_and_their_spread_have_one_digit_and_bands_end_at_the_range_of_th
 
     counts = curve("clusters/count", [8 / 3, 4.0], [0.57735, 0.0])
     assert [list(row) for row in counts.values.rows] == [["1", "2.7 ± 0.6"], ["2", "4.0 ± 0.0"]]
-    (ari,) = curve("clusters/ari", [-0.25, 0.9], [0.5, 0.3]).drawing.curves
+    (ari,) = curve("clusters/ari", [-0.25, 0.9], [0.5, 0.3]).first_panel.curves
     assert (list(ari.low), list(ari.high)) == ([-0.5, pytest.approx(0.6)], [0.25, 1.0])
-    assert curve("test/loss", [0.1, 0.9], [0.2, 0.3]).drawing.curves[0].high == pytest.approx([0.3, 1.2])
+    assert curve("test/loss", [0.1, 0.9], [0.2, 0.3]).first_panel.curves[0].high == pytest.approx([0.3, 1.2])
 
 
 def test_a_curve_has_at_most_500_points_and_keeps_its_ends(tmp_path: Path):
     rows = [metric_row(number, **{"test/weighted_accuracy": number / 4000}) for number in range(1, 2001)]
     page = page_of(made_run(tmp_path / "run", rows, snapshots=0))
-    (curve,) = figure(page.figures, "test-weighted_accuracy").drawing.curves
+    (curve,) = figure(page.figures, "test-weighted_accuracy").first_panel.curves
     assert len(curve.x) == 500
     assert (curve.x[0], curve.x[-1], curve.y[-1]) == (1, 2000, 0.5)
     assert thin(3, 5) == [0, 1, 2]
@@ -83,8 +83,8 @@ def test_a_large_run_shows_500_clients_200_in_a_matrix_and_8_rounds(tmp_path: Pa
     assert all(len(set(panel.matrix.groups)) == 2 for panel in found.frames.values())
     assert list(similarity(4).frames) == ["round 1", "round 22"]
     assert similarity(40).frames == {}  # a single frame needs no menu
-    assert similarity(40).drawing.title == "round 1"
-    assert similarity(40).drawing.matrix.values.shape == (60, 60)
+    assert similarity(40).first_panel.title == "round 1"
+    assert similarity(40).first_panel.matrix.values.shape == (60, 60)
     assert "500 of 600 clients" in figure(figures_of(run, "x", ACCURACY, 1), "x-map").caption
     assert "150 of 600 clients" in figure(figures_of(run, "x", ACCURACY, 10), "x-map").caption
 
@@ -132,7 +132,7 @@ def test_long_stretches_of_a_cluster_are_labelled_with_its_number(tmp_path: Path
     )
     found = figure(page_of(run).figures, "cfl-memberships")
     # groups of two clients among a hundred get no label
-    assert found.drawing.cells.row_labels == [(24.5, "0"), (73.5, "17")]
+    assert found.first_panel.cells.row_labels == [(24.5, "0"), (73.5, "17")]
 
 
 def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
@@ -141,7 +141,7 @@ def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
     rows = [{"round": number, "client": 0} for number in range(1, 301)]
     write_table(run / "shift.csv", ("round", "client"), rows)
     found = figure(page_of(run).figures, "cfl-shifts")
-    assert len(found.drawing.bars) == 3
-    assert max(len(bars.x) for bars in found.drawing.bars) == 30
-    assert sum(found.drawing.bars[0].height) == 300
+    assert len(found.first_panel.bars) == 3
+    assert max(len(bars.x) for bars in found.first_panel.bars) == 30
+    assert sum(found.first_panel.bars[0].height) == 300
     assert "A bar counts 10 rounds." in found.caption

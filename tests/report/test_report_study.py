@@ -49,7 +49,7 @@ def test_history_importance_and_front_of_a_study(tmp_path: Path):
     page = page_of(made_study(tmp_path / "study"))
     figures = {figure.name.removeprefix("study-1-"): figure for figure in page.figures}
     assert set(figures) == {"history", "importance", "pareto", "slices"}
-    history = figures["history"].drawing
+    history = figures["history"].first_panel
     assert {points.name: len(points.x) for points in history.points} == {"finished": 10, "stopped": 1, "failed": 1}
     assert set(history.curves[0].y) == {0.9}
     shares = [float(row[1]) for row in figures["importance"].values.rows]
@@ -156,7 +156,7 @@ def drawn(path: Path) -> dict[str, Figure]:
 
 def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Path):
     history = drawn(uneven)["history"]
-    (curve,) = history.drawing.curves
+    (curve,) = history.first_panel.curves
     assert list(zip(curve.x, curve.y, strict=True)) == [
         (0, 0.5),
         (1, 0.5),
@@ -169,11 +169,11 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
         (4, 0.75),
     ]
     assert history.alt == "Scatter plot of 4 trials; the best so far goes from 0.5 to 0.75."
-    shown = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in history.drawing.points}
+    shown = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in history.first_panel.points}
     finished = [(0, 0.5), (2, 0.75), (4, 0.625)]
     # the failed trial is drawn at the lower edge
     assert shown == {"finished": finished, "stopped": [(1, 0.9)], "failed": [(3, 0.5)]}
-    (stopped,) = [dots for dots in history.drawing.points if dots.name == "stopped"]
+    (stopped,) = [dots for dots in history.first_panel.points if dots.name == "stopped"]
     values = {"algorithm.eta_g": "0.2", "algorithm.num_clusters": "3"}
     note = {
         "trial": "0001",
@@ -189,9 +189,9 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
 
 def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: Path):
     front = drawn(uneven)["pareto"]
-    (line,) = front.drawing.curves
+    (line,) = front.first_panel.curves
     assert (list(line.x), list(line.y)) == ([1.0, 2.0], [0.625, 0.75])
-    assert {dots.name: (list(dots.x), list(dots.y)) for dots in front.drawing.points} == {
+    assert {dots.name: (list(dots.x), list(dots.y)) for dots in front.first_panel.points} == {
         "finished": ([3.0], [0.5]),
         "Pareto front": ([1.0, 2.0], [0.625, 0.75]),
     }
@@ -290,10 +290,10 @@ def test_importance_is_drawn_and_described_by_its_share(tmp_path: Path):
     found = drawn(made_study(tmp_path / "study"))["importance"]
     shares = {row[0]: float(row[1]) for row in reversed(found.values.rows)}
     assert shares["algorithm.eta_g"] > shares["algorithm.num_clusters"]
-    ticks = found.drawing.y_ticks
-    for line in found.drawing.curves:
+    ticks = found.first_panel.y_ticks
+    for line in found.first_panel.curves:
         assert list(line.x) == [0.0, pytest.approx(shares[ticks[line.y[0]]], abs=5e-4)]
-    (dots,) = found.drawing.points
+    (dots,) = found.first_panel.points
     assert {ticks[y]: x for x, y in zip(dots.x, dots.y, strict=True)} == pytest.approx(shares, abs=5e-4)
     listed = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
     assert found.alt == f"Dot plot of importance: {listed}."

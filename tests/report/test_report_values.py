@@ -72,13 +72,13 @@ def of_run(run: RunFiles, name: str) -> Figure:
 
 def test_a_tree_shows_when_each_cluster_started_and_ended_and_with_how_many_clients(tmp_path: Path):
     found = of_run(split_run(tmp_path), "splits")
-    assert {curve.name: (list(curve.x), list(curve.y)) for curve in found.drawing.curves} == {
+    assert {curve.name: (list(curve.x), list(curve.y)) for curve in found.first_panel.curves} == {
         "cluster 0": ([1, 4], [0, 0]),
         "cluster 1": ([2, 2, 3], [0, 2, 2]),
         "cluster 2": ([3, 3, 4], [0, 1, 1]),
     }
-    assert found.drawing.y_ticks == {0.0: "0", 1.0: "2", 2.0: "1"}
-    assert {dots.name: (*dots.x, *dots.y, *dots.labels) for dots in found.drawing.points} == {
+    assert found.first_panel.y_ticks == {0.0: "0", 1.0: "2", 2.0: "1"}
+    assert {dots.name: (*dots.x, *dots.y, *dots.labels) for dots in found.first_panel.points} == {
         "cluster 0": (4, 0, "2"),
         "cluster 1": (3, 2, "3 (ended)"),
         "cluster 2": (4, 1, "5"),
@@ -150,12 +150,12 @@ def test_a_detection_after_the_next_shift_is_not_of_the_one_before():
 
 def test_a_timeline_counts_shifts_detections_and_moves_by_round_up_to_the_last_one(drifting: RunFiles):
     found = of_run(drifting, "shifts")
-    shifted, detected, moved = found.drawing.bars
+    shifted, detected, moved = found.first_panel.bars
     assert list(shifted.height) == [1, 1, 1, 1, 3]  # shifted clients in rounds 2, 3, 5, 6 and 7
     assert list(shifted.x) == pytest.approx([number - 0.4 for number in (2, 3, 5, 6, 7)])
     assert list(detected.x) == pytest.approx([number - 0.4 + 0.8 / 3 for number in (1, 2, 4, 8, 9)])
     assert list(moved.x) == pytest.approx([number - 0.4 + 1.6 / 3 for number in (4, 8)])
-    assert [bars.width for bars in found.drawing.bars] == pytest.approx([0.8 / 3] * 3)
+    assert [bars.width for bars in found.first_panel.bars] == pytest.approx([0.8 / 3] * 3)
     assert list(found.values.head) == ["round", "data shifted", "drift detected", "cluster changed"]
     assert table(found) == [
         ["1", None, "1", None],
@@ -205,7 +205,7 @@ def over_the_rounds(groups: list[Group], name: str) -> Figure:
 
 
 def test_a_band_lies_on_both_sides_of_the_mean_of_the_runs_that_are_over(groups: list[Group]):
-    one, other = over_the_rounds(groups, "test-weighted_accuracy").drawing.curves
+    one, other = over_the_rounds(groups, "test-weighted_accuracy").first_panel.curves
     half, whole = 0.125 * 2**0.5, 0.25 * 2**0.5  # standard deviations of two values
     assert (list(one.x), list(one.y)) == ([2, 3, 4], [0.375, 0.5, 0.5])
     assert one.low == pytest.approx([0.375 - half, 0.5, 0.5 - whole])
@@ -256,7 +256,7 @@ def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
 
 def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
     found = over_the_rounds(groups, "traffic")
-    assert [(curve.name, list(curve.x), list(curve.y)) for curve in found.drawing.curves] == [
+    assert [(curve.name, list(curve.x), list(curve.y)) for curve in found.first_panel.curves] == [
         ("A", [4.5, 6.75, 9.0], [0.375, 0.5, 0.5]),  # 2.25 MiB per round; round 1 was not scored
         ("B", [6.0, 8.0, 10.0, 12.0], [0.125, 0.875, 0.25, 0.375]),
     ]
@@ -268,7 +268,7 @@ def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]
 
 def test_a_score_stands_at_the_examples_that_clients_had_trained_on_by_its_round(groups: list[Group]):
     found = over_the_rounds(groups, "local-work")
-    assert [list(curve.x) for curve in found.drawing.curves] == [[450, 675, 900], [600, 800, 1000, 1200]]
+    assert [list(curve.x) for curve in found.first_panel.curves] == [[450, 675, 900], [600, 800, 1000, 1200]]
     assert (
         found.alt == "Line chart. Accuracy against local work: A 0.5 after 900 examples; B 0.375 after 1200 examples."
     )
@@ -298,7 +298,7 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
         [3, 1, "1 from round 1"],
         [4, 2, "1 from round 1"],
     ]
-    cells, order = found.drawing.cells, [5, 1, 0, 2, 3, 4]
+    cells, order = found.first_panel.cells, [5, 1, 0, 2, 3, 4]
     names = {-1: "not assigned"} | {k: f"cluster {k}" for k in range(3)}
     assert [[cells.names[cell] for cell in row] for row in cells.places] == [
         [names[k] for k in cluster[:, client]] for client in order
@@ -332,7 +332,7 @@ def test_a_histogram_stacks_the_clients_of_found_clusters_and_lists_their_spread
     scores = [(0, 0, 1, 0.15), (1, 0, 1, 0.25), (2, 0, 0, 0.65), (3, 1, 0, 0.95), (4, 1, 0, 0.25), (5, 1, 0, None)]
     clients_csv(run, scores)
     found = of_run(read_run(run), "histogram")
-    zero, one = found.drawing.bars
+    zero, one = found.first_panel.bars
     assert (zero.name, list(zero.height), list(zero.base)) == ("cluster 0", [0, 1, 1, 0, 0, 0, 1, 0, 0, 0], [0] * 10)
     assert (one.name, list(one.height)) == ("cluster 1", [0, 0, 1, 0, 0, 0, 0, 0, 0, 1])
     assert list(one.base) == list(zero.height)
@@ -346,7 +346,7 @@ def test_a_histogram_stacks_the_clients_of_found_clusters_and_lists_their_spread
 def test_a_histogram_of_models_of_single_clients_is_not_stacked(tmp_path: Path):
     run = unfinished(tmp_path)
     clients_csv(run, [(client, client, 0, 0.15) for client in range(6)])
-    (bars,) = of_run(read_run(run), "histogram").drawing.bars
+    (bars,) = of_run(read_run(run), "histogram").first_panel.bars
     assert (bars.name, sum(bars.height)) == ("clients", 6)
 
 
@@ -372,13 +372,13 @@ def compared(tmp_path: Path) -> RunFiles:
 def test_similarity_within_and_between_is_that_of_the_found_clusters_in_the_last_snapshot(compared: RunFiles):
     found = of_run(compared, "similarity")
     assert list(found.frames) == ["round 2", "round 7"]
-    matrix = found.drawing.matrix
+    matrix = found.first_panel.matrix
     assert found.frames["round 7"].matrix is matrix
     # clients 5, 9, 8, 3: sorted by found cluster, then by true cluster
     assert list(matrix.groups) == ["0", "0", "1", "1"]
     assert matrix.values[0, 1:].tolist() == [0.375, 0.0, -0.25]
     assert matrix.values[2, 3] == 0.75
-    assert [found.frames["round 2"].title, found.drawing.title] == ["round 2", "round 7"]
+    assert [found.frames["round 2"].title, found.first_panel.title] == ["round 2", "round 7"]
     assert found.alt == (  # (3, 8) and (5, 9) are in one cluster: (0.75 + 0.375) / 2; the other four pairs: -0.625 / 4
         "Matrix of similarities between 4 clients, rounds 2, 7. Mean cosine within clusters 0.56, between them -0.16."
     )
@@ -390,7 +390,7 @@ def test_similarity_within_and_between_is_that_of_the_found_clusters_in_the_last
 
 def test_a_map_places_the_clients_of_the_last_snapshot_under_their_numbers(compared: RunFiles):
     found = of_run(compared, "map")
-    assert {dots.name: (list(dots.x), list(dots.y)) for dots in found.drawing.points} == {
+    assert {dots.name: (list(dots.x), list(dots.y)) for dots in found.first_panel.points} == {
         "cluster 0": ([-1.0, -0.75], [0.5, -0.5]),
         "cluster 1": ([1.0, 0.75], [0.25, -0.25]),
     }
@@ -408,7 +408,7 @@ def test_a_map_places_the_clients_of_the_last_snapshot_under_their_numbers(compa
         [8, 1, 0, 18, None],
     ]
     assert [note["client"] for dots in true.points for note in dots.notes] == [8, 3, 5, 9]
-    assert found.drawing.points[0].notes[0] == dict(zip(found.values.head, table(found)[0], strict=True))
+    assert found.first_panel.points[0].notes[0] == dict(zip(found.values.head, table(found)[0], strict=True))
     assert found.alt == "Scatter plot of 4 clients in 2 clusters by their similarity in round 7."
     assert "4 of 8 clients" in found.caption
     assert "in round 7)" in found.caption
@@ -438,7 +438,7 @@ def test_colours_of_a_matrix_leave_the_rarest_similarities_out(tmp_path: Path):
         kept = dict(arrays)
     kept["similarity"][0, 1] = kept["similarity"][1, 0] = -1.0  # 2 of 380 values
     np.savez(file, **kept)
-    drawn = of_run(read_run(run), "similarity").drawing.matrix
+    drawn = of_run(read_run(run), "similarity").first_panel.matrix
     assert (drawn.low, drawn.high) == (-0.25, 0.5)
     assert drawn.values.min() == -1.0
 
@@ -647,7 +647,7 @@ def test_a_band_ends_with_the_scale_and_the_line_and_the_table_are_unchanged(tmp
         made_run(tmp_path / f"seed-{seed}", [metric_row(k, **{column: v}) for k, v in enumerate(own, 1)], seeds=[seed])
     group = Group("A", [read_run(tmp_path / f"seed-{seed}") for seed in (0, 1)], tmp_path)
     found = over_the_rounds([group], "test-weighted_accuracy")
-    (curve,) = found.drawing.curves
+    (curve,) = found.first_panel.curves
     assert (list(curve.y), list(curve.high)) == ([0.75, 0.875], [1.0, 1.0])  # cut off at 1: 1.10 and 1.05
     assert curve.low == pytest.approx([0.75 - 0.25 * 2**0.5, 0.875 - 0.125 * 2**0.5])
     assert table(found) == [["1", "0.7500 ± 0.3536"], ["2", "0.8750 ± 0.1768"]]

@@ -217,7 +217,7 @@ def test_metrics_with_nan_have_gaps_and_do_not_break_the_page(tmp_path: Path):
     rows = [metric_row(k + 1, **{"test/weighted_accuracy": value, "test/loss": None}) for k, value in enumerate(values)]
     page = page_of(made_run(tmp_path / "run", rows, over=False))
     (figure,) = [figure for figure in page.figures if figure.name == "test-weighted_accuracy"]
-    (curve,) = figure.drawing.curves
+    (curve,) = figure.first_panel.curves
     assert (list(curve.x), list(curve.y)) == ([1, 3], [0.25, 0.75])
     assert "test-loss" not in names(page)
 

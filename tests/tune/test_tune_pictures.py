@@ -166,7 +166,7 @@ def test_the_front_holds_what_none_beats_in_both():
 def test_the_history_numbers_trials_as_the_tables_do():
     """Repeated settings are not drawn, but keep their trial numbers."""
     rows = [row(0, 0.5), row(3, 0.7), row(4, None, status="failed"), row(6, 0.9, status="stopped"), row(7, 0.6)]
-    panel = made(rows, "history").drawing
+    panel = made(rows, "history").first_panel
     marks = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in panel.points}
     assert marks["finished"] == [(0, 0.5), (3, 0.7), (7, 0.6)]
     assert marks["stopped"] == [(6, 0.9)]  # its best value, from an early round
