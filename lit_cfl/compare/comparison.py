@@ -116,6 +116,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     notices: list[str] = []
     built = {entry.name: _experiment(entry, base, rest, plain, notices) for entry in entries}
     notices += [note for entry in entries if (note := _unused_options(entry, base, rest, built[entry.name]))]
+    notices += _equal_experiments(built)
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
@@ -182,6 +183,23 @@ def _unused_options(
         f"{entry.name} takes its algorithm from {entry.file}, but not {', '.join(listed[:_LISTED])}{more}: training is "
         f"the same for all algorithms; --{option} {value} sets it for all of them"
     )
+
+
+def _equal_experiments(built: Mapping[str, Experiment]) -> list[str]:
+    """Describes the experiments that are the same as an earlier one, and so give the same results."""
+    first: list[tuple[str, Mapping[str, Any]]] = []
+    notes = []
+    for name, experiment in built.items():
+        content = {**experiment.to_dict(), "name": None}
+        twin = next((earlier for earlier, its in first if its == content), None)
+        if twin is None:
+            first.append((name, content))
+        else:
+            notes.append(
+                f"{name} has the same options as {twin}, so it gives the same results; give it an option of its own, "
+                f"as --{name}.OPTION VALUE, or leave it out"
+            )
+    return notes
 
 
 def _about(name: str, message: str) -> str:

@@ -217,7 +217,7 @@ def test_what_spans_no_subspace_is_refused():
     with pytest.raises(InputError, match="an example has a value that is not finite; remove the example"):
         left_singular_vectors(rows([1, math.nan]), 2)
     with pytest.raises(
-        InputError, match="angles is 'least' .did you mean smallest.*; give one of smallest, sum, vectors"
+        InputError, match=r"angles is 'least' \(did you mean smallest\?\); give one of smallest, sum, vectors"
     ):
         subspace_angles(torch.ones(1, 1, 1), torch.ones(1, 1, 1), "least")
     with pytest.raises(InputError, match="threshold is -1; it must be 0 or more"):

@@ -66,6 +66,17 @@ def test_a_note_names_the_options_of_an_entry_s_file_that_are_not_used():
     assert not [one for one in plan_comparison(read_arguments([*SMALL[1:], *words]))[1] if "takes" in one]
 
 
+def test_a_note_names_an_algorithm_with_the_same_options_as_another_one():
+    words = ["--algorithms", "FedAvg", "FedBN=FedAvg", "prox=FedProx", "late=FedAvg", "--late.weights", "equal"]
+    _, notices = plan_comparison(read_arguments([*SMALL[1:], "--task.net=MLP", *words]))
+    assert [one for one in notices if "same" in one] == [
+        "FedBN has the same options as FedAvg, so it gives the same results; give it an option of its own, "
+        "as --FedBN.OPTION VALUE, or leave it out"
+    ]
+    _, notices = plan_comparison(read_arguments([*SMALL[1:], "--task.net=MLP", *words, "--FedBN.personal", "*fc1*"]))
+    assert not [one for one in notices if "same" in one]
+
+
 def test_options_go_to_the_algorithm_that_they_name():
     entries = [ComparedAlgorithm(name, {"class_path": "IFCA"}) for name in ("A", "A.B", "C")]
     words = ["--rounds", "3", "--A.x", "-1", "--C.y=2", "--A.B.z", "[1, 2]", "--tiny"]
