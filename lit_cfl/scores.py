@@ -21,6 +21,8 @@ _ABBREVIATIONS = re.compile(
     "ami|ap|ari|auc|auprc|auroc|bleu|cer|dcg|ece|f[12]|iou|mae|mape|mcc|mrr|mse|ndcg|nll|nmi|ppv|psnr|r2|rmse|rmsle|"
     "roc|smape|ssim|tnr|tpr|wer"
 )  # words of scores' names that titles write in capitals
+# our scores between 0 and 1; a run's summary names its scores, but does not say this
+_SHARE = re.compile(r"((balanced|label|token)_)?accuracy|exact_match|(auroc|f1)(_\d+)?|calibration_error")
 _TAKEN = (
     "round",
     "cluster",
@@ -90,8 +92,7 @@ class Score:
         found = _BEST.fullmatch(column)
         if not found:
             return None
-        score = cls(found[2], found[1] == "max")
-        return ACCURACY if score == ACCURACY else score
+        return cls(found[2], found[1] == "max", is_share=_SHARE.fullmatch(found[2]) is not None)
 
     def of(self, sums: "Tensor", weights: "Tensor") -> "Tensor":
         """Computes the score of sets of examples from the sums of weighted values and of weights.

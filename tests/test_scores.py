@@ -27,7 +27,9 @@ from lit_cfl.metric_names import (
 )
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.run_totals import RunTotals
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, read_scores, scores_of
+from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
+from lit_cfl.tasks.named_scores import OF_CLASSES
 
 ERROR = Score("mae", higher_is_better=False)
 PERPLEXITY = Score("perplexity", higher_is_better=False, transform="exp")
@@ -332,3 +334,16 @@ def test_names_that_cannot_be_columns_are_refused(name: str):
 def test_an_unknown_transform_is_refused():
     with pytest.raises(InputError, match="the transform of the score 'mae' is 'log'; give none or exp"):
         Score("mae", transform="log")
+
+
+def test_a_summary_s_scores_are_shares_where_those_of_our_tasks_are():
+    for one, options in (
+        (Classification, {"scores": [*OF_CLASSES.names[:-1], "f1_2"]}),
+        (MultiLabel, {"scores": ["label_accuracy", "exact_match", "auroc", "f1", "auroc_0", "f1_12"]}),
+        (Regression, {}),
+        (NextToken, {}),
+    ):
+        scores = one(nn.Linear(2, 2), **options).scores
+        read = read_scores({score.best_column: 0.5 for score in scores})
+        assert [(score.name, score.is_share) for score in read] == [(score.name, score.is_share) for score in scores]
+    assert read_scores({"test/max_weighted_accuracy": 1}) == CLASSIFIER

@@ -1,6 +1,5 @@
 """Curves over rounds and traffic: of a run, and of groups of runs with a band over their seeds."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -13,7 +12,6 @@ from lit_cfl.pictures.panels import BLACK, LINE_COLOURS, Curve, Panel, Style
 from lit_cfl.scores import ACCURACY, Score
 
 _MOST_POINTS = 500  # maximum number of points of a curve
-_SHARES = re.compile(r"accuracy|balanced_accuracy|auroc(_\d+)?|f1(_\d+)?|calibration_error")  # scores from 0 to 1
 _LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _SPLITS = {  # by column without the score's name: style and name of the line
     "test/weighted": ("-", "test"),
@@ -61,7 +59,7 @@ def limits_of(column: str, score: Score) -> tuple[float, float]:
     """Returns the minimum and maximum of a metric's range, to which the band of its curve is clipped."""
     if column.startswith(("clusters/ari", "clusters/churn")):
         return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
-    if column.endswith(f"_{score.name}") and _SHARES.fullmatch(score.name):
+    if column.endswith(f"_{score.name}") and score.is_share:
         return 0.0, 1.0
     return (0.0, inf) if column in ("clusters/count", "train/discrepancy") else (-inf, inf)
 

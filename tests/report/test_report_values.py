@@ -652,5 +652,5 @@ def test_a_band_ends_with_the_scale_and_the_line_and_the_table_are_unchanged(tmp
     assert curve.low == pytest.approx([0.75 - 0.25 * 2**0.5, 0.875 - 0.125 * 2**0.5])
     assert table(found) == [["1", "0.7500 ± 0.3536"], ["2", "0.8750 ± 0.1768"]]
     assert limits_of("clusters/ari", ACCURACY) == (-0.5, 1.0)
-    assert limits_of("test/weighted_f1_3", Score("f1_3")) == (0.0, 1.0)
+    assert limits_of("test/weighted_f1_3", Score("f1_3", is_share=True)) == (0.0, 1.0)
     assert limits_of("test/weighted_mae", Score("mae", higher_is_better=False)) == (-math.inf, math.inf)
