@@ -237,7 +237,9 @@ def as_array(values: Any, what: str) -> np.ndarray:
             return values.detach().cpu().numpy()
         return np.asarray(values)
     except (TypeError, ValueError) as error:  # the list is ragged, or NumPy does not have the dtype
-        raise InputError(f"{what} is not an array: {error}") from error
+        raise InputError(
+            f"{what} is not an array ({error}); give a NumPy array, a tensor, or a list with rows of equal length"
+        ) from error
 
 
 def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:

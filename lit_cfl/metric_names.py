@@ -23,7 +23,7 @@ _BEFORE = (
     *(f"{of}_" for of in _TUNED),
 )
 _LOWER = ("loss", "discrepancy")
-_NEARLY_EQUAL = 0.85  # similarity of names from which a metric is a misspelt one, and not a score's name
+_NEARLY_EQUAL = 0.85  # a metric at least this similar to a known one is a misspelling of it, not an unknown score
 # scores that `tasks.named_scores` has; tasks lie in a higher layer
 _SET_SCORES = ("auroc", "balanced_accuracy", "calibration_error", "f1")
 

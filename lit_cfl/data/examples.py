@@ -97,7 +97,7 @@ class Decoding:
 
 
 _LONG_RUN = 32  # minimum mean number of consecutive indices under one view, above which slices are faster
-_Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
+_Seen = list[tuple[View, Tensor | slice]]  # each view with the positions of the indices that use it
 
 
 @dataclass(frozen=True, eq=False)
