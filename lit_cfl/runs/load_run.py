@@ -236,8 +236,8 @@ class SavedRun:
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(
                 "the run's token ids stand for other words than those of these data, so its models cannot read "
-                "these data; train a run that holds out the new clients from its own source (data.newcomers), or one with "
-                "embeddings"
+                "these data; train a run that holds out the new clients from its own source (data.newcomers), or one "
+                "with embeddings"
             )
         mine.require_same_inputs(theirs)
         theirs.require_known_labels(mine)
