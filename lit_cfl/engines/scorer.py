@@ -1,4 +1,4 @@
-"""Computes losses and scores of many models on many examples in few passes."""
+"""Computes losses and scores of many models on many examples."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +16,8 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import per_example, scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger batches exceed caches
+# examples of a forward pass on a CPU: a CNN's activations of more examples leave the caches (benchmarks/passes.py)
+PASS_ON_CPU = 128
 ModelName = Callable[[int], str]
 
 
@@ -55,6 +57,7 @@ class Scorer:
     ) -> None:
         self._module, self._layout, self._dtype, self._seed = module, layout, dtype, seed
         self._device = next(module.parameters()).device
+        self._pass = PASS_ON_CPU if self._device.type == "cpu" else EVALUATION_BATCH
 
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
@@ -97,9 +100,9 @@ class Scorer:
 
     def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
         self._seed(first)
-        return mixed_outcomes_of(
-            self._module, batch, [partial(self._layout.write, m, self._module) for m in models], weights
-        )
+        load = [partial(self._layout.write, model, self._module) for model in models]
+        parts = zip(self._split(batch), weights.split(self._pass), strict=True)
+        return torch.cat([mixed_outcomes_of(self._module, part, load, own) for part, own in parts], dim=1)
 
     def _score(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName) -> Tensor:
         """Computes the outcomes of a batch whose examples belong to several models."""
@@ -116,7 +119,12 @@ class Scorer:
     def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
         self._layout.write(row, self._module)
         self._seed(first)
-        return outcomes_of(self._module, batch)
+        return torch.cat([outcomes_of(self._module, part) for part in self._split(batch)], dim=1)
+
+    def _split(self, batch: Batch) -> list[Batch]:
+        """Splits a batch of at least one example into those of the forward passes."""
+        inputs, labels = (part.split(self._pass) for part in batch)
+        return list(zip(inputs, labels, strict=True))
 
     def _join(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
         """Joins the outcomes `[..., n]` of parts of the examples, and checks them.

@@ -23,6 +23,7 @@ from lit_cfl.engines import scorer
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.factory import build_engine, warn_of_slowness
 from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.training_options import LocalTraining
@@ -297,6 +298,33 @@ def test_evaluation_that_runs_out_of_memory_continues_in_halves(monkeypatch: pyt
     limit = 0
     with pytest.raises(torch.OutOfMemoryError):
         engine.outcomes(engine.initial(0), index, data)
+
+
+def test_a_batch_is_scored_in_several_passes_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
+    engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
+    models, index = torch.stack([engine.initial(number) for number in range(3)]), torch.randperm(50)
+    weights = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
+    weights, which = weights / weights.sum(1, keepdim=True), torch.arange(50) % 2
+
+    def score_all() -> tuple[Tensor, Outcomes, Outcomes]:
+        way = engine.way.scorer(lambda first: None)
+        return (
+            way.losses_of_all(models, index, data.examples),
+            way.score_each(models, which.sort().values, index, data.examples),
+            way.score_mixtures(models, weights, which, index, data.examples),
+        )
+
+    whole, passes, score = score_all(), list[int](), scorer.outcomes_of
+    monkeypatch.setattr(
+        scorer, "outcomes_of", lambda module, batch: passes.append(len(batch[1])) or score(module, batch)
+    )
+    monkeypatch.setattr(scorer, "PASS_ON_CPU", 20)
+    losses, each, mixed = score_all()
+    assert passes == [*[20, 20, 10] * 3, *[20, 5] * 2]
+    assert_close(losses, whole[0], rtol=1e-6, atol=1e-6)
+    for found, expected in ((each, whole[1]), (mixed, whole[2])):
+        assert_close(found.losses, expected.losses, rtol=1e-6, atol=1e-6)
+        assert torch.equal(found.values, expected.values)
 
 
 def test_batch_that_does_not_fit_while_it_is_uploaded_is_halved(monkeypatch: pytest.MonkeyPatch):
