@@ -17,7 +17,8 @@ class Conv2dPooled(nn.Conv2d):
     """A convolution, then ReLU, then 2 x 2 max pooling."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return max_pool2d(relu(super().forward(input)), 2)
+        # pooling first gives the same numbers and gradients, with ReLU on a quarter of the values
+        return relu(max_pool2d(super().forward(input), 2))
 
 
 class MNISTCNN(Net):
