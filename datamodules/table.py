@@ -1,5 +1,6 @@
 """Reads a `.csv` table: a column of labels, a column of clients, and columns of numbers."""
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,15 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     except UnicodeDecodeError:
         _require_csv(path, is_utf8=False)
         raise
+    except pandas.errors.EmptyDataError as error:
+        raise InputError(f"{path} is empty; write a table into it whose first line names its columns") from error
     except ValueError as error:  # base class of pandas' errors
+        if cells := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+            most, line, number = cells.groups()
+            raise InputError(
+                f"{path}: line {line} has {number} cells, but the lines before it have at most {most}; correct it, and "
+                'put a cell that contains a comma into quotes, such as "a, b"'
+            ) from error
         raise InputError(
             f"{path} is not a table of comma-separated columns ({str(error).partition(chr(10))[0]}); save it as CSV"
         ) from error
@@ -69,16 +78,20 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):
-            hint = suggest(name, map(str, table.columns), 0.7)
+            hint = suggest(name, map(_quote_spaces, map(str, table.columns)), 0.7)
+            if any(map(_is_number, map(str, table.columns))):
+                raise InputError(
+                    f"{path} has no column {name!r}; its first line must name the columns, but holds "
+                    f"{', '.join(map(repr, map(str, table.columns)))}"
+                )
             remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
             if role == "y" and columns and not hint:
                 remedy = "; without labels: columns: {y: null, client: NAME}"
             if role == "cluster":
                 others = ", ".join(f"{one}: {columns[one]}" for one in ROLES[:2] if one in columns)
                 remedy = f"; if the true clusters are not known, leave it out: --data.columns '{{{others}}}'"
-            raise InputError(
-                f"{path} has no column {name!r}{hint}; it has {', '.join(map(str, table.columns))}{remedy}"
-            )
+            has = ", ".join(_quote_spaces(str(one)) for one in table.columns)
+            raise InputError(f"{path} has no column {name!r}{hint}; it has {has}{remedy}")
     if not len(table):
         raise InputError(f"{path} has no line below its column names")
     empty = table.isna()
@@ -97,6 +110,19 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
     names = {"input_names": np.array(inputs, dtype=str), "ids": np.array(ids, dtype=str)}
     return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _quote_spaces(name: str) -> str:
+    """Quotes a name that begins or ends with a space, which could not be seen otherwise."""
+    return name if name == name.strip() else repr(name)
 
 
 def _require_csv(path: Path, is_utf8: bool = True) -> None:

@@ -98,12 +98,9 @@ def warn_of_ineffective_options(
     Args:
         num_rounds: Number of rounds T.
     """
-    name, first = type(algorithm).__name__, algorithm.first_clustering_round()
-    if first >= num_rounds:
-        _note(
-            f"{name} does not cluster before round {first + 1}, but rounds is {num_rounds}, so there will be one "
-            "cluster; raise rounds, or shorten the algorithm's warm-up"
-        )
+    name = type(algorithm).__name__
+    if late := describe_late_clustering(algorithm, num_rounds):
+        _note(late)
     for option, other in _list_unused(algorithm):
         value, cause = (getattr(algorithm, one) for one in (option, other))
         cause = str(cause).lower() if isinstance(cause, bool) else cause  # true or false, as in a YAML file
@@ -119,6 +116,20 @@ def warn_of_ineffective_options(
     if whole:
         when = "every round" if len(whole) == num_rounds else f"round {join_ids(whole)}"
         _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, where dropout does not apply")
+
+
+def describe_late_clustering(algorithm: Algorithm, num_rounds: int) -> str | None:
+    """Explains that an algorithm does not cluster within this number of rounds; None if it does."""
+    first = algorithm.first_clustering_round()
+    if first < num_rounds:
+        return None
+    option = next((one for one in ("warmup_rounds", "step_rounds") if hasattr(algorithm, one)), None)
+    result = "there will be one cluster" if option == "warmup_rounds" else "its first clusters will not change"
+    lower = f", or set {option} below {num_rounds}" if option else ""
+    return (
+        f"{type(algorithm).__name__} does not cluster before round {first + 1}, but rounds is {num_rounds}, so "
+        f"{result}; raise rounds above {first}{lower}"
+    )
 
 
 def _list_unused(algorithm: Algorithm) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from lit_cfl.algorithms import (
     AdaCFL,
     Algorithm,
     FedAvg,
+    FedDrift,
     FedEM,
     FedGroup,
     FedGrouProx,
@@ -44,9 +45,18 @@ def notes(algorithm: Any, num_rounds: int, shifts: Sequence[Shift] = (), dropout
 def test_warm_up_that_is_longer_than_the_run_is_noted(kind: type[Any]):
     assert notes(kind(warmup_rounds=2), 3) == []  # the clustering is in round 3
     (note,) = notes(kind(warmup_rounds=3), 3)
-    assert note.startswith(
-        f"{kind.__name__} does not cluster before round 4, but rounds is 3, so there will be one cluster"
+    assert note == (
+        f"{kind.__name__} does not cluster before round 4, but rounds is 3, so there will be one cluster; raise rounds "
+        "above 3, or set warmup_rounds below 3"
     )
+
+
+def test_clusters_of_feddrift_that_will_not_change_are_noted():
+    assert notes(FedDrift(step_rounds=2), 3) == notes(FedDrift(start="one", step_rounds=3), 3) == []
+    assert notes(FedDrift(step_rounds=3), 3) == [
+        "FedDrift does not cluster before round 4, but rounds is 3, so its first clusters will not change; raise "
+        "rounds above 3, or set step_rounds below 3"
+    ]
 
 
 def test_shift_after_the_end_is_noted():

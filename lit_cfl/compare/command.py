@@ -173,5 +173,5 @@ def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -
         "runs": f"{runs}, {at_once} at a time",
     }
     dry_run.show_lines(console, lines)
-    console.print(f"\nOne run of {comparison.names[0]} (those of the other algorithms are similar):")
+    console.print(f"\nAll runs of {comparison.names[0]} (those of the other algorithms are similar):")
     dry_run.show(console, comparison.first)

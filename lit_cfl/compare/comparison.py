@@ -28,6 +28,7 @@ from lit_cfl.engines.choose_device import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, prefix_errors
 from lit_cfl.experiment import Experiment
+from lit_cfl.rounds import warn_of_ineffective_options
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
@@ -242,6 +243,9 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
                 if experiment.to_dict().get("tiny"):  # tiny data depend on the algorithm's number of clusters
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
+            if experiment is not comparison.first:  # its options were checked when it was prepared
+                shifts, cohorts = experiment.data.shift, prepared.cohorts
+                warn_of_ineffective_options(experiment.algorithm, shifts, cohorts, num_rounds=experiment.rounds)
         prepared.engine.close()
         del prepared
         release_gpu_memory()  # the runs train in other processes

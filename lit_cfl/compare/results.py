@@ -10,6 +10,7 @@ from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import ARI_NOTE, Row, main_column
+from lit_cfl.rounds import describe_late_clustering
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
@@ -321,11 +322,14 @@ def _notes(
             + (f" Where {', '.join(early)} first reached it, {_FOR_THE_SCORE}." if early else "")
         )
     for row in rows:
+        experiment = comparison.experiments[row["algorithm"]]
         if row["rounds_with_all_clients"]:
             notes.append(
                 f"† {row['algorithm']} trains every client in {row['rounds_with_all_clients']} of "
-                f"{comparison.experiments[row['algorithm']].rounds} rounds, whatever the cohort size."
+                f"{experiment.rounds} rounds, whatever the cohort size."
             )
+        if late := describe_late_clustering(experiment.algorithm, experiment.rounds):
+            notes.append(late.replace(type(experiment.algorithm).__name__, str(row["algorithm"]), 1) + ".")
         if row.get("pairs_over_shared_clients"):
             notes.append(
                 f"{row['algorithm']}: its runs and those of {first} score different clients under "

@@ -81,8 +81,9 @@ def _remedies(sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> str:
         ways.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")
     setting = ", or ".join(ways) or "set local.batch_size to 2 or more and local.last_batch to join"
     if lone:  # no setting helps these clients
-        natural = "such as by --data.partition Natural --data.partition.min_examples 10"
+        # a partition has its own share of test examples, whose default is not that of the data module
+        natural = "such as by --data.partition Natural --data.partition.min_examples 10 --data.partition.test 0.2"
         left_out = f"leave out the {count_noun(lone, 'client')} with a single example ({natural})"
         others = find_single_batches(several, several, batch_size, last).any()
-        setting = f"{left_out} and {setting}" if others else left_out
-    return f"{setting}, or take GroupNorm"
+        setting = f"{left_out}, and for the other clients {setting}" if others else left_out
+    return f"{setting}{';' if lone else ','} or take GroupNorm"

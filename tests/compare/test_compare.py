@@ -25,7 +25,7 @@ from lit_cfl.compare.results import _difference
 from lit_cfl.compare.run_many import processes
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.scores import Score
 from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows
@@ -244,6 +244,20 @@ def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
     plan, notices = plan_comparison(given)
     assert plan.experiments["FLUX"].algorithm.num_clusters == "auto"
     assert not notices
+
+
+@pytest.mark.long
+def test_a_clustering_after_the_last_round_is_noted_before_the_runs_and_below_the_table(
+    capsys: pytest.CaptureFixture[str],
+):
+    late = "does not cluster before round 21, but rounds is 3, so there will be one cluster; raise rounds above 20, or "
+    late += "set warmup_rounds below 3."
+    words = [*SMALL, "--algorithms", "FedAvg", "split=CFL", "--seeds", "[0,1]"]
+    with pytest.warns(Notice, match=re.escape(f"CFL {late}"[:-1])):
+        assert main([*words, "--dry-run"]) == 0
+    assert "\nAll runs of FedAvg (those of the other algorithms are similar):\n" in capsys.readouterr().out
+    assert main([*words, "--num_cpus", "1", "--compare_dir", "done"]) == 0
+    assert f"\n- split {late}\n" in Path("done/results.md").read_text().replace("\\_", "_")
 
 
 @pytest.mark.long

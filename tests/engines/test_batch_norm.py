@@ -149,12 +149,13 @@ def test_single_examples_are_refused_in_gradients_and_by_the_check_before_a_run(
         (
             (1, 40),
             "leave out the 1 client with a single example (such as by --data.partition Natural "
-            "--data.partition.min_examples 10), or take GroupNorm",
+            "--data.partition.min_examples 10 --data.partition.test 0.2); or take GroupNorm",
         ),
         (
             (1, 31),
             "the 1 client with a single example (such as by --data.partition Natural "
-            "--data.partition.min_examples 10) and set local.last_batch to join",
+            "--data.partition.min_examples 10 --data.partition.test 0.2), and for the other clients set "
+            "local.last_batch to join, or set local.batch_size to 7, 8, 9, 11, 12; or take GroupNorm",
         ),
     ],
 )
