@@ -24,6 +24,11 @@ from lit_cfl.storage.given_paths import describe_missing, expand_home
 
 KEYS = ("x", "y", "client", "cluster")
 _LARGEST = np.iinfo(np.int64).max
+_READERS = {  # pandas' calls that read tables in other forms
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel({})"),
+    **dict.fromkeys((".txt", ".tsv", ".tab", ".dat"), "read_csv({}, sep=None, engine='python')"),
+    ".parquet": "read_parquet({})",
+}
 
 
 class ArrayData(PooledDataModule):
@@ -97,6 +102,9 @@ class ArrayData(PooledDataModule):
                 given = repr(str(array))
                 file = f"give arrays, or name the file by source={given}"
                 remedy = file if name == "x" else f"give the column itself, such as table[{given}]"
+                if source is not None and name != "x":
+                    words = [f"{one}: {word}" for one, word in arrays.items() if one != "x" and isinstance(word, str)]
+                    remedy = f"with a source, columns of a .csv table are named by columns: {{{', '.join(words)}}}"
                 raise InputError(f"{name} is {given}; {remedy}")
         if not isinstance(source, str | Path | None):
             raise InputError(
@@ -110,7 +118,8 @@ class ArrayData(PooledDataModule):
                 f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: a .csv, a .npz, or "
                 "a folder of .npz"
             )
-        if columns and Path(source or "").suffix != ".csv":
+        if columns and not _is_csv(Path(source or "")):
+            _require_arrays_file(expand_home(source or ""))
             raise InputError(
                 f"columns is {columns}, but source is {source}; columns names the columns of a .csv table, so leave "
                 "it out"
@@ -342,9 +351,10 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
 
     Nothing is unpickled. For `columns` see `ArrayData`.
     """
-    if source.suffix == ".csv":
+    if _is_csv(source):
         return read_table(source, columns)
     if not source.is_dir():
+        _require_arrays_file(source)
         return _read(source)
     files = sorted(source.glob("*.npz"))
     if not files:
@@ -359,6 +369,23 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
     if "cluster" in parts[0]:
         joined["cluster"] = np.repeat(np.concatenate([part["cluster"].reshape(1) for part in parts]), sizes)
     return joined
+
+
+def _is_csv(source: Path) -> bool:
+    return source.suffix.lower() == ".csv"
+
+
+def _require_arrays_file(source: Path) -> None:
+    """Raises InputError if the ending of a file is that of another kind of table; the message converts it.
+
+    Files that do not exist are reported where they are read.
+    """
+    read = _READERS.get(source.suffix.lower())
+    if read is not None and source.is_file():
+        raise InputError(
+            f"{source} is not a .csv table; save it as one, for example by "
+            f"pandas.{read.format(repr(source.name))}.to_csv({source.with_suffix('.csv').name!r}, index=False)"
+        )
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -107,8 +107,9 @@ def label_space(labels: np.ndarray, what: str) -> int:
     if len(known) < size:
         missing = np.setdiff1d(np.arange(size), known).tolist()
         warnings.warn(
-            f"{what}: a net has an output for each of the labels 0 to {size - 1}, but {join_ids(missing)} never occur; "
-            "number the labels from 0 without gaps, or set num_labels (0 for numbers to predict)",
+            f"{what}: a net has an output for each of the labels 0 to {size - 1}, but {join_ids(missing)} never "
+            f"occur{'s' * (len(missing) == 1)}; number the labels from 0 without gaps, or set num_labels (0 for "
+            "numbers to predict)",
             Notice,
             stacklevel=3,
         )

@@ -39,7 +39,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     for role in columns:
         if role not in ROLES:
             raise InputError(
-                f"columns has {role!r}{suggest(role, ROLES)}; it takes y (the labels), client and cluster, each "
+                f"columns has {role!r}{suggest(role, ROLES, 0.7)}; it takes y (the labels), client and cluster, each "
                 "with the name of its column in the table, such as {y: NAME, client: NAME}"
             )
     try:
@@ -69,6 +69,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         ) from error
     twice = head[head.duplicated() & head.notna()]  # pandas calls the second y 'y.1'
     if len(twice):
+        _require_names(path, head.dropna().tolist(), "has no names of columns")
         raise InputError(f"{path} has two columns {twice.iloc[0]!r}; give each column its own name")
     # if lines have additional cells, pandas takes their first cells for row names
     if not isinstance(table.index, pandas.RangeIndex):
@@ -79,11 +80,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):
             hint = suggest(name, map(_quote_spaces, map(str, table.columns)), 0.7)
-            if any(map(_is_number, map(str, table.columns))):
-                raise InputError(
-                    f"{path} has no column {name!r}; its first line must name the columns, but holds "
-                    f"{', '.join(map(repr, map(str, table.columns)))}"
-                )
+            _require_names(path, [str(one) for one in table.columns], f"has no column {name!r}")
             remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
             if role == "y" and columns and not hint:
                 remedy = "; without labels: columns: {y: null, client: NAME}"
@@ -99,11 +96,21 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         line = int(empty[name].to_numpy().argmax()) + 2
         lines = int(empty.any(axis=1).sum())
         more = f" ({lines} lines have empty cells)" if lines > 1 else ""
-        raise InputError(f"{path}: column {name!r} is empty in line {line}{more}; fill such cells, or drop their lines")
+        cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[line - 2]
+        problem = f"has {cell!r}, a missing value," if isinstance(cell, str) and cell.strip() else "is empty"
+        raise InputError(
+            f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines"
+        )
     inputs = [name for name in table.columns if name not in found.values()]
     _require_numbers(path, table[inputs], "inputs must be numbers", found.get("client") in table.columns)
     if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
         _require_numbers(path, table[[found["y"]]], "most labels are numbers")
+    for name in (name for name in [*inputs, found.get("y")] if name in table and table[name].dtype.kind == "f"):
+        if (infinite := np.isinf(table[name].to_numpy())).any():
+            line = int(infinite.argmax()) + 2
+            raise InputError(
+                f"{path}: column {name!r} is infinite in line {line}; fill such cells with numbers, or drop their lines"
+            )
     ids = _find_ids(path, table[inputs], table.get(found.get("client")))
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
@@ -112,12 +119,13 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def _require_names(path: Path, first: Sequence[str], problem: str) -> None:
+    """Raises InputError if the first line of a table holds a number with a decimal point, and so no names."""
+    if any(re.fullmatch(r"-?\d*\.\d+(e-?\d+)?", cell) for cell in first):
+        raise InputError(
+            f"{path} {problem}: its first line must name the columns, but holds {', '.join(map(repr, first))}; write "
+            "a line of names above it"
+        )
 
 
 def _quote_spaces(name: str) -> str:

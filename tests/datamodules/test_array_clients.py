@@ -1,5 +1,6 @@
 """Tests ArrayData: its clients and their true clusters, files of arrays, and tables."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -451,7 +452,31 @@ def test_inputs_made_small_by_scale_are_not_noted():
             COLUMNS,
             "column 'height' is empty in line 4 (2 lines have empty cells); fill",
         ),
-        (TABLE.replace("3.5", "inf"), COLUMNS, "x holds NaN or infinity in row 2"),
+        (TABLE.replace("3.5", "-inf"), COLUMNS, "column 'height' is infinite in line 4; fill such cells with numbers"),
+        (TABLE.replace("3.5", "n/a"), COLUMNS, "column 'height' has 'n/a', a missing value, in line 4; fill"),
+        (
+            TABLE.partition("\n")[2],
+            COLUMNS,
+            " has no column 'label': its first line must name the columns, but holds 'bo', '1.5', 'walk',",
+        ),
+        (
+            "0.5,0.5,1\n0.1,0.2,0\n",
+            {"y": "label"},
+            "has no names of columns: its first line must name the columns, but holds '0.5', '0.5', '1'; write a line",
+        ),
+        (
+            TABLE.replace("label", " label"),
+            COLUMNS,
+            "no column 'label' (did you mean ' label'?); it has user, height, ' ",
+        ),
+        ("", COLUMNS, "is empty; write a table into it whose first line names its columns"),
+        (
+            TABLE.replace("3.5", "3.5,7,8"),
+            COLUMNS,
+            "line 4 has 7 cells, but the lines before it have at most 5; correct it, and put a cell that contains a "
+            'comma into quotes, such as "a, b"',
+        ),
+        (TABLE, COLUMNS | {"users": "user"}, "columns has 'users'; it takes y"),
         (TABLE.partition("\n")[0] + "\n", COLUMNS, "has no line below its column names"),
         (TABLE.replace("height", "label"), COLUMNS, "has two columns 'label'; give each column its own name"),
         (
@@ -494,8 +519,6 @@ def test_inputs_made_small_by_scale_are_not_noted():
         ),
         (TABLE.replace(",", "\t"), COLUMNS, r"separates its columns by '\t', not by commas; convert it"),
         ("user,label\nbo,1\n", {"y": "label", "client": "user"}, "has no column besides user, label"),
-        (TABLE + "al,1,run,south,3,9,9\n", COLUMNS, "is not a table of comma-separated columns"),
-        ("", COLUMNS, "is not a table of comma-separated columns (No columns to parse from file)"),
     ],
 )
 def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, str], message: str):
@@ -543,3 +566,28 @@ def test_an_absent_table_without_a_near_one_says_where_relative_paths_start(
         ArrayData(source="absent.csv").federated(0)
     start = f"relative paths start in the current folder, {tmp_path}"
     assert str(error.value) == f"there is no file absent.csv; {start}"
+
+
+@pytest.mark.parametrize(
+    ("ending", "call"),
+    [
+        ("xlsx", "read_excel('visits.xlsx')"),
+        ("tsv", "read_csv('visits.tsv', sep=None, engine='python')"),
+        ("parquet", "read_parquet('visits.parquet')"),
+    ],
+)
+def test_a_table_in_another_form_is_refused_with_the_call_that_converts_it(tmp_path: Path, ending: str, call: str):
+    path = tmp_path / f"visits.{ending}"
+    path.write_text(TABLE)
+    expected = f"{path} is not a .csv table; save it as one, for example by pandas.{call}.to_csv('visits.csv', "
+    for columns in (COLUMNS, None):  # with names of columns it is refused before it is read
+        with pytest.raises(InputError, match=re.escape(expected)):
+            ArrayData(source=path, columns=columns).federated(0)
+
+
+def test_the_ending_of_a_table_may_be_in_capitals(tmp_path: Path):
+    tables = [tmp_path / name for name in ("a.csv", "b.CSV")]
+    for path in tables:
+        path.write_text(TABLE)
+    first, second = (ArrayData(source=path, columns=COLUMNS).pool().examples for path in tables)
+    assert torch.equal(first.inputs, second.inputs)
