@@ -115,7 +115,9 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def write_point(number: str) -> str:
-    """Returns the hint `; write 0.5` for a decimal comma such as 0,5; empty for other texts."""
+    """Returns the hint `; write 0.5` for a decimal comma such as 0,5, or for a percentage; empty for other texts."""
+    if percent := re.fullmatch(r"(\d+(?:[.,]\d+)?)\s*%", number):
+        return f"; write {float(percent[1].replace(',', '.')) / 100:g}"
     return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
 
 

@@ -50,7 +50,9 @@ class Budget:
     def __post_init__(self) -> None:
         too_short = bool((self.length < 0).any()) if isinstance(self.length, Tensor) else self.length < 1
         if too_short:
-            raise InputError(f"a budget of {self.length} {self.unit} trains nothing; give 1 or more")
+            raise InputError(
+                f"length is {self.length}; a budget of {self.length} {self.unit} trains nothing; give 1 or more"
+            )
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}; give 1 or more, or 'full'")
 

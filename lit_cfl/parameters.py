@@ -160,22 +160,23 @@ class ParameterLayout:
         return mask.nonzero().flatten()
 
     def _matches(self, pattern: str, slots: Sequence[Slot]) -> list[Slot]:
+        found = self._find(pattern, slots)
+        if not found:
+            near = next((f" (did you mean {one}?)" for one in _similar(pattern) if self._find(one, slots)), "")
+            without = f" (without {', '.join(self.left_out)}: personal)" if self.left_out else ""
+            layers = ", ".join(self._layer_kinds())
+            raise InputError(f"layer pattern {pattern!r} matches nothing{near}; the layers are: {layers}{without}")
+        return found
+
+    def _find(self, pattern: str, slots: Sequence[Slot]) -> list[Slot]:
         position = re.fullmatch(r"([a-z]\w*)\[(-?\d+|\*)\]", pattern)
         if position is None:
-            found = [slot for slot in slots if slot.matches(pattern)]
-        elif position[2] == "*":
-            found = [slot for slot in slots if slot.kind.startswith(position[1])]
-        else:
-            kind, number = position[1], int(position[2])
-            layers = self.layers_of(kind)
-            layer = layers[number] if -len(layers) <= number < len(layers) else None
-            found = [slot for slot in slots if slot.layer == layer]
-        if not found:
-            without = f" (without {', '.join(self.left_out)}: personal)" if self.left_out else ""
-            raise InputError(
-                f"layer pattern {pattern!r} matches nothing; the layers are: {', '.join(self._layer_kinds())}{without}"
-            )
-        return found
+            return [slot for slot in slots if slot.matches(pattern)]
+        if position[2] == "*":
+            return [slot for slot in slots if slot.kind.startswith(position[1])]
+        layers, number = self.layers_of(position[1]), int(position[2])
+        layer = layers[number] if -len(layers) <= number < len(layers) else None
+        return [slot for slot in slots if slot.layer == layer]
 
     def _layer_kinds(self) -> Iterator[str]:
         for layer in self.layers:
@@ -198,6 +199,15 @@ class ParameterLayout:
     def _tensors(self, module: nn.Module) -> Iterable[Tensor]:
         named = dict(module.named_parameters()) | dict(module.named_buffers())
         return (named[slot.name] for slot in self.slots)
+
+
+def _similar(pattern: str) -> Iterator[str]:
+    """Yields patterns that were probably meant: `bn*` for `bn`, `batchnorm[*]` for `batchnorm` or `BatchNorm1d`."""
+    word = pattern.strip("*")
+    if word:
+        yield f"{word}*"
+        yield f"{re.sub(r'[^a-z0-9]', '', word.lower())}[*]"
+        yield f"*{word}*"
 
 
 def copy_sharing_frozen(module: Module) -> Module:

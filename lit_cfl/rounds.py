@@ -99,8 +99,8 @@ def warn_of_ineffective_options(
         num_rounds: Number of rounds T.
     """
     name = type(algorithm).__name__
-    if late := describe_late_clustering(algorithm, num_rounds):
-        _note(late)
+    if (without_clusters := describe_late_clustering(algorithm, num_rounds)) is not None:
+        _note(without_clusters)
     for option, other in _list_unused(algorithm):
         value, cause = (getattr(algorithm, one) for one in (option, other))
         cause = str(cause).lower() if isinstance(cause, bool) else cause  # true or false, as in a YAML file

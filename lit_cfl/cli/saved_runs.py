@@ -46,7 +46,8 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
     given, rest = _run_and_data("assign", "Finds a cluster for new clients.", arguments)
     if not rest:
         raise InputError(
-            "say which clients are new: --data NAME, or options of the run's own data, such as --data.num_clients 8"
+            "say which clients are new: --data NAME, or options of the run's own data, such as --data.source FILE for "
+            "a table or arrays, or --data.num_clients 8"
         )
     saved = load_run(given.run_dir)
     placed = saved.assign(_other_data(saved, rest), unlabelled=given.unlabelled)

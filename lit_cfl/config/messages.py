@@ -31,6 +31,8 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     point = write_point(shown) if float in kinds else ""
     if any(get_origin(kind) in (list, tuple, Sequence) for kind in kinds) and re.fullmatch(r"[\w.]+", shown):
         return f"{path}: {shown!r} is not a list; write [{shown}]"
+    if path == "cohort_size" and re.fullmatch(r"\d*[.,]?\d+\s*%?", shown):
+        point = "; give the number of clients in each round, not a share of them"
     if path == "seed" and shown.startswith("["):
         point = f"; give several as --seeds {shown}"
     if path in ("seed", "seeds") and (numbers := spell_range(shown)):
@@ -55,7 +57,7 @@ def in_words(path: str, kinds: Sequence[Any]) -> str:
 def _in_words(path: str, kind: Any) -> str:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
+        return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else f"the word {inner[0]}"
     if origin in (list, tuple, Sequence):
         return "a list of loggers, such as [CSVLogger]" if path.endswith("loggers") else "a list such as [0, 1]"
     if origin in (dict, Mapping):

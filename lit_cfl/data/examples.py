@@ -262,10 +262,19 @@ class Examples:
 
     def require_same_inputs(self, other: "Examples") -> None:
         """Raises InputError if these and other examples are tables with different input columns."""
-        for number, (mine, theirs) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):
-            if mine != theirs:
+        mine, theirs = set(self.input_names), set(other.input_names)
+        if mine and theirs and len(mine) != len(theirs):
+            lacking = [name for name in self.input_names if name not in theirs]
+            extra = [name for name in other.input_names if name not in mine]
+            parts = {"have no column": lacking, "have the additional column": extra}
+            found = [f"{what} {', '.join(map(repr, names))}" for what, names in parts.items() if names]
+            raise InputError(
+                f"these data {' and '.join(found)}, unlike those of the run; give the same columns in the same order"
+            )
+        for number, (one, another) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):
+            if one != another:
                 raise InputError(
-                    f"input {number} is the column {theirs!r} in these data, but {mine!r} in the run; give the same "
+                    f"input {number} is the column {another!r} in these data, but {one!r} in the run; give the same "
                     "columns in the same order"
                 )
 

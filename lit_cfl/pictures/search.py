@@ -165,13 +165,15 @@ def slices(search: Search) -> Figure | None:
         shown.append(key)
     if not panels:
         return None
+    is_wide = any(panel.log_x for panel in panels if panel is not None)
+    scale = f" Values that differ by more than a factor of {_WIDE} have a logarithmic axis." if is_wide else ""
     across = min(_ACROSS, len(panels))
     panels += [None] * (-len(panels) % across)
     return Figure(
         "slices",
         "One parameter at a time",
         [panels[k : k + across] for k in range(0, len(panels), across)],
-        "Trials by their value of each parameter that varies.",
+        "Trials by their value of each parameter that varies." + scale,
         f"Scatter plots of {len(search.known)} trials by {', '.join(shown)} and {search.metric}.",
         TRIAL_STYLES,
         height=1.6,

@@ -226,6 +226,7 @@ class SavedRun:
             else:
                 otherwise = "or place them by their inputs with --unlabelled (in Python: unlabelled=True)"
             raise InputError(f"these clients have no labels; give labels, {otherwise}")
+        mine.require_same_inputs(theirs)  # names columns, so it comes before the shapes
         alike = mine.label_kind == theirs.label_kind and mine.labels.shape[1:] == theirs.labels.shape[1:]
         fit = without or mine.label_kind == "none" or (alike and theirs.num_labels <= mine.num_labels)
         if mine.input_shape != theirs.input_shape or not fit:
@@ -239,7 +240,6 @@ class SavedRun:
                 "these data; train a run that holds out the new clients from its own source (data.newcomers), or one "
                 "with embeddings"
             )
-        mine.require_same_inputs(theirs)
         theirs.require_known_labels(mine)
         mine.require_same_labels(theirs, "these data")
         if theirs.vocabulary > mine.vocabulary:

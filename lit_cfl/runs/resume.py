@@ -236,8 +236,9 @@ def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapp
     for what, now in fingerprint.items():
         then = recorded.get(what)
         if then != now and (then is not None or what in _ALWAYS_RECORDED):
+            differs = "different data, or another division of them" if what == "partition" else f"a different {what}"
             raise InputError(
-                f"{path} was made with a different {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); give the same "
+                f"{path} was made with {differs} (SHA-256 {str(then)[:12]}, now {now[:12]}); give the same "
                 "data, model and optimizer, with the same weight files"
             )
 

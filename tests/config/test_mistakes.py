@@ -134,7 +134,7 @@ def own(**more: Any) -> dict[str, Any]:
         ({"columns": "state"}, "columns: 'state' is not a mapping such as {name: value}"),
         ({"flag": None}, "flag is null; give true or false, or leave it out"),
         ({"flag": 1}, "flag: '1' is not true or false"),
-        ({"either": True}, "either: 'True' is not full or a whole number"),
+        ({"either": True}, "either: 'True' is not the word full or a whole number"),
     ],
 )
 def test_what_does_not_fit_is_named(given: dict[str, Any], said: str | None):

@@ -26,7 +26,7 @@ TABLE = {
     "pictures": {"formats": []},
     "tracking": {"wandb": "disabled"},
 }
-CHANGED = "seed-0 was made with a different partition"
+CHANGED = "seed-0 was made with different data, or another division"
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

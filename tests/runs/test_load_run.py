@@ -379,7 +379,10 @@ def test_texts_of_another_vocabulary_are_refused(path: Path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("assign", "RUN"), "say which clients are new"),
+        (
+            ("assign", "RUN"),
+            "say which clients are new: --data NAME, or options of the run's own data, such as --data.source",
+        ),
         (("assign", "--data.num_clients", "8", "RUN"), "give the run first: lit-cfl assign RUN_DIR --data.num_clients"),
         (("assign", "RUN", "--rounds", "3"), "--rounds is not an option here"),
         (

@@ -385,7 +385,7 @@ def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_opt
         assert run(started(), tmp_path / "run", mode="resume").summary == first
         with pytest.raises(InputError, match="different module"):
             run(started(p=0.4), tmp_path / "run", mode="resume")
-    with pytest.raises(InputError, match="was made with a different partition"):
+    with pytest.raises(InputError, match="was made with different data, or another division"):
         run(started(validation=0.3), tmp_path / "run", mode="resume")
 
 

@@ -127,7 +127,7 @@ def test_further_trials_need_the_data_of_finished_ones(study: Path, monkeypatch:
 
     monkeypatch.setattr(Digits, "pool", changed)
     with pytest.raises(
-        InputError, match=r"further trials .* finished ones: .*0000 was made with a different partition"
+        InputError, match=r"further trials .* finished ones: .*0000 was made with different data, or another division"
     ):
         lit_cfl.tune(words=["--limits.trials", "3"], resume=study, say=lambda line: None)
 

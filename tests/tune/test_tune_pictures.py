@@ -203,7 +203,11 @@ def test_a_long_name_has_two_lines_under_its_panel():
 
 def test_an_axis_of_values_over_decades_is_logarithmic():
     rows = [row(k, 0.5 + k / 10, **{"algorithm.eta_g": 10.0**-k, "algorithm.num_clusters": 2 + k}) for k in range(3)]
-    ((decades, plain),) = made(rows, "slices").rows
+    slices = made(rows, "slices")
+    ((decades, plain),) = slices.rows
+    note = "Values that differ by more than a factor of 10 have a logarithmic axis."
+    assert slices.caption.endswith(note)
+    assert note not in made([one | {"algorithm.eta_g": 1.0} for one in rows], "slices").caption
     assert (decades.x, decades.log_x, plain.log_x) == ("algorithm.eta_g", True, False)
 
 
