@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.scores import Scores, read_scores
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import read_sealed
-from lit_cfl.storage.given_paths import resolve_directory, suggest_directory
+from lit_cfl.storage.given_paths import require_own_kind, resolve_directory, suggest_directory
 
 # names in a study's directory
 STUDY, TRIALS, REPEATS, PICTURES, FRONT = "study.yaml", "trials", "repeats", "pictures", "front"
@@ -46,6 +46,7 @@ def require_study_file(path: Path) -> Path:
     """Returns the study file in a directory. Raises InputError if there is none."""
     file = path / STUDY
     if not file.is_file():
+        require_own_kind(path, "tune")
         near = suggest_directory(path, STUDY)
         raise InputError(
             f"{file} does not exist{near}, so {path} holds no study to resume; give the directory of one, or start it "

@@ -19,7 +19,7 @@ from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
-from lit_cfl.storage.given_paths import expand_home, suggest_directory
+from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
@@ -178,6 +178,7 @@ def require_comparison(path: str | Path) -> None:
     """Checks that a directory contains a comparison. Raises InputError."""
     folder = expand_home(path)
     if not (folder / RECORD).is_file():
+        require_own_kind(Path(path), "compare")
         near = suggest_directory(folder, RECORD)
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}){near}; give the directory of one")
 

@@ -13,7 +13,7 @@ from lit_cfl.config.named_configs import config_files, is_piped
 from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser, write_space
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import expand_home, resolve_directory, suggest_directory
+from lit_cfl.storage.given_paths import expand_home, require_own_kind, resolve_directory, suggest_directory
 from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
@@ -45,11 +45,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     if given.config is None and not recorded.exists():
         if resumed.is_file() and (resumed.parent / recorded.name).exists():
             raise InputError(f"{given.resume} is a file of a run; give its directory: --resume {resumed.parent}")
-        for file, command in (("compare.yaml", "compare"), ("study.yaml", "tune")):
-            if (resumed / file).exists():
-                raise InputError(
-                    f"{given.resume} is not a run; resume it with lit-cfl {command} --resume {given.resume}"
-                )
+        require_own_kind(Path(given.resume), "run")
         near = suggest_directory(resumed, "config.yaml")
         raise InputError(
             f"{given.resume} holds no run to resume{near}; give its directory, or --config to start one there "

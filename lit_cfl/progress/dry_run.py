@@ -48,19 +48,23 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     sizes, inputs = data.num_examples[data.population], data.examples.inputs
     row = engine.layout.num_columns * plan.dtype.itemsize
     sent = experiment.algorithm.sent_columns(engine.layout) * plan.dtype.itemsize
-    less = "" if sent == row else f", of which {sent / 2**20:.2f} MiB are sent"
+    less = "" if sent == row else f", of which {_size_of(sent)} are sent"
     runs = len(experiment.seeds) * len(_algorithms(experiment))
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
         "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} per client",
-        "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB{less}",
+        "model": f"{engine.layout.num_parameters:,} parameters, {_size_of(row)}{less}",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
         "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, without PyTorch itself",
     }
+
+
+def _size_of(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.2f} MiB" if num_bytes >= 2**18 else f"{num_bytes / 2**10:.1f} KiB"
 
 
 def client_steps(prepared: PreparedRun) -> int:

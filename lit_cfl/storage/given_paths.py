@@ -1,9 +1,12 @@
 """Checks paths and folder names given by users; `~` means the home folder."""
 
 from pathlib import Path
+from shlex import quote
 
 from lit_cfl.errors import InputError, suggest
 
+_RECORDS = {"compare.yaml": "compare", "study.yaml": "tune", "config.yaml": "run"}  # file of each command's directory
+_WRITTEN = {"compare": "a comparison", "tune": "a study", "run": "a run"}
 _MOST_BYTES = 180  # file systems allow 255, and the run's time and file endings are added
 
 
@@ -31,6 +34,21 @@ def describe_missing(path: Path, what: str) -> str:
 def suggest_directory(path: Path, file: str) -> str:
     """Returns ` (did you mean ...?)` with a directory of a similar name, next to `path`, that contains `file`."""
     return suggest(path.name, (found.parent.name for found in path.parent.glob(f"*/{file}")), 0.7)
+
+
+def require_own_kind(path: Path, command: str) -> None:
+    """Raises InputError if a directory was written by another command than the one that is to resume it.
+
+    Args:
+        path: Directory as the user gave it.
+        command: The command, such as `run`.
+    """
+    folder = expand_home(path)
+    other = next((of for file, of in _RECORDS.items() if (folder / file).is_file()), command)
+    if other != command:
+        raise InputError(
+            f"{path} is not {_WRITTEN[command]}; resume it with lit-cfl {other} --resume {quote(str(path))}"
+        )
 
 
 def resolve_directory(path: str, option: str) -> Path:
