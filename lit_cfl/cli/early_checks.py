@@ -81,7 +81,7 @@ def check_compare(words: Sequence[str]) -> None:
     if given.resume is not None:
         require_comparison(given.resume)
         return
-    content = read_config(config_path(given.config_name))
+    content = read_config(config_path(given.config)) if isinstance(given.config, str) else dict(given.config)
     entries, rest = compared_algorithms(given, content.get("algorithm"))
     plain = experiment_tree([content | {"algorithm": "FedAvg", "baseline": None}], rest)
     trees = {}

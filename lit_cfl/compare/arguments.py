@@ -15,6 +15,7 @@ from typing import Any
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
+from lit_cfl.config.given_options import merge_files
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
@@ -51,7 +52,7 @@ class CompareArguments:
     """The parsed command line of `lit-cfl compare`.
 
     Args:
-        config: Path of the experiment's file, or its content; empty with `resume`.
+        config: Path of the experiment's file, or its content, also that of several files; empty with `resume`.
         algorithms: Words after `--algorithms`, see `read_entries`.
         seeds: Seeds of the runs; empty = the file's.
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
@@ -100,7 +101,7 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
     read = {
-        "config": given.config or "",
+        "config": _experiment_of(given.config or [""]),
         "algorithms": [entry for word in given.algorithms or [] for entry in _entries(word)],
         "seeds": _whole_numbers(given.seeds or []),
     }
@@ -117,7 +118,13 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s --config FILE --algorithms [NAME=]WHAT ... [--seeds N ...] [options]",
     )
     add = parser.add_argument
-    add("--config", metavar="FILE", help="The experiment: a file, or the name of one of `lit-cfl list configs`.")
+    add(
+        "--config",
+        action="append",
+        metavar="FILE",
+        help="The experiment: a file, or the name of one of `lit-cfl list configs`. May be given several times: "
+        "options of a later file replace those of earlier ones.",
+    )
     add(
         "--algorithms",
         nargs="+",
@@ -136,6 +143,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
     return parser
+
+
+def _experiment_of(files: Sequence[str]) -> str | dict[str, Any]:
+    """Returns a single file unchanged, and several files as one content, with the folders of the user's classes."""
+    if len(files) == 1:
+        return files[0]
+    paths = [config_path(file) for file in files]
+    code = append_to_path([word for path in paths for word in ("--config", path)])
+    return merge_files([read_config(path) for path in paths]) | {"code": code}
 
 
 def _entries(word: str) -> list[str]:

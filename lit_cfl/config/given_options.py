@@ -60,6 +60,36 @@ def merge_options(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -
     return whole
 
 
+def merge_files(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merges the contents of experiment files: options of a later file replace those of earlier ones.
+
+    Arguments of a class are merged one by one, also those of a net inside a task, until a file names another class.
+    """
+    whole: dict[str, Any] = {}
+    for content in contents:
+        for name, value in content.items():
+            before = whole.get(name)
+            if isinstance(before, Mapping) and isinstance(value, Mapping) and "class_path" not in before:
+                whole[name] = _merge_values(before, value)  # a group, such as local
+            else:
+                whole[name] = _merge_classes(before, value)
+    return whole
+
+
+def _merge_classes(before: Any, value: Any) -> Any:
+    """Merges two settings of one class; any other value replaces the one before."""
+    earlier = {"class_path": before} if isinstance(before, str) else before
+    if not isinstance(value, Mapping) or not isinstance(earlier, Mapping) or "class_path" not in earlier:
+        return value
+    if "init_args" not in value or value.get("class_path", earlier["class_path"]) != earlier["class_path"]:
+        return value
+    return {**earlier, "init_args": _merge_values(_as_dict(earlier.get("init_args")), value["init_args"])}
+
+
+def _merge_values(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {**before, **{name: _merge_classes(before.get(name), value) for name, value in values.items()}}
+
+
 def _set(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Sets an option; a new class drops the options of the previous class."""
     *above, last = path

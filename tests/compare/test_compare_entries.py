@@ -12,6 +12,7 @@ from lit_cfl import load_experiment
 from lit_cfl.cli.main import main
 from lit_cfl.compare.arguments import ComparedAlgorithm, read_arguments, read_entries, with_options
 from lit_cfl.compare.comparison import plan_comparison
+from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 
 
@@ -172,3 +173,35 @@ def test_an_unreadable_entry_is_quoted():
     Path("bad.yaml").write_text("a: [1")
     with pytest.raises(InputError, match=r"bad\.yaml is not a YAML file"):
         read_entries(["bad.yaml"], None)
+
+
+def test_later_files_replace_options_of_earlier_ones_as_in_a_run():
+    first = {
+        "rounds": 3,
+        "data": {"class_path": "Digits", "init_args": {"num_clients": 12}},
+        "task": {
+            "class_path": "Classification",
+            "init_args": {
+                "net": {"class_path": "MLP", "init_args": {"hidden": 64}},
+                "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+            },
+        },
+        "local": {"epochs": 3, "batch_size": 10},
+    }
+    second = {
+        "data": {"init_args": {"validation": 0.2}},
+        "task": {"init_args": {"net": {"class_path": "MCLR"}}},
+        "local": {"epochs": 1},
+        "evaluation": {"clients": "all"},
+    }
+    for number, content in enumerate([first, second]):
+        Path(f"{number}.yaml").write_text(yaml.safe_dump(content))
+    files = ["--config", "0.yaml", "--config", "1.yaml"]
+    comparison, _ = plan_comparison(read_arguments([*files, "--algorithms", "FedAvg"]))
+    compared = comparison.first.to_dict()
+    alone = parse_run([*files, "--algorithm", "FedAvg"]).experiment.to_dict()
+    same = ("data", "task", "local", "evaluation", "rounds")
+    assert [compared[option] for option in same] == [alone[option] for option in same]
+    assert compared["data"]["init_args"]["num_clients"] == 12
+    assert compared["data"]["init_args"]["validation"] == 0.2
+    assert main(["compare", *files, "--algorithms", "FedAvg", "Local", "--seeds", "0", "--dry-run"]) == 0
