@@ -120,6 +120,7 @@ class ArrayData(PooledDataModule):
             )
         if columns and not _is_csv(Path(source or "")):
             _require_arrays_file(expand_home(source or ""))
+            _refuse_folder_of_tables(expand_home(source or ""))
             raise InputError(
                 f"columns is {columns}, but source is {source}; columns names the columns of a .csv table, so leave "
                 "it out"
@@ -358,6 +359,7 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
         return _read(source)
     files = sorted(source.glob("*.npz"))
     if not files:
+        _refuse_folder_of_tables(source)
         raise InputError(f"{source} holds no .npz file; give one for each client, with x, and y if you have it")
     parts = [_read(file) for file in files]
     for file, part in zip(files, parts, strict=True):
@@ -369,6 +371,18 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
     if "cluster" in parts[0]:
         joined["cluster"] = np.repeat(np.concatenate([part["cluster"].reshape(1) for part in parts]), sizes)
     return joined
+
+
+def _refuse_folder_of_tables(folder: Path) -> None:
+    """Refuses a folder of .csv tables, and names the pandas call that makes one table of them. Raises InputError."""
+    if folder.is_dir() and any(folder.glob("*.csv")):
+        raise InputError(
+            f"{folder} is a folder of .csv tables; make one table of them, with a column that names the client: "
+            "import pandas as pd; from pathlib import Path; "
+            f"files = sorted(Path({str(folder)!r}).glob('*.csv')); "
+            "pd.concat([pd.read_csv(file).assign(client=file.stem) for file in files])"
+            f".to_csv({folder.name + '.csv'!r}, index=False); then source: {folder.name}.csv"
+        )
 
 
 def _is_csv(source: Path) -> bool:

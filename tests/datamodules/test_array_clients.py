@@ -3,6 +3,7 @@
 import re
 import warnings
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,19 @@ def test_files_need_no_labels(tmp_path: Path):
 def test_missing_source_is_refused(tmp_path: Path):
     assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
     assert "holds no .npz file" in error_of(ArrayData(source=tmp_path))
+
+
+def test_a_folder_of_tables_is_refused_with_the_call_that_joins_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mills").mkdir()
+    for name in ("north", "south"):
+        pd.DataFrame({"heat": [0.5] * 6, "y": [1.5] * 6}).to_csv(f"mills/{name}.csv", index=False)
+    message = error_of(ArrayData(source="mills"))
+    with pytest.raises(InputError, match=r"is a folder of \.csv tables"):
+        ArrayData(source="mills", columns={"y": "heat"})
+    Path("remedy.py").write_text(message.partition("client: ")[2].partition("; then")[0])  # as a user would paste it
+    run_path("remedy.py")
+    assert ArrayData(source="mills.csv").pool().names == ("north", "south")
 
 
 @pytest.mark.parametrize(
