@@ -291,8 +291,9 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
         known: Options of the class.
     """
     symbol = _SYMBOLS.get(name.lower(), name)
-    if symbol in known:
-        return f" (did you mean {symbol}?)"
+    for meant in (symbol, _ELSEWHERE.get(name.lower(), "").rpartition(".")[2]):
+        if meant in known:
+            return f" (did you mean {meant}?)"
     algorithms = {one: class_of(one, "algorithms") for one in catalogue.names("algorithms")}
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
     if owner not in algorithms or not others:
