@@ -13,6 +13,7 @@ from lit_cfl.scores import ACCURACY, Score
 MOST_ROUNDS = 400  # maximum number of rounds in a figure of memberships
 _MOST_CLUSTERS = 250
 _MOST_BINS = 30
+_NARROWEST = 50  # the last column of a figure of memberships has at least this part of its width
 _MOST_TICKS = 20  # maximum number of models that are numbered on an axis
 
 
@@ -41,15 +42,16 @@ def memberships(
     cells = Cells(
         np.searchsorted(numbers, cluster[kept][:, order].T),
         [*map(name_of, numbers), *map(true_name_of, truths)],
-        _edges(rounds[kept]),
+        _starts(rounds[kept]),
         ["-" if number < 0 else str(number) for number in (*numbers, *truths)],
         np.searchsorted(truths, true_cluster[order]) + len(numbers) if len(truths) else None,
         "true",
     )
-    fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
+    fewer, axis = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else "", "round"
     if not fewer and len(rounds) > 1 and rounds[-1] - rounds[0] >= len(rounds):
         listed = [*map(str, rounds)] if len(rounds) <= 6 else [str(rounds[0]), str(rounds[1]), "...", str(rounds[-1])]
-        fewer = f" Clusters are recorded in rounds {', '.join(listed)}."
+        fewer = f" Clusters are recorded in rounds {', '.join(listed)}, and drawn unchanged until the next of them."
+        axis = f"round (recorded: {', '.join(listed)})"
     colours = (
         " A cluster has the colour of the true cluster that it matches best. The narrow column shows the true clusters."
         if len(truths)
@@ -63,7 +65,7 @@ def memberships(
     return Figure(
         "memberships",
         "Clusters of the clients over the rounds",
-        [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
+        [[Panel("", axis, f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"Each row is a client.{colours} On the right: the numbers of the clusters at the end."
         f"{without}{many}{_describe_reused(cluster)}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per recorded round, {rounds[0]} to {rounds[-1]}: "
@@ -180,6 +182,15 @@ def _edges(rounds: np.ndarray) -> list[float]:
     """Returns the columns' edges, midway between rounds, so that their widths are to scale."""
     middles = (rounds[1:] + rounds[:-1]) / 2
     return [float(edge) for edge in (rounds[0] - 0.5, *middles, rounds[-1] + 0.5)]
+
+
+def _starts(rounds: np.ndarray) -> list[float]:
+    """Returns the columns' edges if each column begins with its round, so that a change is in the round that shows it.
+
+    The last column has a fiftieth of the width at least.
+    """
+    end = max(rounds[-1] + 0.5, rounds[-1] - 0.5 + (rounds[-1] - rounds[0]) / _NARROWEST)
+    return [*map(float, rounds - 0.5), float(end)]
 
 
 def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.ndarray) -> Table:

@@ -76,7 +76,7 @@ _MOST_NOTES = 60  # maximum number of notes of a curve, approximately
 _MOST_GROUPS = 20  # maximum number of names at the side of a matrix
 _UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
 _CROWDED = 40  # characters of labels, one next to the other, that fit the width of a figure
-_LONG = 40  # names on a horizontal axis with more letters than this in total are rotated
+_LONG = 40  # names on a horizontal axis as wide as a figure are rotated if they have more letters than this in total
 _DECADES = 100  # ratio of values up to which a logarithmic axis also labels 3, 0.3, ...
 _THIN = 0.045  # minimum share of the rows that a group needs for a mark next to it
 LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # colours of lines, in this order in every figure
@@ -389,7 +389,7 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
             axis.set_ticks(list(ticks), list(map(plain, ticks.values())))
-    if sum(map(len, panel.x_ticks.values())) > _LONG:
+    if sum(map(len, panel.x_ticks.values())) * _count_columns(axes) > _LONG:
         axes.tick_params(axis="x", rotation=45)
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("right")
@@ -400,12 +400,18 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
 
 def _is_crowded(axes: Axes) -> bool:
     """Returns whether labels on the horizontal axis would touch, such as 0.388, 0.390, ... in a narrow panel."""
-    spec, ticks = axes.get_subplotspec(), list(axes.get_xticks())
-    if spec is None or len(ticks) < 2:
+    ticks = list(axes.get_xticks())
+    if len(ticks) < 2:
         return False
     longest = max(map(len, axes.xaxis.get_major_formatter().format_ticks(ticks)))
     low, high = axes.get_xlim()
-    return bool(longest * (high - low) / (ticks[1] - ticks[0]) * spec.get_gridspec().ncols > _CROWDED)
+    return bool(longest * (high - low) / (ticks[1] - ticks[0]) * _count_columns(axes) > _CROWDED)
+
+
+def _count_columns(axes: Axes) -> int:
+    """Returns the number of panels that are side by side in the figure of these axes."""
+    spec = axes.get_subplotspec()
+    return 1 if spec is None else spec.get_gridspec().ncols
 
 
 def _are_whole(values: Sequence[float]) -> bool:

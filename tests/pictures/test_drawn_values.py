@@ -18,8 +18,8 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.pictures.clusters import mixtures
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
-from lit_cfl.pictures.figure import Figure, draw, short
-from lit_cfl.pictures.panels import Bars, Cells, Curve, HeatMap, Panel, Points, Style, draw_panels
+from lit_cfl.pictures.figure import HEIGHT, Figure, draw, short
+from lit_cfl.pictures.panels import BLUE, COLUMN, Bars, Cells, Curve, HeatMap, Panel, Points, Style, draw_panels
 from lit_cfl.pictures.ranks import draw_ranks, rank_diagram
 from lit_cfl.pictures.svg import as_svg
 from lit_cfl.report.run_figures import figures_of
@@ -282,3 +282,13 @@ def test_large_numbers_are_written_out():
     assert [short(value) for value in (227963.33, 12345.6, 1234.56, 0.00012345, 2e9, 5.0, "a")] == [
         "227963", "12346", "1235", "0.0001234", "2e+09", "5", "a"
     ]  # fmt: skip
+
+
+def test_names_on_an_axis_are_rotated_where_panels_beside_each_other_leave_no_room():
+    ticks = dict(enumerate(["FedAvg", "FedGroup", "IFCA", "StoCFL"]))
+    panel = Panel(
+        "", "algorithm", "accuracy", points=[Points("finished", [0, 1, 2, 3], [0.4, 0.6, 0.5, 0.7])], x_ticks=ticks
+    )
+    for panels, rotation in (([panel], 0), ([panel, panel], 45)):
+        drawn = draw_panels([panels], {"finished": Style(BLUE)}, COLUMN, HEIGHT)
+        assert {label.get_rotation() for axes in drawn.axes for label in axes.get_xticklabels()} == {rotation}

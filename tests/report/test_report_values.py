@@ -289,7 +289,9 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
         # the cluster of client 1 changed its number twice; client 5's was lost, which is not a change
         "end; the number of the cluster of 2 clients changed on the way."
     )
-    assert found.caption.endswith(" Clusters are recorded in rounds 1, 3, 7.")
+    assert found.caption.endswith(
+        " Clusters are recorded in rounds 1, 3, 7, and drawn unchanged until the next of them."
+    )
     assert table(found) == [
         [5, None, "2 from round 1, - from round 3, 0 from round 7"],
         [1, 0, "0 from round 1, 1 from round 3, 0 from round 7"],
@@ -304,7 +306,8 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
         [names[k] for k in cluster[:, client]] for client in order
     ]
     assert [cells.names[cell] for cell in cells.side] == ["unknown", *(f"true cluster {k}" for k in (0, 0, 1, 1, 2))]
-    assert list(cells.edges) == [0.5, 2, 5, 7.5]  # distances on the axis are proportional to rounds 1, 3 and 7
+    assert list(cells.edges) == [0.5, 2.5, 6.5, 7.5]  # columns begin with their rounds, 1, 3 and 7, to scale
+    assert found.first_panel.x == "round (recorded: 1, 3, 7)"
     colours = {name: found.styles[name].colour for name in cells.names}
     assert colours["cluster 1"] == colours["true cluster 1"] != colours["cluster 0"] == colours["true cluster 0"]
     assert [name for name in found.styles if found.styles[name].named] == [
