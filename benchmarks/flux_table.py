@@ -35,7 +35,7 @@ channels, are reduced to one channel (shift x-given-y). Added then: IFCA and FeS
 given`), FedRC at three times the rate, FedAvg at a third of the rate. LeNet-5 has run on shift x at level 8 and three
 times at level 1, where the time on the GPU ended; six of these runs were completed on a CPU. Then added, before their
 runs: LeNet-5 on a CPU, with the first eight systems, on the other shifts at level 8, fold by fold, then on all shifts
-at level 1.
+at level 1; and IFCA and FeSEM with the true number of clusters on all shifts at level 8, fold by fold.
 
 FLUX's figure has one number per level, which we take as the mean of its four shifts, as its standard deviations
 suggest.
