@@ -24,8 +24,11 @@ _BEFORE = (
 )
 _LOWER = ("loss", "discrepancy")
 _NEARLY_EQUAL = 0.85  # a metric at least this similar to a known one is a misspelling of it, not an unknown score
-# scores that `tasks.named_scores` has; tasks lie in a higher layer
-_SET_SCORES = ("auroc", "balanced_accuracy", "calibration_error", "f1")
+# task and default score of the scores that the option `scores` adds; tasks lie in a higher layer
+_ADDED_SCORES = {
+    **dict.fromkeys(("auroc", "balanced_accuracy", "calibration_error", "f1"), ("Classification", "accuracy")),
+    **dict.fromkeys(("mse", "r2", "rmse"), ("Regression", "mae")),
+}
 
 ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # note below tables of several runs
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
@@ -107,8 +110,9 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
 def suggest_column(name: str, known: Sequence[str]) -> str:
     """Returns a hint for an unknown metric: the weighted mean of a similar score, or how the task reports the score."""
     usual, asked = "val/weighted_", name.rpartition("/")[2].removeprefix("weighted_")
-    if asked in _SET_SCORES and f"{usual}{asked}" not in known:
-        return f" (give task.scores: [accuracy, {asked}] to a Classification, then {usual}{asked})"
+    if asked in _ADDED_SCORES and f"{usual}{asked}" not in known:
+        task, default = _ADDED_SCORES[asked]
+        return f" (give task.scores: [{default}, {asked}] to a {task}, then {usual}{asked})"
     scores = [column.removeprefix(usual) for column in known if column.startswith(usual)]
     near = [score for score in scores if score.startswith(asked)] or get_close_matches(asked, scores, n=1)
     of_score = f" (did you mean {usual}{near[0]}?)" if asked and near else suggest(name, known)

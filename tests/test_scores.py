@@ -340,7 +340,7 @@ def test_a_summary_s_scores_are_shares_where_those_of_our_tasks_are():
     for one, options in (
         (Classification, {"scores": [*OF_CLASSES.names[:-1], "f1_2"]}),
         (MultiLabel, {"scores": ["label_accuracy", "exact_match", "auroc", "f1", "auroc_0", "f1_12"]}),
-        (Regression, {}),
+        (Regression, {"scores": ["mae", "mse", "r2", "rmse"]}),
         (NextToken, {}),
     ):
         scores = one(nn.Linear(2, 2), **options).scores

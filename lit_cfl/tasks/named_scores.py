@@ -1,6 +1,7 @@
-"""The scores of a classifier: built-in scores, known by name, and the user's own.
+"""The scores of a task: built-in scores, known by name, and the user's own.
 
-Set scores use the softmax of the outputs as probabilities, and are computed by torchmetrics' functional API.
+Set scores of a classifier use the softmax of the outputs as probabilities, and are computed by torchmetrics' functional
+API.
 """
 
 import re
@@ -138,7 +139,10 @@ def named_scores(names: Sequence[str | Score], known: KnownScores = OF_CLASSES) 
         InputError: There is no such score, a score is given twice, or none is given.
     """
     if isinstance(names, str) or not names:
-        raise InputError(f"task.scores is {names!r}; give a list of scores, such as [{known.scores[0].name}, f1]")
+        raise InputError(
+            f"task.scores is {names!r}; give a list of scores, such as "
+            f"[{known.scores[0].name}, {known.scores[-1].name}]"
+        )
     found = tuple(_score(name, known) for name in names)
     if len({score.name for score in found}) < len(found):
         raise InputError(f"task.scores names {', '.join(score.name for score in found)}; give each once")

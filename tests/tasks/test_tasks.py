@@ -1,17 +1,19 @@
 """Tests the ready-made tasks other than Classification: hand-worked values, every engine, and wrong labels."""
 
-from math import exp, log
+from math import exp, isnan, log, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from quadratic import ids
-from small_tasks import Bigram, X, language, numbers, regression, sentences
-from torch import nn
+from small_tasks import OWNERS, Bigram, X, language, numbers, regression, sentences
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FlexCFL
+from lit_cfl.cli.main import main
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.partition import IID, Dirichlet
@@ -21,11 +23,15 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import score_clients
 from lit_cfl.nets import MCLR
+from lit_cfl.scores import Score, SetScore
+from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification, NextToken, Regression
+from lit_cfl.tasks.base import Batch
 
 
 def engine(task: Any, name: str = "trainer", **plan: Any) -> Engine:
@@ -46,6 +52,118 @@ def test_regression_by_hand():
     assert errors.tolist() == [0.5, 3, 0]
     assert task.training_step(batch, 0).item() == pytest.approx(9.25 / 3)
     assert task.predict_step(batch).tolist() == [1, 3, -1]
+
+
+def test_scores_of_regression_by_hand():
+    mae, mse, r2, rmse = Regression(nn.Identity(), scores=["mae", "mse", "r2", "rmse"]).scores
+    predicted, labels = torch.tensor([[2.0], [4], [9]], dtype=torch.float64), torch.tensor([1.0, 5, 6])
+    assert isinstance(r2, SetScore)
+    assert isinstance(rmse, SetScore)
+    assert rmse.of_set(predicted, labels) == pytest.approx(sqrt((1 + 1 + 9) / 3))
+    assert r2.of_set(predicted, labels) == pytest.approx(1 - (1 + 1 + 9) / (9 + 1 + 4))  # the labels' mean is 4
+    assert r2.of_set(labels[:, None].double(), labels) == 1.0
+    assert r2.of_set(torch.full((3, 1), 4.0, dtype=torch.float64), labels) == 0.0
+    assert [score.higher_is_better for score in (mae, mse, r2, rmse)] == [False, False, True, False]
+    assert [score.title for score in (mae, mse, r2, rmse)] == ["MAE", "MSE", "R2", "RMSE"]
+    assert Regression(nn.Identity()).scores == (mae,)
+
+
+def test_r2_is_undefined_if_all_labels_are_equal_but_rmse_is_not():
+    r2, rmse = (one for one in Regression(nn.Identity(), scores=["r2", "rmse"]).scores if isinstance(one, SetScore))
+    predicted, constant = torch.tensor([[0.1], [0.2], [2.1]], dtype=torch.float64), torch.full((3,), 0.1)
+    assert isnan(r2.of_set(predicted, constant))  # although the mean of the labels may round
+    assert isnan(r2.of_set(predicted[:1], constant[:1] + 1))
+    assert rmse.of_set(predicted, constant) == pytest.approx(sqrt((0 + 0.1**2 + 2**2) / 3))
+    assert isnan(rmse.of_set(predicted[:0], constant[:0]))
+
+
+def test_scores_of_regression_are_over_each_client_and_over_all_examples():
+    x, y = np.array([[0.0], [1], [2], [5], [7]]), np.array([1.0, 1, 4, 5, 5])
+    scored = engine(lambda: Regression(nn.Linear(1, 1), scores=["rmse", "mse", f"{__name__}.largest_error", "r2"]))
+    data = ArrayData(x, y, client=[0, 0, 0, 1, 1], test=0.0).federated(0)
+    data = FederatedData(data.examples, data.train, data.train, data.train, data.true_clusters)
+    identity = scored.initial(0)[None] * 0
+    identity[0, 0] = 1  # predicts x: the errors are -1, 0, -2 and 0, 2
+    metrics = score_clients(scored, identity, ids(0, 0), ids(0, 1), data, "test").metrics("test")
+    assert metrics["test/weighted_rmse"] == pytest.approx(sqrt(9 / 5))
+    assert metrics["test/weighted_mse"] == pytest.approx(9 / 5) == metrics["test/loss"]
+    assert metrics["test/mean_rmse"] == pytest.approx((sqrt(5 / 3) + sqrt(4 / 2)) / 2)
+    assert metrics["test/worst10_rmse"] == pytest.approx(sqrt(4 / 2))
+    assert metrics["test/weighted_largest_error"] == 2
+    # the labels' mean is 3.2 over all examples and 2 over those of the first client; the second has equal labels
+    assert metrics["test/weighted_r2"] == pytest.approx(1 - 9 / (2 * 2.2**2 + 0.8**2 + 2 * 1.8**2))
+    assert metrics["test/mean_r2"] == pytest.approx(1 - 5 / (1 + 1 + 4))
+    assert (metrics["test/undefined_r2"], metrics["test/undefined_rmse"]) == (1, 0)
+
+
+def largest_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Computes the largest absolute error: a score of the user's own."""
+    return (outputs[:, 0] - labels).abs().max()
+
+
+def test_other_scores_of_regression_are_refused_with_those_that_it_knows():
+    with pytest.raises(
+        InputError,
+        match=r"'rsme', which is not a score \(did you mean rmse\?\)\. Known: mae, mse, r2, rmse, and your own",
+    ):
+        Regression(nn.Linear(1, 1), scores=["mae", "rsme"])
+    with pytest.raises(InputError, match=r"task\.scores is \[\]; give a list of scores, such as \[mae, rmse\]"):
+        Regression(nn.Linear(1, 1), scores=[])
+
+
+class Deviations(Regression):
+    """Regression with a score of its own that is a mean over examples, next to one of sets."""
+
+    scores = (Score("within_one"), *Regression.scores, SetScore("largest_error", False, function=largest_error))
+
+    def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
+        losses, errors, outputs = super().outcomes(batch)
+        return losses, errors < 1, errors, outputs
+
+
+class Within(Regression):
+    """Regression with one score of its own that is a mean over examples."""
+
+    scores = (Score("within_one"),)
+
+    def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
+        losses, errors = super().outcomes(batch)
+        return losses, errors < 1
+
+
+def test_a_subclass_of_regression_has_scores_of_its_own():
+    batch = torch.tensor([[2.0], [4.5]]), torch.tensor([1.0, 5])
+    assert outcomes_of(Within(nn.Identity()), batch).tolist() == [[1, 0.25], [0, 1], [1, 1]]
+    found = outcomes_of(Deviations(nn.Identity()), batch)
+    assert found.tolist() == [[1, 0.25], [0, 1], [1, 1], [1, 0.5], [1, 1], [2, 4.5]]
+
+
+def test_a_run_has_the_scores_of_regression_in_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    content = f"""
+rounds: 2
+cohort_size: 2
+data: {{class_path: {__name__}.Numbers}}
+task: {{class_path: Regression, init_args: {{net: {{class_path: MCLR}}}}}}
+algorithm: FedAvg
+"""
+    monkeypatch.chdir(tmp_path)
+    Path("numbers.yaml").write_text(content)
+    given = ["--task.scores", "[rmse, r2]", "--stop", '{"metric": "val/weighted_rmse", "target": 0.01}']
+    assert main(["run", "--config", "numbers.yaml", *given, "--run_dir", "run", "--quiet"]) == 0
+    last = read_table(Path("run/metrics.csv"))[-1]
+    assert last["test/weighted_rmse"] == pytest.approx(sqrt(last["test/loss"]), rel=1e-6)
+    assert last["test/weighted_r2"] <= 1
+    assert {"rmse", "r2"} <= set(read_table(Path("run/clients.csv"))[0])
+    assert "test/min_weighted_rmse" in Path("run/summary.json").read_text()
+    assert main(["report", "run"]) == 0
+    assert "RMSE" in Path("report.html").read_text()
+
+
+class Numbers(ArrayData):
+    """Data module of `numbers`, with validation data."""
+
+    def __init__(self) -> None:
+        super().__init__(X, X.sum(1) - 1, client=OWNERS, test=0.25, validation=0.25)
 
 
 @pytest.mark.parametrize("outputs", [2, 3])
@@ -125,7 +243,11 @@ def test_perplexity_and_token_accuracy_are_over_all_tokens_of_all_clients():
 # Engines
 
 
-@pytest.mark.parametrize(("task", "module"), [(regression, numbers), (language, sentences)])
+def scored() -> Regression:
+    return Regression(MCLR([2], 1), scores=["rmse", "mae", "r2"])
+
+
+@pytest.mark.parametrize(("task", "module"), [(regression, numbers), (scored, numbers), (language, sentences)])
 @pytest.mark.parametrize("plan", [{"name": "loop"}, {"name": "stack", "lanes": 4}], ids=["loop", "stack"])
 def test_every_engine_trains_and_scores_alike(task: Any, module: Any, plan: dict[str, Any]):
     data = module().federated(0)
