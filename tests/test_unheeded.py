@@ -1,10 +1,12 @@
 """Tests warnings about options that have no effect with this number of rounds or this algorithm."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from digits_experiment import digits
 
 from lit_cfl import algorithms
@@ -26,7 +28,8 @@ from lit_cfl.algorithms import (
     LayerCFL,
     StoCFL,
 )
-from lit_cfl.data.shift import Shift
+from lit_cfl.data.shift import Shift, ShiftContext
+from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.errors import Notice
 from lit_cfl.local_work import Budget
@@ -60,11 +63,37 @@ def test_clusters_of_feddrift_that_will_not_change_are_noted():
 
 
 def test_shift_after_the_end_is_noted():
-    shifts = [SwapAll(), LabelDrift(start=9), LabelDrift(start=10), Incremental(rounds=(0, 5, 10, 12))]
+    shifts = [SwapAll(), LabelDrift(start=9), LabelDrift(start=10), Incremental(rounds=(12, 20), shares=(0.5, 1.0))]
     assert notes(FedAvg(), 10, shifts) == [
         "LabelDrift changes the data after 10 completed rounds, but rounds is 10, so this never happens",
-        "Incremental changes the data after 10, 12 completed rounds, but rounds is 10, so this never happens",
+        "Incremental changes the data after 12, 20 completed rounds, but rounds is 10, so this never happens",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shift", "late", "have"),
+    [
+        (Incremental(), "50, 100, 150", "clients have only 25 %"),
+        (Incremental(rounds=(0, 5, 10, 12), release="shrinking"), "10, 12", "clients have only 12.5 %"),
+        (
+            Incremental((3, 6, 20), (0.2, 0.7, 1), participants="warm"),
+            "20",
+            "the clients that take part have only 70 %",
+        ),
+    ],
+)
+def test_data_that_are_withheld_until_the_end_are_noted(shift: Incremental, late: str, have: str):
+    (note,) = notes(FedAvg(), 10, [shift])
+    assert note == (
+        f"Incremental changes the data after {late} completed rounds, but rounds is 10, so {have} of their training "
+        f"data until the end; raise rounds above {shift.rounds[-1]}, or give the shift earlier rounds"
+    )
+    data = Digits(num_clients=4).federated(0)
+    shifted, everyone = data, torch.arange(4)
+    for number in range(10):
+        shifted, _ = shift.step(shifted, ShiftContext(number, 0, everyone))
+    share = float(re.search(r"([\d.]+) %", have)[1]) / 100
+    assert (shifted.train.sizes / data.train.sizes).tolist() == pytest.approx([share] * 4, abs=0.01)
 
 
 def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():

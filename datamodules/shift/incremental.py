@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
+from math import prod
 from typing import Literal
 
 import torch
@@ -48,6 +49,17 @@ class Incremental(Shift):
     @property
     def change_rounds(self) -> Sequence[int]:
         return self.rounds
+
+    def describe_without(self, late: Sequence[int]) -> str:
+        reached = self.shares[: len(self.rounds) - len(late)]
+        if not reached:  # without the first release, nothing is withheld
+            return super().describe_without(late)
+        share = reached[-1] if self.release == "nominal" else prod(reached)
+        who = "clients" if self.participants == "all" else "the clients that take part"
+        return (
+            f"so {who} have only {100 * share:.3g} % of their training data until the end; raise rounds above "
+            f"{late[-1]}, or give the shift earlier rounds"
+        )
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round not in self.rounds:
