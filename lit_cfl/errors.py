@@ -114,6 +114,11 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def join_range(low: int, high: int) -> str:
+    """Returns a range of whole numbers as text: `2 to 1,000`; one number if both are equal."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def write_point(number: str) -> str:
     """Returns the hint `; write 0.5` for a decimal comma such as 0,5, or for a percentage; empty for other texts."""
     if percent := re.fullmatch(r"(\d+(?:[.,]\d+)?)\s*%", number):

@@ -13,7 +13,7 @@ from lit_cfl.config.parser import parse_data
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.partition_file import partition_hash, save_partition
 from lit_cfl.data.shift import Shift
-from lit_cfl.errors import InputError, join_ids
+from lit_cfl.errors import InputError, join_ids, join_range
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.progress.console import new_console
@@ -38,6 +38,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
     labels, sizes = _labels_per_client(data), data.num_examples[data.population]
     several = data.examples.label_kind in ("classes", "multi-label")
     clusters = data.true_clusters[data.true_clusters >= 0].unique(return_counts=True)[1]
+    least, most = (int(clusters.min()), int(clusters.max())) if len(clusters) else (0, 0)
     newcomers = data.num_clients - len(data.population)
     lines = {
         "data": f"{name}: {len(data.examples):,} examples of shape {data.examples.input_shape}, "
@@ -51,7 +52,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "test examples": f"per client: {_quantiles(data.test.sizes[data.population])}",
         "labels": f"per client: {_quantiles(labels)}" if several else data.examples.label_kind,
         **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
-        "true clusters": f"{len(clusters)}, with {int(clusters.min()):,} to {int(clusters.max()):,} clients each"
+        "true clusters": f"{len(clusters)}, with {join_range(least, most)} client{'s' if most > 1 else ''} each"
         if len(clusters)
         else "unknown, so agreement with them cannot be measured",
         **({"skew": "of inputs" if data.skew == "feature" else "of labels"} if data.skew != "other" else {}),

@@ -14,6 +14,7 @@ from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import TaskTraits, mean_steps
+from lit_cfl.errors import join_range
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
@@ -53,7 +54,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
-        "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} per client",
+        "training examples": f"{int(sizes.sum()):,}, {join_range(int(sizes.min()), int(sizes.max()))} per client",
         "model": f"{engine.layout.num_parameters:,} parameters, {_size_of(row)}{less}",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",

@@ -2,11 +2,16 @@
 
 import re
 import warnings
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from rich.console import Console
 
+from lit_cfl.cli.data_summary import show
 from lit_cfl.cli.main import main
 from lit_cfl.config.parser import parse_data
 from lit_cfl.data.partition_file import load_partition, partition_hash
@@ -25,6 +30,22 @@ def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines["true"].split(maxsplit=1)[1] == "4, with 2 to 3 clients each"
     assert lines["skew"] == "of inputs"  # the skew is by rotations
     assert lines["fingerprint"] == partition_hash(Digits(9, newcomers=0.3, validation=0.1).federated(5))
+
+
+@pytest.mark.parametrize(
+    ("clusters", "words"),
+    [
+        ([0, 1, 0, 1, 0, 1], "2, with 3 clients each"),
+        ([0, 0, 0, 0, 1, 1], "2, with 2 to 4 clients each"),
+        ([0, 1, 2, 3, 4, 5], "6, with 1 client each"),
+        ([-1] * 6, "unknown, so agreement with them cannot be measured"),
+    ],
+)
+def test_sizes_of_the_true_clusters_are_a_range_only_if_they_differ(clusters: list[int], words: str):
+    data = replace(Digits(6).federated(0), true_clusters=torch.tensor(clusters))
+    output = StringIO()
+    show(Console(file=output, width=200), "Digits", data, ())
+    assert f"true clusters      {words}\n" in output.getvalue()
 
 
 @pytest.mark.long

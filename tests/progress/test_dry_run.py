@@ -152,7 +152,7 @@ def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest
     assert int(trained.sum()) < int(data.num_examples.sum())
     assert lines["clients"] == "6 in training, 2 newcomers"
     least, most = int(trained.min()), int(trained.max())
-    assert lines["training examples"] == f"{int(trained.sum())}, {least} to {most} per client"
+    assert lines["training examples"] == f"{int(trained.sum()):,}, {least} to {most} per client"
     assert lines["model"] == "650 parameters, 2.5 KiB"
     assert lines["rounds"] == "30 with 6 clients, 2 run(s)"
     assert lines["local steps"].startswith("about 1,800, ")  # 5 epochs of 6 clients, 30 rounds, 2 runs
