@@ -142,7 +142,13 @@ def test_skew_of_two_kinds_is_other():
 def test_client_in_two_true_clusters_is_named():
     cluster = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2, 2, 4, 2])
     message = error_of(owned(cluster=cluster))
-    assert "client 9 has examples of the true clusters 2 and 4 (1 such clients)" in message
+    assert "client 9 has examples of the true clusters 2 and 4; a client has only one" in message
+    words = np.array([f"site {number}" for number in cluster])
+    assert "client 9 has examples of the true clusters 'site 2' and 'site 4'; a client" in error_of(
+        owned(cluster=words)
+    )
+    both = error_of(owned(cluster=np.array([1, 1, 1, 1, 0, 0, 1, 2, 2, 2, 4, 2])))
+    assert "client 2 has examples of the true clusters 0 and 1 (2 clients have several); a client has only one" in both
 
 
 def test_partition_that_mixes_true_clusters_is_refused():
@@ -365,6 +371,15 @@ def test_an_input_that_numbers_the_clients_is_noted(tmp_path: Path):
     assert len(notices) == 1  # there is no second notice about large numbers
 
 
+def test_an_input_that_is_the_same_for_several_whole_clients_may_be_the_true_cluster(tmp_path: Path):
+    rows = "".join(f"{one % 2},{one % 5},{one % 3},{one % 4}\n" for one in range(40))
+    path = written(tmp_path, "kind,sex,y,client\n" + rows)
+    with pytest.warns(Notice, match="include 'kind', one whole number for each client, .* --data.columns.cluster kind"):
+        ArrayData(source=path, columns={"y": "y", "client": "client"}).federated(0)
+    named = ArrayData(source=path, columns={"y": "y", "client": "client", "cluster": "kind"})
+    assert named.federated(0).true_clusters.tolist() == [0, 1, 0, 1]  # without a notice
+
+
 def test_a_test_share_next_to_a_partition_is_noted():
     natural = Natural(min_examples=2, test=0.5)
     with pytest.warns(Notice, match=r"test is 0.2, .* as in --data.partition.test 0.2"):
@@ -511,13 +526,14 @@ def test_inputs_made_small_by_scale_are_not_noted():
         (
             TABLE.replace("2.5", '"2,5"').replace("3.5", '"-3,5"'),
             COLUMNS,
-            "column 'height' has '2,5' in line 3 (2 such cells); write decimal points, for example by "
-            "pandas.read_csv('own.csv', decimal=',')",
+            "column 'height' has '2,5' in line 3 (2 such cells); write decimal points in such cells, as in the others: "
+            "2.5",
         ),
         (
             TABLE.replace("walk", '"0,5"').replace("run", '"1,5"'),
             COLUMNS,
-            "column 'label' has '0,5'; write decimal points",
+            "column 'label' has '0,5'; write decimal points, for example by pandas.read_csv('own.csv', decimal=',')"
+            ".to_csv('own.csv', index=False)",
         ),
         (
             TABLE.replace(",", ";").replace(".5", ",5"),
