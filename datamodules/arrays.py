@@ -300,21 +300,24 @@ def cluster_per_example(cluster: Any, owner: np.ndarray, names: Sequence[object]
         owner: Client of each example, int64 `[N]`.
         names: Names of the clients.
     """
-    values = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")[0]
+    values, words = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")
     if values.min() < 0:
         raise InputError(f"cluster holds {values.min()}; give true clusters as integers from 0, or as words")
     if len(values) != len(owner):
         return torch.from_numpy(values[owner])
-    cluster_per_client(torch.from_numpy(values), torch.from_numpy(owner), names)
+    cluster_per_client(torch.from_numpy(values), torch.from_numpy(owner), names, words)
     return torch.from_numpy(values)
 
 
-def cluster_per_client(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray) -> Tensor:
+def cluster_per_client(
+    clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray, words: Sequence[str] = ()
+) -> Tensor:
     """Finds the true cluster of each client, int64 `[clients]`; -1 for a client without examples.
 
     Args:
         clusters, owners: Cluster and owner of each example, int64 `[n]`.
         names: Names of the clients.
+        words: Names of the clusters; empty = numbers.
 
     Raises:
         InputError: a client has examples of several clusters.
@@ -322,9 +325,11 @@ def cluster_per_client(clusters: Tensor, owners: Tensor, names: Sequence[object]
     unknown = torch.full((len(names),), -1)
     low, high = (unknown.scatter_reduce(0, owners, clusters, how, include_self=False) for how in ("amin", "amax"))
     if len(mixed := (low != high).nonzero().flatten()):
+        one, other = (repr(words[k]) if words else k for k in (int(low[mixed[0]]), int(high[mixed[0]])))
+        more = f" ({len(mixed)} clients have several)" if len(mixed) > 1 else ""
         raise InputError(
-            f"client {names[int(mixed[0])]} has examples of the true clusters {int(low[mixed[0]])} and "
-            f"{int(high[mixed[0]])} ({len(mixed)} such clients); a client has only one: fix cluster, or leave it out"
+            f"client {names[int(mixed[0])]} has examples of the true clusters {one} and {other}{more}; a client has "
+            "only one: fix cluster, or leave it out"
         )
     return low
 

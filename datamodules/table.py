@@ -111,7 +111,10 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
             raise InputError(
                 f"{path}: column {name!r} is infinite in line {line}; fill such cells with numbers, or drop their lines"
             )
-    ids = _find_ids(path, table[inputs], table.get(found.get("client")))
+    clients = table.get(found.get("client"))
+    ids = _find_ids(path, table[inputs], clients)
+    if clients is not None and found.get("cluster") not in table.columns:
+        _note_likely_clusters(path, table[inputs], clients)
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
@@ -164,7 +167,7 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
     """Raises InputError if columns contain words or decimal commas; the message quotes the first one of each column."""
     import pandas
 
-    words, commas, cells, missing, is_text = [], True, True, [], False
+    words, commas, cells, missing, is_text, mixed = [], True, True, [], False, ""
     for name in (name for name in columns if columns[name].dtype.kind not in "iufb"):
         column, comma = columns[name], _find_decimal_commas(columns[name])
         wrong = pandas.to_numeric(column, errors="coerce").isna() & ~comma
@@ -176,13 +179,18 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
             line += f" ({shown.sum()} such cells)"
         cells = cells and wrong.mean() <= 0.5
         commas = commas and bool(comma.any())
+        # pandas.read_csv(decimal=",") would read the other cells of such a column as words
+        if comma.any() and column[~comma & ~wrong].astype(str).str.contains(".", regex=False).any():
+            mixed = str(column[int(comma.to_numpy().argmax())]).strip()
         words.append(f"column {name!r} has {column[first]!r}{line}")
         missing += column[wrong].unique().tolist()
         is_text = is_text or len(str(column[first]).split()) > 3
     if not words:
         return
     remedy = "leave such columns out, or encode them as numbers"
-    if commas:
+    if commas and mixed:
+        remedy = f"write decimal points in such cells, as in the others: {mixed.replace(',', '.')}"
+    elif commas:
         remedy = _decimal_points(path, missing)
     elif cells:  # words among numbers probably stand for missing values
         remedy = "fill such cells with numbers, or drop their lines"
@@ -208,7 +216,10 @@ def _find_decimal_commas(column: "Series") -> "Series":
 
 def _decimal_points(path: Path, words: Sequence[str]) -> str:
     given = f", na_values={words[:3]}" if words else ""
-    return f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=','{given})"
+    return (
+        f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=','{given})"
+        f".to_csv({path.name!r}, index=False)"
+    )
 
 
 def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
@@ -233,3 +244,17 @@ def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list
             stacklevel=2,
         )
     return ids + of_clients
+
+
+def _note_likely_clusters(path: Path, inputs: "DataFrame", clients: "Series") -> None:
+    """Warns of input columns that look like true clusters: one whole number for each client, the same for several."""
+    likely = [name for name in inputs if inputs[name].dtype.kind in "iu"]
+    likely = [name for name in likely if 1 < inputs[name].nunique() <= clients.nunique() / 2]
+    found = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
+    if found:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, found))}, one whole number for each client, the same for "
+            f"several clients; if it is the true cluster, name it: --data.columns.cluster {found[0]}",
+            Notice,
+            stacklevel=2,
+        )

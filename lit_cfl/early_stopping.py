@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, suggest_share
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column, suggest_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
@@ -92,7 +92,10 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
     means = ("weighted", "mean", "worst10", "global", "tuned", "mean_tuned", "worst10_tuned")
     of_share = metric in {f"val/{mean}_{score.name}" for mean in means for score in scores if score.is_share}
     if target is not None and of_share and not 0 < target <= 1:
-        raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0 and at most 1")
+        raise InputError(
+            f"{option} is {target:g}, but {metric} is a share; give a number above 0 and at most 1"
+            f"{suggest_share(target)}"
+        )
 
 
 def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:

@@ -126,6 +126,11 @@ def write_point(number: str) -> str:
     return f"; write {number.replace(',', '.')}" if re.fullmatch(r"[-+]?\d*,\d+", number) else ""
 
 
+def suggest_share(percent: float) -> str:
+    """Returns the hint `, such as 0.8` for a percentage such as 80; empty for other numbers."""
+    return f", such as {percent / 100:g}" if 1 < percent <= 100 else ""
+
+
 def spell_range(text: str) -> str:
     """Returns the numbers of a range such as 0-2, as typed for a list: `0 1 2`; empty for other texts."""
     parts = re.fullmatch(r"(\d{1,6})(?:-|:|\.\.+)(\d{1,6})", text)

@@ -114,6 +114,8 @@ def suggest_column(name: str, known: Sequence[str]) -> str:
         task, default = _ADDED_SCORES[asked]
         return f" (give task.scores: [{default}, {asked}] to a {task}, then {usual}{asked})"
     scores = [column.removeprefix(usual) for column in known if column.startswith(usual)]
+    if asked in scores:  # val/accuracy is the weighted mean rather than val/std_accuracy, which is nearer in letters
+        return f" (did you mean {usual}{asked}?)"
     near = [score for score in scores if score.startswith(asked)] or get_close_matches(asked, scores, n=1)
     of_score = f" (did you mean {usual}{near[0]}?)" if asked and near else suggest(name, known)
     return suggest(name, known, _NEARLY_EQUAL) or of_score

@@ -239,3 +239,9 @@ def test_all_clients_count_in_a_run_of_one_model(tmp_path: Path):
 def test_a_metric_of_each_named_score_says_how_a_task_reports_it(task: str, default: str, score: str):
     hint = suggest_column(f"val/{score}", choosable_columns((ACCURACY,)))
     assert hint == f" (give task.scores: [{default}, {score}] to a {task}, then val/weighted_{score})"
+
+
+def test_an_accuracy_without_its_mean_is_taken_for_the_weighted_one():
+    columns = choosable_columns((ACCURACY,))
+    assert suggest_column("val/accuracy", columns) == " (did you mean val/weighted_accuracy?)"
+    assert suggest_column("val/std_acuracy", columns) == " (did you mean val/std_accuracy?)"

@@ -26,7 +26,7 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.engines.choose_device import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError, prefix_errors
+from lit_cfl.errors import InputError, prefix_errors, suggest_share
 from lit_cfl.experiment import Experiment
 from lit_cfl.rounds import warn_of_ineffective_options
 from lit_cfl.runs.resume import differences
@@ -255,4 +255,7 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
 def require_target(target: float | None, score: Score) -> None:
     """Raises InputError if the score is a share, such as accuracy, and the target is not above 0 and at most 1."""
     if target is not None and score.is_share and not 0 < target <= 1:
-        raise InputError(f"--target is {target:g}; it is a test {score.title}, so give a number above 0 and at most 1")
+        raise InputError(
+            f"--target is {target:g}; it is a test {score.title}, so give a number above 0 and at most 1"
+            f"{suggest_share(target)}"
+        )

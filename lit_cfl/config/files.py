@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
 
 
 def _require_plain_nodes(file: str | Path, node: yaml.Node | None, around: tuple[int, ...] = ()) -> None:
-    """Refuses recursive aliases (`a: &x {b: *x}`), keys given twice, and numbers in base 8 or 60 (010, 1:30)."""
+    """Refuses recursive aliases (`a: &x {b: *x}`), keys given twice, decimal commas, and numbers in base 8 or 60."""
     if node is None:
         return
     place = f"{file}, line {node.start_mark.line + 1}"
@@ -204,6 +205,8 @@ def _require_plain_nodes(file: str | Path, node: yaml.Node | None, around: tuple
         return
     if id(node) in around:
         raise InputError(f"{place}: an alias refers to the value that contains it; write the value out")
+    if isinstance(node, yaml.MappingNode) and (comma := _find_decimal_comma(node)):
+        raise InputError(f"{place}: {comma}")
     lines: dict[str, int] = {}
     for part in node.value:
         for inner in part if isinstance(part, tuple) else (part,):
@@ -213,6 +216,22 @@ def _require_plain_nodes(file: str | Path, node: yaml.Node | None, around: tuple
             if name in lines:
                 raise InputError(f"{file} gives {name!r} twice, in lines {lines[name]} and {line}; leave one out")
             lines[name] = line
+
+
+def _find_decimal_comma(node: yaml.MappingNode) -> str | None:
+    """Describes a decimal comma inside braces, as in `{lr: 0,05}`, which YAML reads as two keys; None if there is none.
+
+    With a space after the comma, `{lr: 0, 05}` is not taken for a decimal comma.
+    """
+    for (name, before), (after, empty) in pairwise(node.value):
+        together = (before.end_mark.line, before.end_mark.column + 1) == (
+            after.start_mark.line,
+            after.start_mark.column,
+        )
+        if together and empty.value == "" and re.fullmatch(r"[-+]?\d+", str(before.value)) and after.value.isdigit():
+            number = f"{before.value}.{after.value}"
+            return f"{name.value}: {before.value},{after.value} has a decimal comma; write {name.value}: {number}"
+    return None
 
 
 def other_base(word: str) -> str | None:

@@ -294,6 +294,8 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
     for meant in (symbol, _ELSEWHERE.get(name.lower(), "").rpartition(".")[2]):
         if meant in known:
             return f" (did you mean {meant}?)"
+    if name.lower() in ("lr", "learning_rate") and "optimizer" in known:
+        return " (did you mean optimizer.lr?)"
     algorithms = {one: class_of(one, "algorithms") for one in catalogue.names("algorithms")}
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
     if owner not in algorithms or not others:

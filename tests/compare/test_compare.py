@@ -219,7 +219,7 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
     assert main(["compare", "--resume", "c", "--target", "0.05"]) == 0
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
     assert main(["compare", "--resume", "c", "--target", "80"]) == 2
-    assert "--target is 80; it is a test accuracy" in capsys.readouterr().err
+    assert "it is a test accuracy, so give a number above 0 and at most 1, such as 0.8" in capsys.readouterr().err
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
 
 

@@ -39,6 +39,8 @@ FILES = {
     "text.npz": "three clients\n",
     "octal.yaml": "name: x\nseeds: [1, 010]\n",
     "sixty.yaml": "rounds: 1:30\n",
+    "comma.yaml": "rounds: 3\ntask: {optimizer: {class_path: SGD, init_args: {lr: 0,05}}}\n",
+    "share.yaml": "data:\n  init_args: {validation: 0,2, copies: true}\n",
     "rate.yaml": "task: {optimizer: {lr: 1:30.5}}\n",
 }
 
@@ -165,6 +167,8 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
                 "run --config sixty.yaml",
                 "sixty.yaml, line 1: 1:30 is 90 in YAML, which reads it in base 60; write 90",
             ),
+            ("run --config comma.yaml", "comma.yaml, line 2: lr: 0,05 has a decimal comma; write lr: 0.05"),
+            ("data --config share.yaml", "line 2: validation: 0,2 has a decimal comma; write validation: 0.2"),
             ("run --config rate.yaml", "rate.yaml, line 1: 1:30.5 is 90.5 in YAML"),
             ("tune --config sixty.yaml", "sixty.yaml, line 1: 1:30 is 90 in YAML"),
             ("run --resume twice.yaml", "twice.yaml holds no run to resume"),
@@ -212,7 +216,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             (RUN + "--task.optimizer.lr .inf", "the learning rate is inf; give a number of 0 or more"),
             (
                 RUN + "--stop.target 90 --data.validation 0.2",
-                "stop.target is 90, but val/weighted_accuracy is a share; give a number above 0 and at most 1",
+                "val/weighted_accuracy is a share; give a number above 0 and at most 1, such as 0.9",
             ),
             ("dashboard --foo", "unrecognized arguments: --foo; see lit-cfl dashboard --help"),
             ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),

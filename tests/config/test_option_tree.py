@@ -205,6 +205,7 @@ EARLY = [
     ("run --config quickstart --algorithm.alpha 5", "no option 'alpha' (did you mean pretrain_scale?)"),
     ("run --config quickstart --algorithm StoCFL --algorithm.lambda 1", "no option 'lambda' (did you mean lambda_?)"),
     ("run --config quickstart --algorithm.lambda 1", "no option 'lambda' (lambda_ is an option of Ditto, StoCFL)"),
+    ("run --config quickstart --task.lr 1", "Classification has no option 'lr' (did you mean optimizer.lr?)"),
     ("run --config quickstart --task.optimizer.learning_rate 1", "no option 'learning_rate' (did you mean lr?)"),
     ("run --config quickstart --algorithm FedBN", "give --algorithm FedAvg --personal 'batchnorm[*]', or in"),
     (
