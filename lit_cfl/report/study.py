@@ -72,8 +72,9 @@ class SavedStudy:
 
     @property
     def parameters(self) -> list[str]:
-        """Names of the searched parameters."""
-        return list(dict.fromkeys(key for row in self.rows for key in row["values"]))
+        """Names of the searched parameters, in the order of the space, as in the study's folder of pictures."""
+        of_space = () if self.space is None else self.space.distributions()
+        return list(dict.fromkeys([*of_space, *(key for row in self.rows for key in row["values"])]))
 
 
 def read_study(path: Path) -> SavedStudy:

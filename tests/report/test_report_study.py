@@ -9,6 +9,7 @@ from studies import STUDY
 from test_sources import page_of
 
 from lit_cfl.pictures.figure import Figure
+from lit_cfl.pictures.panels import plain
 from lit_cfl.report.blocks import Table, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.study import _repeats_table, headline, read_study
@@ -59,6 +60,16 @@ def test_history_importance_and_front_of_a_study(tmp_path: Path):
     # all trials are Pareto-optimal, since each costs less than the one before
     assert [row[0] for row in front] == [f"{number:04d}" for number in range(9, -1, -1)]
     assert page.lines[0].startswith(f"12 trials, 10 of them finished. The best, 0000, has {METRIC} 0.9000: ")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_panels_of_parameters_are_in_the_order_of_the_space_as_in_the_folder_of_pictures(tmp_path: Path, order: int):
+    path, space = made_study(tmp_path / "study"), list(STUDY["space"].items())
+    turned = STUDY | {"limits": {}, "space": dict(space[::order])}
+    Study(**turned).write(path / "study.yaml", "89abcdef")
+    (slices,) = (figure for figure in page_of(path).figures if figure.name.endswith("slices"))
+    axes = [panel.x for line in slices.rows for panel in line if panel is not None]
+    assert axes == [plain(key) for key, _ in space][::order]
 
 
 def test_a_started_trial_counts_as_running_only_while_a_process_works_on_its_study(tmp_path: Path):
