@@ -46,7 +46,10 @@ class Oracle(Algorithm):
     weights: Weights = "examples"
     state_type = OracleState
     sees_truth = True
-    caveat = "Oracle is shown the true clusters, which no method knows: an upper bound"
+    caveat = (
+        "Oracle is shown the true clusters, which no method knows: an upper bound of what FedAvg gains by clusters; a "
+        "method can exceed it by chance, or by other or more local work"
+    )
 
     def check(self, work: LocalWork) -> None:
         _true_clusters(work, work.population)
