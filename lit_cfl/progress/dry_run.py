@@ -47,6 +47,7 @@ def show_lines(console: Console, lines: Mapping[str, str]) -> None:
 def _size(prepared: PreparedRun) -> dict[str, str]:
     experiment, data, engine, plan = prepared.experiment, prepared.data, prepared.engine, prepared.engine.plan
     sizes, inputs = data.num_examples[data.population], data.examples.inputs
+    tested = data.test.sizes[data.population]
     row = engine.layout.num_columns * plan.dtype.itemsize
     sent = experiment.algorithm.sent_columns(engine.layout) * plan.dtype.itemsize
     less = "" if sent == row else f", of which {_size_of(sent)} are sent"
@@ -55,6 +56,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
         "training examples": f"{int(sizes.sum()):,}, {join_range(int(sizes.min()), int(sizes.max()))} per client",
+        "test examples": f"{int(tested.sum()):,}, {join_range(int(tested.min()), int(tested.max()))} per client",
         "model": f"{engine.layout.num_parameters:,} parameters, {_size_of(row)}{less}",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lit_cfl.config.parser import parse_run
 from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import join_range
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.progress import dry_run
 from lit_cfl.progress.dry_run import extrapolate, time_cohort
@@ -153,6 +154,11 @@ def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest
     assert lines["clients"] == "6 in training, 2 newcomers"
     least, most = int(trained.min()), int(trained.max())
     assert lines["training examples"] == f"{int(trained.sum()):,}, {least} to {most} per client"
+    tested = data.test.sizes[data.population]
+    assert (
+        lines["test examples"]
+        == f"{int(tested.sum()):,}, {join_range(int(tested.min()), int(tested.max()))} per client"
+    )
     assert lines["model"] == "650 parameters, 2.5 KiB"
     assert lines["rounds"] == "30 with 6 clients, 2 run(s)"
     assert lines["local steps"].startswith("about 1,800, ")  # 5 epochs of 6 clients, 30 rounds, 2 runs
