@@ -297,6 +297,15 @@ def test_a_smaller_error_of_the_best_on_new_seeds_is_a_gain_and_an_unknown_mean_
     assert table.note.endswith("Gain (positive = better) on test data, seed by seed: 2.0000 ± 0.0000.")
 
 
+def test_a_page_without_importance_says_how_many_trials_it_needs(tmp_path: Path):
+    path = made_study(tmp_path / "study")
+    said = "Importance of the parameters: unknown, since it needs 8 finished trials."
+    assert said not in texts_of(path)
+    for number in range(3):
+        (path / "trials" / f"{number:04d}" / "trial.json").unlink()
+    assert said in texts_of(path)
+
+
 def test_importance_is_drawn_and_described_by_its_share(tmp_path: Path):
     found = drawn(made_study(tmp_path / "study"))["importance"]
     shares = {row[0]: float(row[1]) for row in reversed(found.values.rows)}
