@@ -1,6 +1,7 @@
 """Checks that a module can be trained and scored on the data, before anything is written."""
 
 import copy
+import re
 import warnings
 from contextlib import suppress
 from math import isfinite
@@ -29,6 +30,7 @@ _TOKENS = (
     "data word vectors (Sent140's option embeddings)"
 )
 _NO_TRAINER = "; scores are computed without a Trainer: use the Trainer only in training_step"
+_FEW_OUTPUTS = "; the net has fewer outputs than there are labels: give its last layer num_labels outputs"
 _REMEDIES = {
     "classes": "give numbers as floats, or set data.num_labels to 0, or take the task Classification",
     "multi-label": "take the task MultiLabel, or give one class for each example, such as y.argmax(1)",
@@ -66,6 +68,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
+        if isinstance(error, IndexError) and re.search(r"Target \d+ is out of bounds", str(error)):
+            remedy = _FEW_OUTPUTS
         raised = f"{short_error(error)}{error_place(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     _require_faithful_copy(engine, again, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))

@@ -379,6 +379,14 @@ def test_a_net_whose_forward_takes_no_inputs_is_refused_in_one_line():
         require_trainable(engine, ragged_data())
 
 
+def test_a_net_with_fewer_outputs_than_labels_is_told_how_many_it_needs():
+    engine = build_engine(
+        task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 2))), PLANS["plain loop"], 0, LocalTraining()
+    )
+    with pytest.raises(InputError, match="fewer outputs than there are labels: give its last layer num_labels outputs"):
+        require_trainable(engine, ragged_data())
+
+
 def test_own_module_whose_forward_returns_no_tensor_is_refused():
     class Own(LightningModule):
         def __init__(self) -> None:
