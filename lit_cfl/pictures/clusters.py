@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from lit_cfl.errors import count_noun
 from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, name_of, true_name_of
 from lit_cfl.pictures.figure import Figure, Table, short, thin
 from lit_cfl.pictures.panels import BLUE, Bars, Cells, HeatMap, Panel, Style
@@ -70,7 +71,7 @@ def memberships(
         f"{without}{many}{_describe_reused(cluster)}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client and one column per recorded round, {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
-        f"the number of the cluster of {int(changed.any(0).sum())} clients changed on the way.",
+        f"{count_noun(int(changed.any(0).sum()), 'client')} changed to a cluster of another number in between.",
         cluster_styles(numbers, match, truths),
         _moves(cluster, rounds, true_cluster, order),
         height=2.6,

@@ -287,7 +287,7 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     assert found.alt == (
         "Coloured cells, one row per client and one column per recorded round, 1 to 7: 6 clients in 2 clusters at the "
         # the cluster of client 1 changed its number twice; client 5's was lost, which is not a change
-        "end; the number of the cluster of 2 clients changed on the way."
+        "end; 2 clients changed to a cluster of another number in between."
     )
     assert found.caption.endswith(
         " Clusters are recorded in rounds 1, 3, 7, and drawn unchanged until the next of them."

@@ -418,7 +418,7 @@ def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: 
     write_rows(tmp_path / "numbers.csv", numbers.COLUMNS, numbers.compute_numbers(COMMITTED), digits=3)
     assert (tmp_path / "numbers.csv").read_text() == (COMMITTED / "numbers.csv").read_text()
     first = read_table(COMMITTED / "numbers.csv")[0]
-    assert f"({first['value']:.1f} ± {first['margin']:.1f} points" in (COMMITTED / "README.md").read_text()
+    assert f"| {first['value']:.1f} ± {first['margin']:.1f} |" in (COMMITTED / "README.md").read_text()
 
 
 @pytest.mark.full
