@@ -199,7 +199,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--algorithm.num_clusters", "41"), "num_clusters is 41, but only 40 clients"),
         ((*QUICK, "--cohort_size", "41"), "cohort_size is 41, but there are 40 clients"),
         ((*QUICK, "--rounds", "0"), "rounds is 0"),
-        ((*QUICK, "--local.epochs", "0"), "0 epochs trains nothing"),
+        ((*QUICK, "--local.epochs", "0"), "epochs is 0; give 1 or more"),
         ((*QUICK, "--local.batch_size", "0"), "batch_size is 0; give 1 or more"),
         ((*QUICK, "--dropout", "1"), "dropout is 1.0"),
         ((*QUICK, "--seeds", "[1, 1]"), "seeds is [1, 1]"),
