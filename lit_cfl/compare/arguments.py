@@ -15,7 +15,7 @@ from typing import Any
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
-from lit_cfl.config.given_options import merge_files
+from lit_cfl.config.given_options import merge_options
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
@@ -151,7 +151,7 @@ def _experiment_of(files: Sequence[str]) -> str | dict[str, Any]:
         return files[0]
     paths = [config_path(file) for file in files]
     code = append_to_path([word for path in paths for word in ("--config", path)])
-    return merge_files([read_config(path) for path in paths]) | {"code": code}
+    return merge_options([read_config(path) for path in paths], []) | {"code": code}
 
 
 def _entries(word: str) -> list[str]:

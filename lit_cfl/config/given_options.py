@@ -60,36 +60,6 @@ def merge_options(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -
     return whole
 
 
-def merge_files(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merges the contents of experiment files: options of a later file replace those of earlier ones.
-
-    Arguments of a class are merged one by one, also those of a net inside a task, until a file names another class.
-    """
-    whole: dict[str, Any] = {}
-    for content in contents:
-        for name, value in content.items():
-            before = whole.get(name)
-            if isinstance(before, Mapping) and isinstance(value, Mapping) and "class_path" not in before:
-                whole[name] = _merge_values(before, value)  # a group, such as local
-            else:
-                whole[name] = _merge_classes(before, value)
-    return whole
-
-
-def _merge_classes(before: Any, value: Any) -> Any:
-    """Merges two settings of one class; any other value replaces the one before."""
-    earlier = {"class_path": before} if isinstance(before, str) else before
-    if not isinstance(value, Mapping) or not isinstance(earlier, Mapping) or "class_path" not in earlier:
-        return value
-    if "init_args" not in value or value.get("class_path", earlier["class_path"]) != earlier["class_path"]:
-        return value
-    return {**earlier, "init_args": _merge_values(_as_dict(earlier.get("init_args")), value["init_args"])}
-
-
-def _merge_values(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {**before, **{name: _merge_classes(before.get(name), value) for name, value in values.items()}}
-
-
 def _set(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Sets an option; a new class drops the options of the previous class."""
     *above, last = path
@@ -104,9 +74,21 @@ def _set(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
     if isinstance(before, Mapping) and (isinstance(value, Mapping) or before.get("class_path") == value):
         given = _as_dict(value)
         if not isinstance(value, Mapping) or value.get("class_path") in (None, before.get("class_path")):
-            arguments = _as_dict(before.get("init_args")) | _as_dict(given.get("init_args"))
+            arguments = _merge_arguments(_as_dict(before.get("init_args")), _as_dict(given.get("init_args")))
             value = {**before, **given, **({"init_args": arguments} if arguments else {})}
     node[last] = value
+
+
+def _merge_arguments(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges arguments of a class, and those of classes among them, such as a task's net; dicts are replaced."""
+    whole = dict(before)
+    for name, value in given.items():
+        earlier = before.get(name)
+        if isinstance(earlier, Mapping) and "class_path" in earlier:
+            _set(whole, [name], value)
+        else:
+            whole[name] = value
+    return whole
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

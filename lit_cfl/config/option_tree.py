@@ -56,6 +56,7 @@ _ELSEWHERE = {
     "local_epochs": "local.epochs",
     "local_steps": "local.epochs",
     "learning_rate": "task.optimizer.lr",
+    "lr": "task.optimizer.lr",
     "local_lr": "task.optimizer.lr",
     "model": "task.net",
     "dataset": "data",
@@ -291,11 +292,10 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
         known: Options of the class.
     """
     symbol = _SYMBOLS.get(name.lower(), name)
-    for meant in (symbol, _ELSEWHERE.get(name.lower(), "").rpartition(".")[2]):
-        if meant in known:
+    parts = _ELSEWHERE.get(name.lower(), "").split(".")
+    for meant in (symbol, *(".".join(parts[k:]) for k in range(len(parts)))):
+        if meant.partition(".")[0] in known:
             return f" (did you mean {meant}?)"
-    if name.lower() in ("lr", "learning_rate") and "optimizer" in known:
-        return " (did you mean optimizer.lr?)"
     algorithms = {one: class_of(one, "algorithms") for one in catalogue.names("algorithms")}
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
     if owner not in algorithms or not others:
