@@ -19,7 +19,7 @@ from lit_cfl.data.checks import require_division, require_examples, require_view
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.seeds import derive
 from lit_cfl.storage.given_paths import expand_home
 from lit_cfl.typed_options import require_annotated
@@ -181,7 +181,7 @@ def _require_seen_labels(data: FederatedData) -> None:
             numbers = "; if labels are numbers to predict, set num_labels to 0" if rare else ""
             raise InputError(
                 f"the {name} data hold label {data.examples.label_name(int(unseen[0]))}, which no training client has "
-                f"({len(unseen)} such label(s)); "
+                f"({count_noun(len(unseen), 'such label')}); "
                 f"choose another partition or seed, or set allow_unseen_labels to true{numbers}"
             )
 

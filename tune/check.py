@@ -80,13 +80,13 @@ def notices(study: Study, base: Experiment) -> list[str]:
     space, lines = study.search_space, []
     if space.changes_data:
         lines.append(
-            f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on, so "
+            f"{', '.join(space.changes_data)} may change who the clients are and what they are scored on, so "
             "the best trial may be the one with the easiest data; to compare methods on several data sets, use "
             "lit-cfl compare"
         )
     if space.algorithms and base.selection == "uniform" and base.evaluation.clients == "assigned":
         lines.append(
-            "note: an algorithm may have no model for clients that were never drawn, and these are then not scored; "
+            "an algorithm may have no model for clients that were never drawn, and these are then not scored; "
             "evaluation.clients: all in the base scores all trials on all clients"
         )
     return [*lines, *_inherited_options(study, base)]
@@ -106,7 +106,7 @@ def _inherited_options(study: Study, base: Experiment) -> list[str]:
         }
         taken = build(study.whole_base, space.words(first[name])).to_dict()["algorithm"].get("init_args", {})
         if kept := [f"{key} {value}" for key, value in written.items() if key not in own and taken.get(key) == value]:
-            lines.append(f"note: {name} runs with the base's {', '.join(kept)}")
+            lines.append(f"{name} runs with the base's {', '.join(kept)}")
     return lines
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lit_cfl.errors import count_noun
 from lit_cfl.progress import dry_run
 from lit_cfl.tune.check import PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import count_places
@@ -30,7 +31,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     at_once = _at_once(prepared, address)
     dry_run.show_lines(console, _size(prepared, at_once))
     for notice in notices(prepared.study, prepared.default):
-        console.print(notice, soft_wrap=True)
+        console.print(f"Note: {notice}.", soft_wrap=True)
     console.print("\nThe base (each trial changes its searched options):")
     seconds = dry_run.show(console, prepared.job.of_trial(prepared.default, DEFAULT))
     dry_run.show_lines(console, {"whole study": _time(prepared, seconds, at_once)})
@@ -45,8 +46,8 @@ def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
 def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     resources, repeats = prepared.study.resources, prepared.study.num_repeats
     points = len(prepared.study.own_settings)
-    then = f", then {points} point(s) of the study" if points else ""
-    each = f"{resources.cpus:g} core(s)" + (f" and {resources.gpus:g} GPU(s)" if resources.gpus else "")
+    then = f", then {count_noun(points, 'point')} of the study" if points else ""
+    each = f"{_count(resources.cpus, 'core')}" + (f" and {_count(resources.gpus, 'GPU')}" if resources.gpus else "")
     places = f"{at_once} at most" if at_once else "as many as the cluster has room for"
     lines = {
         "study": prepared.size,
@@ -55,8 +56,12 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
         "at a time": f"{places}, each with {each}",
     }
     if repeats:
-        lines["at the end"] = f"the best and the default setting on {repeats} new seed(s)"
+        lines["at the end"] = f"the best and the default setting on {count_noun(repeats, 'new seed')}"
     return lines
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:

@@ -131,7 +131,8 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines
     """Runs the remaining part of a study; requires a connection to Ray."""
     say.describe_progress = partial(describe_progress, trials, prepared.default.rounds, len(prepared.job.seeds))
     require_shared_folder(str(path.absolute()))
-    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.study, prepared.default)]))
+    notes = [f"Note: {notice}." for notice in notices(prepared.study, prepared.default)]
+    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notes]))
     prepared.study.write(path / STUDY, trials.study_id)
     (path / REPEATS / "repeats.json").unlink(missing_ok=True)  # further trials may change the best setting
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
@@ -152,7 +153,7 @@ def _say_uneven(prepared: PreparedStudy, trials: Trials, say: Callable[[str], No
     finished = [record for record in trials.records.values() if record.status == FINISHED_STATUS]
     found = describe_uneven({one.trial_id: one.last_result.get(CLIENTS) for one in finished})
     if found is not None and not prepared.study.search_space.changes_data:
-        say(f"note: {found}")
+        say(f"Note: {found}.")
 
 
 def describe_progress(trials: Trials, rounds: int, seeds: int = 1) -> str:

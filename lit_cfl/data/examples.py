@@ -16,7 +16,7 @@ from torch import Tensor
 from lit_cfl.data.augment import Augment, AugmentFunction
 from lit_cfl.data.image_transforms import blur_images, rotate_images
 from lit_cfl.devices import send
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, count_noun
 from lit_cfl.keyed_random import draw_keyed_normal
 
 LabelKind = Literal["classes", "multi-label", "numbers", "none"]
@@ -165,8 +165,9 @@ class Examples:
         for view in self.views:
             if view.colour and len(view.colour) != shape[1]:
                 raise InputError(
-                    f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape[1:])} have {shape[1]} "
-                    "channel(s); give one for each channel (grey images can be repeated into three channels)"
+                    f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape[1:])} have "
+                    f"{count_noun(shape[1], 'channel')}; give one for each channel (grey images can be "
+                    "repeated into three channels)"
                 )
         if any(view.brightness != 1 for view in self.views) and self.vocabulary and self.embeddings is None:
             raise InputError("token ids have no brightness to change; give embeddings, or leave out the brightness")

@@ -64,9 +64,10 @@ def require_no_single_batch(
     if not alone.any():
         return
     first = int(alone.nonzero()[0])
+    which = f"one of its {int(sizes[first])} examples" if sizes[first] > 1 else "its only example"
     raise InputError(
-        f"client {int(clients[first])} cannot be trained: with batch size {batch_size}, one of its {int(sizes[first])} "
-        f"example(s) is alone in a mini-batch, where BatchNorm has no variance; {_remedies(sizes, batch_size, last)}"
+        f"client {int(clients[first])} cannot be trained: with batch size {batch_size}, {which} "
+        f"is alone in a mini-batch, where BatchNorm has no variance; {_remedies(sizes, batch_size, last)}"
     )
 
 

@@ -21,7 +21,7 @@ from lit_cfl.engines.module_state import copy_state, module_state, same_value
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.engines.training_options import LocalTraining
-from lit_cfl.errors import DivergedError, InputError, Notice, error_place, short_error
+from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, error_place, short_error
 from lit_cfl.local_work import Budget, per_client
 from lit_cfl.tasks.next_token import NextToken
 
@@ -227,8 +227,8 @@ def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
         for scheduler in schedulers_in(module.configure_optimizers()):
             warnings.warn(
                 f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "
-                f"{local.epochs} epoch(s): each round starts with the same learning rate. For rates that change over "
-                "rounds, return the optimizer alone, and give the scheduler as local.lr_schedule",
+                f"{count_noun(local.epochs, 'epoch')}: each round starts with the same learning rate. For rates that "
+                "change over rounds, return the optimizer alone, and give the scheduler as local.lr_schedule",
                 Notice,
                 stacklevel=3,
             )

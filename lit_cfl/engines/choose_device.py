@@ -5,7 +5,7 @@ on one core, a run finishes before a GPU has started. Each Ray worker uses a GPU
 """
 
 from lit_cfl.devices import count_gpus
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, count_noun
 
 _GPU_PAYS = 100_000_000_000  # multiply-adds of a run from which a GPU pays off: an estimate
 
@@ -26,7 +26,7 @@ def resolve_device(asked: str, multiply_adds: float = 0) -> str:
     asked = "cuda:0" if asked == "cuda" else asked
     number = number_of_gpu(asked)
     if number is not None and number >= found:
-        has = f"has {found} CUDA device(s)" if found else "has no CUDA device"
+        has = f"has {count_noun(found, 'CUDA device')}" if found else "has no CUDA device"
         raise InputError(f"device {asked!r} was asked for, but this machine {has}; use --device cpu or auto")
     return asked
 

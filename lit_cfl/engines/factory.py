@@ -8,7 +8,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.engines.workload import RayRoom, Workload
-from lit_cfl.errors import Notice
+from lit_cfl.errors import Notice, count_noun
 
 
 def build_engine(
@@ -39,7 +39,11 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
 
     room = cluster.count_room(options.threads or 1)
     if asked == "auto" and cluster.is_there():
-        what = f"has {room.gpus} GPU(s): clients train on them" if room.gpus else "has no GPU: clients train on CPUs"
+        what = (
+            f"has {count_noun(room.gpus, 'GPU')}: clients train on them"
+            if room.gpus
+            else "has no GPU: clients train on CPUs"
+        )
         warnings.warn(f"Ray's cluster {what}; set --device to change that", Notice, stacklevel=2)
     return room
 

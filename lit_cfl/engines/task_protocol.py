@@ -10,7 +10,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import is_out_of_memory
-from lit_cfl.errors import InputError, error_place, short_error
+from lit_cfl.errors import InputError, count_noun, error_place, short_error
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, per_example, scores_of
 
 Batch = tuple[Tensor, Tensor]
@@ -186,7 +186,7 @@ def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
     if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != size:
         raise InputError(
             f"{name}.scores has a SetScore, so its outcomes must return the outputs [n, ...] last, after the losses "
-            f"and {scores} other score(s); it returned {_form(outputs)} there"
+            f"and {count_noun(scores, 'other score')}; it returned {_form(outputs)} there"
         )
     return outputs
 

@@ -13,7 +13,8 @@ from lit_cfl.pictures.panels import BLUE, VERMILLION
 _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
 _MIN_ROWS = 6  # with fewer labels the picture is as high as with this many, so that the colour bar's label fits
-_MAX_NAME = 24  # maximum number of letters of a label's name on the axis
+_MAX_NAME = 24  # maximum number of letters of a name on an axis
+_MAX_NAMED = 40  # maximum number of clients, or of true clusters, that are named on an axis
 
 
 def label_distribution(data: FederatedData) -> Figure | None:
@@ -28,35 +29,46 @@ def label_distribution(data: FederatedData) -> Figure | None:
     counts = data.subset(order).label_counts.double()
     shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
     rows = min(max(len(shares), _MIN_ROWS), 30)
-    figure = Figure(figsize=(10, 1.6 + 0.18 * rows), layout="constrained")
+    names = [_client_name(data, client) for client in order.tolist()] if len(order) <= _MAX_NAMED else []
+    height = 2.1 + 0.18 * rows + 0.09 * max(map(len, names), default=0)  # of the names: inches per letter
+    figure = Figure(figsize=(10, height), layout="constrained")
     axes = figure.subplots()
     picture = axes.imshow(shares.numpy(), aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
     figure.colorbar(picture, label="share of the client's examples", pad=0.01)
-    known = bool((data.true_clusters[clients] >= 0).any())
     sample = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
-    axes.set(xlabel=f"clients{', in their true clusters' if known else ''}{sample}", ylabel="label")
+    axes.set(xlabel=f"clients{sample}", ylabel="label")
     if len(shares) <= 30:
-        axes.set_yticks(range(len(shares)), [_axis_name(data, label) for label in range(len(shares))])
+        axes.set_yticks(range(len(shares)), [_label_name(data, label) for label in range(len(shares))])
     axes.set_title("Labels of the clients' training data")
-    axes.set_xticks([])
-    if known:
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    if bool((data.true_clusters[clients] >= 0).any()):
         _mark_clusters(axes, data.true_clusters[order], len(shares))
     return figure
 
 
-def _axis_name(data: FederatedData, label: int) -> str:
-    """Returns a label's name, shortened to leave room for the picture, or its number if it has no name."""
-    name = data.examples.label_names[label] if data.examples.label_names else str(label)
+def _label_name(data: FederatedData, label: int) -> str:
+    """Returns a label's name for an axis, or its number if it has no name."""
+    return _shorten(data.examples.label_names[label] if data.examples.label_names else str(label))
+
+
+def _client_name(data: FederatedData, client: int) -> str:
+    """Returns a client's name for an axis, or its number if it has no name."""
+    return _shorten(data.names[client] if data.names else "") or str(client)
+
+
+def _shorten(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
 
 def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
     numbers, sizes = clusters.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
-    if len(numbers) <= 40:
+    if len(numbers) <= _MAX_NAMED:
         axes.vlines((ends[:-1] - 0.5).tolist(), -0.5, height - 0.5, colors="white", linewidth=0.8)
         names = ["?" if number < 0 else str(number) for number in numbers.tolist()]
-        axes.set_xticks((ends - sizes / 2 - 0.5).tolist(), names)
+        above = axes.secondary_xaxis("top")
+        above.set_xticks((ends - sizes / 2 - 0.5).tolist(), names)
+        above.set_xlabel("true cluster")
 
 
 def size_histogram(data: FederatedData) -> Figure:
@@ -107,8 +119,8 @@ def _label_of(data: FederatedData, index: torch.Tensor) -> str:
     """Returns the label of an example as its client sees it; several labels as a list."""
     (target,) = data.examples.targets(index[None])
     if target.ndim:
-        return join_ids([_axis_name(data, label) for label in (target > 0.5).nonzero().flatten().tolist()]) or "none"
-    return _axis_name(data, int(target)) if data.examples.label_kind == "classes" else f"{float(target):g}"
+        return join_ids([_label_name(data, label) for label in (target > 0.5).nonzero().flatten().tolist()]) or "none"
+    return _label_name(data, int(target)) if data.examples.label_kind == "classes" else f"{float(target):g}"
 
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:

@@ -89,7 +89,7 @@ def history(search: Search) -> Figure | None:
         "History of the search",
         [[Panel("", "trial", search.metric, [Curve(_BEST, x, y)] if x else [], points)]],
         f"Each trial's last {search.metric}. Trials that were stopped early ran fewer rounds, and only finished ones "
-        "can be the best. A cross marks the number of a failed trial.",
+        f"can be the best.{' A cross marks the number of a failed trial.' if failed else ''}",
         f"Scatter plot of {len(search.known)} trials"
         + (f"; the best so far goes from {y[0]:.4g} to {y[-1]:.4g}." if y else "."),
         TRIAL_STYLES,

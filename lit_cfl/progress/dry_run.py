@@ -14,7 +14,7 @@ from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import TaskTraits, mean_steps
-from lit_cfl.errors import join_range
+from lit_cfl.errors import count_noun, join_range
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
@@ -58,9 +58,10 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
         "training examples": f"{int(sizes.sum()):,}, {join_range(int(sizes.min()), int(sizes.max()))} per client",
         "test examples": f"{int(tested.sum()):,}, {join_range(int(tested.min()), int(tested.max()))} per client",
         "model": f"{engine.layout.num_parameters:,} parameters, {_size_of(row)}{less}",
-        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
+        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {count_noun(runs, 'run')}",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
-        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
+        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {count_noun(plan.threads, 'thread')}, "
+        f"{_stack(plan)}",
         "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, without PyTorch itself",
     }

@@ -68,13 +68,13 @@ def new_table(*headings: str) -> Table:
 
 
 def mebibytes(value: float) -> str:
-    """Formats a number of MiB with one decimal, or with one significant digit if it is below 0.1."""
-    return f"{value:.{significant_decimals(value)}f}"
+    """Formats a number of MiB with one decimal, or with two significant digits if it is below 1."""
+    return f"{value:.{significant_decimals(value, 2)}f}"
 
 
-def significant_decimals(value: float) -> int:
-    """Returns the number of decimals, at least 1, that keep a positive value from being rounded to 0."""
-    return max(1, -floor(log10(float(f"{value:.1g}")))) if value > 0 else 1
+def significant_decimals(value: float, digits: int = 1) -> int:
+    """Returns the number of decimals, at least 1, that show this many significant digits of a value of 0 or more."""
+    return max(1, digits - 1 - floor(log10(float(f"{value:.{digits}g}")))) if value > 0 else 1
 
 
 def number(value: float | None) -> str:

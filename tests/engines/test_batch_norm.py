@@ -128,7 +128,8 @@ def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
     engine._fit_chunk = None  # must not be called
     client = 0 if budget is not None and budget.batch_size == 1 else 1
     size = budget.batch_size if budget is not None else 4
-    message = rf"client {client} .* batch size {size}, one of its {sizes[client]} example.* or take GroupNorm"
+    which = "its only example" if sizes[client] == 1 else f"one of its {sizes[client]} examples"
+    message = rf"client {client} .* batch size {size}, {which} is alone .* or take GroupNorm"
     with pytest.raises(InputError, match=message):
         engine.at(0, data).fit(engine.initial(0)[None], torch.arange(3), budget=budget)
 
@@ -136,9 +137,9 @@ def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
 @pytest.mark.parametrize("plan", ENGINES)
 def test_single_examples_are_refused_in_gradients_and_by_the_check_before_a_run(plan: str):
     engine, data = build_engine(task(Normalised), ENGINES[plan], 5, LOCAL), ragged_data((8, 9, 16, 1))
-    with pytest.raises(InputError, match=r"client 3 .* one of its 1 example"):
+    with pytest.raises(InputError, match=r"client 3 .* its only example is alone"):
         engine.at(0, data).gradients(engine.initial(0), torch.arange(4))
-    with pytest.raises(InputError, match=r"client 1 .* batch size 4, one of its 9 example"):
+    with pytest.raises(InputError, match=r"client 1 .* batch size 4, one of its 9 examples is alone"):
         require_trainable(engine, data)
 
 

@@ -152,10 +152,19 @@ def test_labels_are_drawn_as_shares_of_each_clients_training_data_by_true_cluste
     axes = figure.axes[0]
     shares = [[0, 0, 1], [0, 0, 0], [0.75, 0.25, 0], [0, 0.5, 0.5]]  # clients 1, 3, 0, 2
     assert np.array_equal(axes.images[0].get_array(), np.array(shares).T)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1"]
-    assert list(axes.get_xticks()) == [0.5, 2.5]
-    assert axes.get_xlabel() == "clients, in their true clusters"
+    (above,) = axes.child_axes
+    assert [tick.get_text() for tick in above.get_xticklabels()] == ["0", "1"]
+    assert list(above.get_xticks()) == [0.5, 2.5]
+    assert above.get_xlabel() == "true cluster"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "3", "0", "2"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2"]
+
+
+def test_clients_are_called_by_their_names_as_long_as_there_is_room():
+    data = held((0,), (1,), (2,), true_clusters=ids(1, 0, -1), names=("Kew", "", "Ryde"))
+    assert [tick.get_text() for tick in label_distribution(data).axes[0].get_xticklabels()] == ["Ryde", "1", "Kew"]
+    many = held(*[(0, 1)] * 41, true_clusters=ids(*[0] * 41), names=tuple(map(str, range(41))))
+    assert list(label_distribution(many).axes[0].get_xticks()) == []
 
 
 def test_labels_are_called_by_their_names():

@@ -133,7 +133,14 @@ def test_an_algorithm_without_clusters_is_not_advised_about_them(algorithm: str,
 
 
 def test_little_traffic_does_not_look_like_none(tmp_path: Path):
-    for mib, shown in ((0.034, "0.03"), (0.0, "0.0"), (0.25, "0.2"), (0.0097, "0.01"), (0.098, "0.1"), (12.34, "12.3")):
+    for mib, shown in (
+        (0.034, "0.034"),
+        (0.0, "0.0"),
+        (0.25, "0.25"),
+        (0.0097, "0.0097"),
+        (0.098, "0.098"),
+        (12.34, "12.3"),
+    ):
         finished = ended(tmp_path / str(mib), "IFCA", MINE)
         finished.summary["traffic/mib"] = mib
         assert printed(finished)[1].split()[4] == shown

@@ -160,7 +160,7 @@ def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest
         == f"{int(tested.sum()):,}, {join_range(int(tested.min()), int(tested.max()))} per client"
     )
     assert lines["model"] == "650 parameters, 2.5 KiB"
-    assert lines["rounds"] == "30 with 6 clients, 2 run(s)"
+    assert lines["rounds"] == "30 with 6 clients, 2 runs"
     assert lines["local steps"].startswith("about 1,800, ")  # 5 epochs of 6 clients, 30 rounds, 2 runs
     lines = shown(monkeypatch, lambda steps: (0.01, 0.01), *words[:-1], "FedAvg")
-    assert lines["rounds"] == "30 with 6 clients, 2 run(s)"  # the run and its baseline
+    assert lines["rounds"] == "30 with 6 clients, 2 runs"  # the run and its baseline

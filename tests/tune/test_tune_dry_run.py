@@ -48,15 +48,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
     ("words", "at_a_time", "time"),
     [
         # 6 trials of a minute, then 10 repeats of half a minute
-        ("--limits.trials 6 --limits.concurrent 1", "1 at most, each with 1 core(s)", "11 min 0 s"),
+        ("--limits.trials 6 --limits.concurrent 1", "1 at most, each with 1 core", "11 min 0 s"),
         # four at a time: twice a minute for the trials, three times half a minute for the repeats
-        ("--limits.trials 6", "4 at most, each with 1 core(s)", "3 min 30 s"),
-        ("--limits.trials 6 --resources.cpus 1.5", "2 at most, each with 1.5 core(s)", "5 min 30 s"),
-        ("--limits.trials 3 --num_repeats 0", "4 at most, each with 1 core(s)", "1 min 0 s"),
-        ("--limits.trials 2", "4 at most, each with 1 core(s)", "2 min 30 s"),  # repeats run four at a time
-        ("--limits.trials 90 --limits.minutes 5", "4 at most, each with 1 core(s)", "6 min 30 s"),
-        ("--limits.trials 6 --resources.gpus 0.6", "2 at most, each with 1 core(s) and 0.6 GPU(s)", "5 min 30 s"),
-        ("--limits.trials 6 --resources.gpus 2", "1 at most, each with 1 core(s) and 2 GPU(s)", "11 min 0 s"),
+        ("--limits.trials 6", "4 at most, each with 1 core", "3 min 30 s"),
+        ("--limits.trials 6 --resources.cpus 1.5", "2 at most, each with 1.5 cores", "5 min 30 s"),
+        ("--limits.trials 3 --num_repeats 0", "4 at most, each with 1 core", "1 min 0 s"),
+        ("--limits.trials 2", "4 at most, each with 1 core", "2 min 30 s"),  # repeats run four at a time
+        ("--limits.trials 90 --limits.minutes 5", "4 at most, each with 1 core", "6 min 30 s"),
+        ("--limits.trials 6 --resources.gpus 0.6", "2 at most, each with 1 core and 0.6 GPUs", "5 min 30 s"),
+        ("--limits.trials 6 --resources.gpus 2", "1 at most, each with 1 core and 2 GPUs", "11 min 0 s"),
     ],
 )
 def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
@@ -87,9 +87,9 @@ def test_it_says_what_is_tried_and_how_large_a_trial_is_and_writes_nothing(capsy
     lines = said(capsys, space={"algorithm": ALGORITHMS}, points=points)
     assert lines["study"] == "3 trials of 4 rounds under the seeds 3, 4 each"
     assert lines["searched"] == "algorithm, IFCA.num_clusters, FedGroup.eta_g, FedGroup.num_clusters"
-    assert lines["tried first"] == "the base's setting, then 1 point(s) of the study"
-    assert lines["at the end"] == "the best and the default setting on 5 new seed(s)"
-    assert lines["rounds"] == "4 with 5 clients, 2 run(s)"
+    assert lines["tried first"] == "the base's setting, then 1 point of the study"
+    assert lines["at the end"] == "the best and the default setting on 5 new seeds"
+    assert lines["rounds"] == "4 with 5 clients, 2 runs"
     assert "of local training" in lines["whole study"]
     assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]
 

@@ -112,7 +112,7 @@ def test_trials_scored_on_different_numbers_of_clients_are_named(study: Path):
     write_record(study / "trials", replace(other, last_result=other.last_result | {CLIENTS: 7.5}), "0123abcd")
     lit_cfl.tune(resume=study, say=lines.append)
     expected = "trials were scored on different numbers of clients (0001 on 7.5, 0000 on 12), since clients without a"
-    assert lines[1].startswith(f"note: {expected}")
+    assert lines[1].startswith(f"Note: {expected}")
     page = make_page([study], ["lit-cfl", "report"])
     texts = [block.text for section in page.sections for block in section.blocks if isinstance(block, Text)]
     assert [text for text in texts if text.startswith(f"Note: {expected}")] != []

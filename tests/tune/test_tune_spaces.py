@@ -224,7 +224,7 @@ def test_a_space_over_the_data_gets_a_note():
     assert notices(Study(base(), {"algorithm.eta_g": {"uniform": [0, 1]}}), experiment) == []
     space = {"data.rotations": {"choice": [[0, 90], [0, 180]]}, "data": {"choice": ["Digits"]}}
     (note,) = notices(Study(base(), space), experiment)
-    assert note.startswith("note: data, data.rotations may change who the clients are")
+    assert note.startswith("data, data.rotations may change who the clients are")
 
 
 def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
@@ -240,7 +240,7 @@ def test_an_algorithm_that_takes_an_option_from_anothers_base_gets_a_note():
     space = {"algorithm": {"choice": ["FedGroup", "FedAvg", ifca]}}
     own = {"class_path": "FedGroup", "init_args": {"num_clusters": 3, "eta_g": 0.1}}
     (note,) = notices(Study(base(algorithm=own), space), build(base(algorithm=own)))
-    assert note == "note: IFCA runs with the base's num_clusters 3"  # IFCA has no eta_g, and neither has FedAvg
+    assert note == "IFCA runs with the base's num_clusters 3"  # IFCA has no eta_g, and neither has FedAvg
     ifca["init_args"] = {"num_clusters": 2}
     assert notices(Study(base(algorithm=own), space), build(base(algorithm=own))) == []
 
