@@ -82,6 +82,8 @@ _THIN = 0.045  # minimum share of the rows that a group needs for a mark next to
 LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # colours of lines, in this order in every figure
 _LEGEND = 0.22  # height of a line of the legend
 _LETTER, _HANDLE = 4.0, 45  # widths in the legend, in points
+_AXIS_LETTER, _AXIS_LINE = 0.06, 0.15  # width of a letter and height of a line of an axis label, in inches
+_BELOW = 0.45  # height of the numbers and the label below a panel, in inches
 
 
 Note = Mapping[str, str | int | float | None]
@@ -271,9 +273,10 @@ def draw_panels(
         grid: Rows of panels; None = an empty place.
         styles: Styles by name of curve and points, in the legend's order.
         width: Width of the figure, inches.
-        height: Height of a panel, inches.
+        height: Height of a panel, inches; panels are higher if the label of a vertical axis needs it.
     """
     panels = [panel for row in grid for panel in row if panel is not None]
+    height = max([height, *map(_least_height, panels)])
     names = {name for panel in panels for name in panel.names}
     known = [name for name in styles if name in names and styles[name].named]
     longest = max((len(styles[name].label.replace("$", "") or name) for name in known), default=0)
@@ -304,6 +307,12 @@ def draw_panels(
                 handle.set_gid(f"legend-{list(styles).index(name)}")
             add_legend(figure, handles, min(per_line, len(known)))
     return figure
+
+
+def _least_height(panel: Panel) -> float:
+    """Returns the height in inches at which the label of the vertical axis is not cut off at the figure's top."""
+    longest = max(map(len, panel.y.split("\n")))
+    return _AXIS_LETTER * longest + _BELOW + _AXIS_LINE * panel.x.count("\n")
 
 
 def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:

@@ -301,3 +301,12 @@ def test_names_on_an_axis_are_rotated_where_panels_beside_each_other_leave_no_ro
     for panels, rotation in (([panel], 0), ([panel, panel], 45)):
         drawn = draw_panels([panels], {"finished": Style(BLUE)}, COLUMN, HEIGHT)
         assert {label.get_rotation() for axes in drawn.axes for label in axes.get_xticklabels()} == {rotation}
+
+
+@pytest.mark.parametrize("y", ["accuracy", "val/weighted_accuracy", "val/weighted_balanced_accuracy"])
+@pytest.mark.parametrize("x", ["lr", "algorithm.\npretrain_scale"])
+def test_the_label_of_a_vertical_axis_is_not_cut_off(x: str, y: str):
+    panel = Panel("", x, y, curves=[Curve("finished", [0, 1], [0, 1])])
+    figure = draw_panels([[panel], [panel]], {"finished": Style(BLUE)}, COLUMN, height=0.9)
+    figure.draw_without_rendering()
+    assert figure.axes[0].yaxis.label.get_window_extent().y1 < figure.bbox.y1
