@@ -223,27 +223,29 @@ def _decimal_points(path: Path, words: Sequence[str]) -> str:
 
 
 def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
-    """Returns the input columns that look like ids of rows or clients, such as pandas' index; warns of them."""
-    ids = [name for name in inputs if inputs[name].dtype.kind in "iu" and len(inputs) > 20 and inputs[name].is_unique]
-    if ids:
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, ids))}, a different whole number in every line; if that "
-            "is an id, write the table without it",
-            Notice,
-            stacklevel=2,
-        )
+    """Returns the input columns that look like ids, of lines, clients or such as a client's patients; warns of them."""
+    whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
+    ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
+    _note_ids(path, ids, "a different whole number in every line")
     if clients is None or not 2 < (count := clients.nunique()) <= len(inputs) / 2:
         return ids
     likely = [name for name in inputs if name not in ids and inputs[name].nunique() == count]
     of_clients = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
-    if of_clients:
+    _note_ids(path, of_clients, "one number for each client, by which a net can tell clients apart")
+    likely = [name for name in whole if count < inputs[name].nunique() <= len(inputs) / 2]
+    inside = [name for name in likely if (clients.groupby(inputs[name]).nunique() == 1).all()]
+    _note_ids(path, inside, "whole numbers that each occur in one client only, by which a net can tell clients apart")
+    return ids + of_clients + inside
+
+
+def _note_ids(path: Path, names: Sequence[str], what: str) -> None:
+    if names:
         warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, of_clients))}, one number for each client, by which a "
-            "net can tell clients apart; if that is an id, write the table without it",
+            f"{path}: the inputs include {', '.join(map(repr, names))}, {what}; if that is an id, write the table "
+            "without it",
             Notice,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return ids + of_clients
 
 
 def _note_likely_clusters(path: Path, inputs: "DataFrame", clients: "Series") -> None:

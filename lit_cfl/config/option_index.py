@@ -197,16 +197,24 @@ def find_path(path: str) -> IndexedClass | None:
 
 
 def whole_annotation(option: IndexedOption) -> IndexedOption:
-    """Replaces an annotation that is an alias, such as `SelectionRule`, by its definition."""
-    module, name = option.module, option.annotation
-    while name.isidentifier():
-        found = _module(module)
-        if name in found.assigned:
-            return IndexedOption(found.assigned[name], module)
-        if name not in found.imported or found.imported[name][0] == module:
-            return option
-        module, name = found.imported[name]
-    return option
+    """Replaces an alias, such as `SelectionRule` or that of `ScoreNames | None`, by its definition."""
+    parts = option.members if option.annotation else []
+    found = [_definition(part, option.module) for part in parts]
+    place = next((module for _, module in found if module != option.module), option.module)
+    return IndexedOption(" | ".join(text for text, _ in found), place) if found else option
+
+
+def _definition(name: str, module: str) -> tuple[str, str]:
+    """Follows a name to its definition, if it is an alias. Returns text and module."""
+    alias, place = name, module
+    while alias.isidentifier():
+        found = _module(place)
+        if alias in found.assigned:
+            return found.assigned[alias], place
+        if alias not in found.imported or found.imported[alias][0] == place:
+            break
+        place, alias = found.imported[alias]
+    return name, module
 
 
 @cache
@@ -216,6 +224,8 @@ def _module(name: str) -> _Module:
         return _Module({}, {}, {})
     tree = ast.parse(file.read_text(encoding="utf-8"))
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    # of `if TYPE_CHECKING: ... else: ...`, the part that is executed
+    nodes = [*tree.body, *(node for test in tree.body if isinstance(test, ast.If) for node in test.orelse)]
     imported = {
         alias.asname or alias.name: (_absolute(node, package), alias.name)
         for node in tree.body
@@ -224,7 +234,7 @@ def _module(name: str) -> _Module:
     }
     assigned = {
         node.targets[0].id: ast.unparse(node.value)
-        for node in tree.body
+        for node in nodes
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     return _Module({node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}, imported, assigned)

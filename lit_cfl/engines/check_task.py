@@ -68,6 +68,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
+        remedy = _describe_other_rows(engine.module(model).eval(), batch) or remedy
         if isinstance(error, IndexError) and re.search(r"Target \d+ is out of bounds", str(error)):
             remedy = _FEW_OUTPUTS
         raised = f"{short_error(error)}{error_place(error)}"
@@ -94,6 +95,18 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         raise InputError(
             f"client {int(largest)} cannot be trained: {short_error(error)}{error_place(error)}"
         ) from error
+
+
+def _describe_other_rows(module: LightningModule, batch: Batch) -> str:
+    """Explains that a net returns more or fewer outputs than it got inputs; empty if it does not, or fails itself."""
+    with suppress(Exception), torch.no_grad():  # what fails here has been reported
+        outputs, number = module(batch[0]), len(batch[1])
+        if isinstance(outputs, Tensor) and outputs.ndim and len(outputs) != number:
+            return (
+                f"; the net returned {count_noun(len(outputs), 'output')} for {count_noun(number, 'input')}, so one of "
+                "its reshapes joins or divides examples: give it the sizes of one input"
+            )
+    return ""
 
 
 def _require_same_build(first: LightningModule, second: LightningModule) -> None:

@@ -94,8 +94,11 @@ def _describe_reused(cluster: np.ndarray) -> str:
             holders[number] = mine
     if not reused:
         return ""
-    listed = ", ".join(map(str, sorted(reused)))
-    return f" A number whose clients have all changed may be another cluster, in the same colour: {listed}."
+    listed = f"cluster{'s' * (len(reused) > 1)} {', '.join(map(str, sorted(reused)))}"
+    return (
+        f" Between two of the drawn rounds, all clients of {listed} were replaced by others: the number and its colour "
+        "may then stand for another cluster."
+    )
 
 
 def _each_its_own(cluster: np.ndarray) -> bool:

@@ -129,6 +129,8 @@ LISTS = [
     (["--tracking.tags", "on", "1"], ['--tracking.tags=["on", "1"]']),  # texts stay texts
     (["--task.kernel_l2_layers", "a*", "b"], ['--task.kernel_l2_layers=["a*", "b"]']),
     (["--task.kernel_l2_layers", "a*"], ["--task.kernel_l2_layers", "a*"]),  # a single text is a list of one
+    (["--task.scores", "accuracy", "f1"], ['--task.scores=["accuracy", "f1"]']),
+    (["--task.scores", "f1"], ['--task.scores=["f1"]']),
     (
         ["--data.partition", "LabelGroups", "--data.partition.groups", "0,1", "2,3"],
         ["--data.partition", "LabelGroups", "--data.partition.groups=[[0, 1], [2, 3]]"],

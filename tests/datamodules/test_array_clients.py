@@ -371,6 +371,14 @@ def test_an_input_that_numbers_the_clients_is_noted(tmp_path: Path):
     assert len(notices) == 1  # there is no second notice about large numbers
 
 
+def test_an_input_that_numbers_parts_of_clients_is_noted(tmp_path: Path):
+    # clients 0, 1, 2 have patients 1000, 1001, 1002 and those 10 above; all clients have the same ages
+    rows = "".join(f"{1000 + k % 3 + 10 * (k % 2)},{40 + k // 6},{k // 3 % 2},{k % 3}\n" for k in range(60))
+    with pytest.warns(Notice, match="the inputs include 'patient', whole numbers that each occur in one cl") as notices:
+        ArrayData(source=written(tmp_path, "patient,age,y,client\n" + rows)).federated(0)
+    assert "patient" not in "".join(str(notice.message) for notice in notices[1:])  # is not to be standardised
+
+
 def test_an_input_that_is_the_same_for_several_whole_clients_may_be_the_true_cluster(tmp_path: Path):
     rows = "".join(f"{one % 2},{one % 5},{one % 3},{one % 4}\n" for one in range(40))
     path = written(tmp_path, "kind,sex,y,client\n" + rows)

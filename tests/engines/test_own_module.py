@@ -379,6 +379,16 @@ def test_a_net_whose_forward_takes_no_inputs_is_refused_in_one_line():
         require_trainable(engine, ragged_data())
 
 
+def test_a_net_that_joins_or_divides_examples_is_told_how_many_outputs_it_returned():
+    class Reshapes(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs.reshape(-1, 16))
+
+    engine = build_engine(task(lambda: Reshapes(16, 10)), PLANS["plain loop"], 0, LocalTraining())
+    with pytest.raises(InputError, match=r"the net returned 40 outputs for 10 inputs, so one of its reshapes joins or"):
+        require_trainable(engine, ragged_data())
+
+
 def test_a_net_with_fewer_outputs_than_labels_is_told_how_many_it_needs():
     engine = build_engine(
         task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 2))), PLANS["plain loop"], 0, LocalTraining()

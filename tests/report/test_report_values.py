@@ -320,7 +320,8 @@ def test_memberships_say_which_numbers_no_client_kept(tmp_path: Path):
     cluster = np.array([[0, 0, 1, 1, 2, 3], [0, 0, 0, 0, 1, 3], [0, 0, 0, 2, 1, 3]])  # 1 passes to 4; 2 to 3, when free
     np.savez(run / "memberships.npz", rounds=np.array([1, 2, 3]), cluster=cluster, true_cluster=np.full(6, -1))
     assert of_run(read_run(run), "memberships").caption.endswith(
-        " A number whose clients have all changed may be another cluster, in the same colour: 1, 2."
+        " Between two of the drawn rounds, all clients of clusters 1, 2 were replaced by others: the number and its "
+        "colour may then stand for another cluster."
     )
 
 
