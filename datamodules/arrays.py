@@ -144,8 +144,8 @@ class ArrayData(PooledDataModule):
         warn_of_large_inputs(examples, ids=arrays.get("ids", np.array([])).tolist())
         if "client" in arrays:
             owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
-            clusters = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else None
-            return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), clusters)
+            given = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else (None, ())
+            return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), *given)
         if "cluster" in arrays:
             raise InputError("cluster is given without client, but only clients have clusters; give both")
         return Pool(examples, len(examples))
@@ -153,9 +153,10 @@ class ArrayData(PooledDataModule):
 
 @dataclass(frozen=True, eq=False)
 class _ClusteredPool(Pool):
-    """A pool that also has the true cluster of each example, int64 `[N]`, if it is known."""
+    """A pool that also has the true cluster of each example, int64 `[N]`, and the clusters' names, if known."""
 
     clusters: Tensor | None = None
+    cluster_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class _WithGivenClusters(Partition):
         # true clusters are computed from the examples, since a partition may leave out or renumber clients
         train = division.train
         clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)))
-        return replace(division, true_clusters=clusters)
+        return replace(division, true_clusters=clusters, cluster_names=pool.cluster_names)
 
 
 def examples_of(
@@ -293,20 +294,25 @@ def _images(x: Tensor, channels: str | None) -> Tensor:
     return x.permute(0, 3, 1, 2).contiguous() if is_last else x
 
 
-def cluster_per_example(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray) -> Tensor:
+def cluster_per_example(
+    cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray
+) -> tuple[Tensor, tuple[str, ...]]:
     """Finds the true cluster of each example, int64 `[N]`, from clusters per example or per client.
 
     Args:
         owner: Client of each example, int64 `[N]`.
         names: Names of the clients.
+
+    Returns:
+        the clusters, and the names of 0, 1, ... if they are words; empty for numbers.
     """
     values, words = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")
     if values.min() < 0:
         raise InputError(f"cluster holds {values.min()}; give true clusters as integers from 0, or as words")
     if len(values) != len(owner):
-        return torch.from_numpy(values[owner])
+        return torch.from_numpy(values[owner]), words
     cluster_per_client(torch.from_numpy(values), torch.from_numpy(owner), names, words)
-    return torch.from_numpy(values)
+    return torch.from_numpy(values), words
 
 
 def cluster_per_client(

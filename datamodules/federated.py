@@ -107,7 +107,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         require_division(division, self.examples, type(self).__name__)
         train, validation = split_each(division.train, self.validation, _rng(seed, "validation"), "validation")
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
-        data = replace(data, partition_seed=seed, names=division.names)
+        data = replace(data, partition_seed=seed, names=division.names, cluster_names=division.cluster_names)
         data = replace(data, newcomers=self._draw_newcomers(data.num_clients, seed)) if self.newcomers else data
         if not self.allow_unseen_labels:
             _require_seen_labels(data)

@@ -296,7 +296,7 @@ def apply_views(division: Division, views: Tensor, num_views: int, num_examples:
     clusters = division.true_clusters.clamp(min=0) * num_views + views
     clusters = clusters.where(known, -1) if known.any() else clusters
     train, test = (view_indices(index, views, num_examples) for index in (division.train, division.test))
-    return replace(division, train=train, test=test, true_clusters=clusters)
+    return replace(division, train=train, test=test, true_clusters=clusters, cluster_names=())
 
 
 def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_cfl.config.parser import parse_data
-from lit_cfl.data import Examples, FederatedData
+from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash, save_partition
 from lit_cfl.data.shift import Shift
 from lit_cfl.errors import InputError, join_ids, join_range
@@ -51,10 +51,11 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "training examples": f"per client: {_quantiles(sizes)}",
         "test examples": f"per client: {_quantiles(data.test.sizes[data.population])}",
         "labels": f"per client: {_quantiles(labels)}" if several else data.examples.label_kind,
-        **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
+        **({"names of labels": _numbered(data.examples.label_names)} if data.examples.label_names else {}),
         "true clusters": f"{len(clusters)}, with {join_range(least, most)} client{'s' if most > 1 else ''} each"
         if len(clusters)
         else "unknown, so agreement with them cannot be measured",
+        **({"names of clusters": _numbered(data.cluster_names)} if data.cluster_names else {}),
         **({"skew": "of inputs" if data.skew == "feature" else "of labels"} if data.skew != "other" else {}),
         "shift": ", ".join(type(shift).__name__ for shift in shifts) or "none",
         "fingerprint": partition_hash(data),
@@ -88,8 +89,8 @@ def _draw(path: Path, make: Callable[[FederatedData], Any], data: FederatedData)
     return path
 
 
-def _label_names(examples: Examples) -> str:
-    return join_ids([f"{number} {name}" for number, name in enumerate(examples.label_names)])
+def _numbered(names: Sequence[str]) -> str:
+    return join_ids([f"{number} {name}" for number, name in enumerate(names)])
 
 
 def _labels_per_client(data: FederatedData) -> Tensor:

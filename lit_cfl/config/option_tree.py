@@ -99,6 +99,8 @@ _WHO_DIVIDES = (
 _FIRST = ("algorithm", "task", "local", "data")  # parts searched first for an option that several have
 _HIDDEN, _GIVEN = ("params",), "Optimizer"  # constructor arguments, by name and by type, that are never options
 _PARTS = re.compile(r"[^.]+")
+_OF_ARRAYS = re.compile("csv|table|frame|array|numpy|npz", re.IGNORECASE)  # in names of classes of other libraries
+_NEARLY_EQUAL = 0.75  # similarity of a misspelled algorithm to its name
 
 
 @dataclass(frozen=True)
@@ -338,8 +340,15 @@ def unknown_class(key: str, name: str, kind: str) -> str:
         )
     own = "name a class of your own by its full path, such as my_file.MyClass"
     mine = next((file.stem for file in sorted(Path().glob("*.py")) if _defines(file, name)), None)
-    hint = suggest(name, known) if mine is None else f" (did you mean {mine}.{name}?)"
+    hint = f" (did you mean {mine}.{name}?)" if mine is not None else _similar_class(name, kind, known)
     return f"{key}: {name!r} is not known{hint}. Known: {', '.join(known)}; {own}"
+
+
+def _similar_class(name: str, kind: str, known: Sequence[str]) -> str:
+    if kind == "data" and _OF_ARRAYS.search(name):
+        return " (did you mean ArrayData?)"
+    # short names of methods resemble each other: SCAFFOLD does not mean CFL
+    return suggest(name, known, _NEARLY_EQUAL if kind == "algorithms" else 0.5)
 
 
 def _defines(file: Path, name: str) -> bool:

@@ -31,6 +31,7 @@ class Division:
         skew: Difference between true clusters (between clients if there are none): `feature`, `label`, or `other` for
             both, for none, and if it is unknown.
         names: Names of the clients in the source; empty = none.
+        cluster_names: Names of the true clusters 0, 1, ... in the source; empty = none.
     """
 
     train: ClientIndex
@@ -38,6 +39,7 @@ class Division:
     true_clusters: Tensor
     skew: str = "other"
     names: tuple[str, ...] = ()
+    cluster_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,7 @@ class FederatedData:
         withheld: Lists of training examples that a shift has not released yet; None = there are none.
         partition_seed: Seed of the partition; None = unknown.
         names: Names of the clients in the source (writers, users), for display; empty = none.
+        cluster_names: Names of the true clusters 0, 1, ... in the source, for display; empty = none.
     """
 
     examples: Examples
@@ -70,6 +73,7 @@ class FederatedData:
     withheld: ClientIndex | None = None
     partition_seed: int | None = None
     names: tuple[str, ...] = ()
+    cluster_names: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:

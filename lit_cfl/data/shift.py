@@ -99,7 +99,9 @@ def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData
     """Spaces out the true clusters' numbers, so that each cluster has a separate number for every concept."""
     concepts = prod(shift.concepts for shift in shifts)
     known = data.true_clusters >= 0
-    return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
+    names = data.cluster_names if concepts == 1 else ()
+    clusters = data.true_clusters.where(~known, data.true_clusters * concepts)
+    return replace(data, true_clusters=clusters, cluster_names=names)
 
 
 def apply_shifts(

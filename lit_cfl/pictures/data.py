@@ -42,7 +42,7 @@ def label_distribution(data: FederatedData) -> Figure | None:
     axes.set_title("Labels of the clients' training data")
     axes.set_xticks(range(len(names)), names, rotation=90)
     if bool((data.true_clusters[clients] >= 0).any()):
-        _mark_clusters(axes, data.true_clusters[order], len(shares))
+        _mark_clusters(axes, data.true_clusters[order], len(shares), data.cluster_names)
     return figure
 
 
@@ -60,12 +60,13 @@ def _shorten(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
 
-def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
+def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: tuple[str, ...]) -> None:
     numbers, sizes = clusters.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
     if len(numbers) <= _MAX_NAMED:
         axes.vlines((ends[:-1] - 0.5).tolist(), -0.5, height - 0.5, colors="white", linewidth=0.8)
-        names = ["?" if number < 0 else str(number) for number in numbers.tolist()]
+        called = dict(enumerate(map(_shorten, known))) | {-1: "?"}
+        names = [called.get(number, str(number)) for number in numbers.tolist()]
         above = axes.secondary_xaxis("top")
         above.set_xticks((ends - sizes / 2 - 0.5).tolist(), names)
         above.set_xlabel("true cluster")

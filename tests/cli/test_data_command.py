@@ -46,6 +46,9 @@ def test_sizes_of_the_true_clusters_are_a_range_only_if_they_differ(clusters: li
     output = StringIO()
     show(Console(file=output, width=200), "Digits", data, ())
     assert f"true clusters      {words}\n" in output.getvalue()
+    assert "names of clusters" not in output.getvalue()
+    show(Console(file=output, width=200), "Digits", replace(data, cluster_names=("east", "north")), ())
+    assert "names of clusters  0 east, 1 north\n" in output.getvalue()
 
 
 @pytest.mark.long

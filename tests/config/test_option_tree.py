@@ -203,6 +203,8 @@ EARLY = [
     ("run --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
+    ("run --config quickstart --algorithm SCAFFOLD", "'SCAFFOLD' is not known. Known: AdaCFL"),
+    ("run --config quickstart --data CSVData", "'CSVData' is not known (did you mean ArrayData?)"),
     ("run --config quickstart --algorithm.tau 0.5", "FedGroup has no option 'tau' (an option of StoCFL). Its options"),
     ("run --config quickstart --algorithm.alpha 5", "no option 'alpha' (did you mean pretrain_scale?)"),
     ("run --config quickstart --algorithm StoCFL --algorithm.lambda 1", "no option 'lambda' (did you mean lambda_?)"),

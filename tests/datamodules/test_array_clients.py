@@ -17,6 +17,7 @@ from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.shift.drift import LabelDrift
 from lit_cfl.datamodules.skew import LabelShifts, Rotations
 from lit_cfl.errors import InputError, Notice
 
@@ -79,7 +80,13 @@ def test_true_clusters_are_those_given(cluster: list[int]):
 
 
 def test_true_clusters_may_be_words():
-    assert owned(cluster=np.array(["north", "east", "north"])).federated(0).true_clusters.tolist() == [1, 0, 1]
+    words = np.array(["north", "east", "north"])
+    data = owned(cluster=words).federated(0)
+    assert data.true_clusters.tolist() == [1, 0, 1]
+    assert data.cluster_names == ("east", "north")
+    # the clusters of a skew or a drift are others
+    assert owned(cluster=words, skew=LabelShifts([0, 1])).federated(0).cluster_names == ()
+    assert owned(cluster=words, shift=LabelDrift(start=1)).federated(0).cluster_names == ()
 
 
 def test_true_clusters_are_unknown_unless_given():

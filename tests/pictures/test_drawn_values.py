@@ -161,7 +161,9 @@ def test_labels_are_drawn_as_shares_of_each_clients_training_data_by_true_cluste
 
 
 def test_clients_are_called_by_their_names_as_long_as_there_is_room():
-    data = held((0,), (1,), (2,), true_clusters=ids(1, 0, -1), names=("Kew", "", "Ryde"))
+    data = held((0,), (1,), (2,), true_clusters=ids(1, 0, -1), names=("Kew", "", "Ryde"), cluster_names=("N", "S"))
+    (above,) = label_distribution(data).axes[0].child_axes
+    assert [tick.get_text() for tick in above.get_xticklabels()] == ["?", "N", "S"]
     assert [tick.get_text() for tick in label_distribution(data).axes[0].get_xticklabels()] == ["Ryde", "1", "Kew"]
     many = held(*[(0, 1)] * 41, true_clusters=ids(*[0] * 41), names=tuple(map(str, range(41))))
     assert list(label_distribution(many).axes[0].get_xticks()) == []
