@@ -102,7 +102,10 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
             f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines"
         )
     inputs = [name for name in table.columns if name not in found.values()]
-    _require_numbers(path, table[inputs], "inputs must be numbers", found.get("client") in table.columns)
+    clients = table.get(found.get("client"))
+    is_known = clients is None or found.get("cluster") in table.columns
+    clusters = [] if is_known else _find_likely_clusters(table[inputs], clients)
+    _require_numbers(path, table[inputs], "inputs must be numbers", clients is not None, clusters)
     if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
         _require_numbers(path, table[[found["y"]]], "most labels are numbers")
     for name in (name for name in [*inputs, found.get("y")] if name in table and table[name].dtype.kind == "f"):
@@ -111,10 +114,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
             raise InputError(
                 f"{path}: column {name!r} is infinite in line {line}; fill such cells with numbers, or drop their lines"
             )
-    clients = table.get(found.get("client"))
     ids = _find_ids(path, table[inputs], clients)
-    if clients is not None and found.get("cluster") not in table.columns:
-        _note_likely_clusters(path, table[inputs], clients)
+    _note_likely_clusters(path, clusters)
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
     arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
@@ -163,8 +164,17 @@ def _require_csv(path: Path, is_utf8: bool = True) -> None:
         )
 
 
-def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: bool = True) -> None:
-    """Raises InputError if columns contain words or decimal commas; the message quotes the first one of each column."""
+def _require_numbers(
+    path: Path, columns: "DataFrame", what: str, has_clients: bool = True, clusters: Sequence[str] = ()
+) -> None:
+    """Raises InputError if columns contain words or decimal commas; the message quotes the first one of each column.
+
+    Args:
+        columns: Columns to check.
+        what: What they must be, for the message.
+        has_clients: Whether a column names the clients.
+        clusters: Names of columns that may hold the true clusters.
+    """
     import pandas
 
     words, commas, cells, missing, is_text, mixed = [], True, True, [], False, ""
@@ -198,6 +208,8 @@ def _require_numbers(path: Path, columns: "DataFrame", what: str, has_clients: b
         remedy += ", or say which names the clients: columns: {client: NAME}"
     elif is_text:
         remedy += "; texts are read by HFDataset"
+    if named := [name for name in clusters if columns[name].dtype.kind not in "iufb"]:
+        remedy += f"; if {named[0]!r} is the true cluster, name it: columns: {{cluster: {named[0]}}}"
     raise InputError(f"{path}: {what}, but {', '.join(words)}; {remedy}")
 
 
@@ -248,15 +260,21 @@ def _note_ids(path: Path, names: Sequence[str], what: str) -> None:
         )
 
 
-def _note_likely_clusters(path: Path, inputs: "DataFrame", clients: "Series") -> None:
-    """Warns of input columns that look like true clusters: one whole number for each client, the same for several."""
-    likely = [name for name in inputs if inputs[name].dtype.kind in "iu"]
+def _find_likely_clusters(inputs: "DataFrame", clients: "Series") -> list[str]:
+    """Returns the columns of words or whole numbers that may be true clusters: one for a client, shared by several."""
+    likely = [name for name in inputs if inputs[name].dtype.kind != "f"]
     likely = [name for name in likely if 1 < inputs[name].nunique() <= clients.nunique() / 2]
-    found = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
-    if found:
+    return [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
+
+
+def _note_likely_clusters(path: Path, names: Sequence[str]) -> None:
+    if names:
+        named = f"name it: --data.columns.cluster {names[0]}"
+        if len(names) > 1:  # such as pandas.get_dummies makes of a column of words
+            named = "write one column of its names instead, and name that column: --data.columns.cluster NAME"
         warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, found))}, one whole number for each client, the same for "
-            f"several clients; if it is the true cluster, name it: --data.columns.cluster {found[0]}",
+            f"{path}: the inputs include {', '.join(map(repr, names))}, the same in all lines of a client, and for "
+            f"several clients; if {'it is' if len(names) == 1 else 'they tell'} the true cluster, {named}",
             Notice,
-            stacklevel=2,
+            stacklevel=3,
         )

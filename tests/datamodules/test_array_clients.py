@@ -389,10 +389,19 @@ def test_an_input_that_numbers_parts_of_clients_is_noted(tmp_path: Path):
 def test_an_input_that_is_the_same_for_several_whole_clients_may_be_the_true_cluster(tmp_path: Path):
     rows = "".join(f"{one % 2},{one % 5},{one % 3},{one % 4}\n" for one in range(40))
     path = written(tmp_path, "kind,sex,y,client\n" + rows)
-    with pytest.warns(Notice, match="include 'kind', one whole number for each client, .* --data.columns.cluster kind"):
+    with pytest.warns(
+        Notice, match="include 'kind', the same in all lines of a client, .* --data.columns.cluster kind"
+    ):
         ArrayData(source=path, columns={"y": "y", "client": "client"}).federated(0)
     named = ArrayData(source=path, columns={"y": "y", "client": "client", "cluster": "kind"})
     assert named.federated(0).true_clusters.tolist() == [0, 1, 0, 1]  # without a notice
+    words = "".join(f"{'ab'[one % 2]},{'uvw'[one % 3]},{one % 5},{one % 3},{one % 4}\n" for one in range(60))
+    written(tmp_path, "kind,dish,age,y,client\n" + words)
+    with pytest.raises(InputError, match=r"numbers; if 'kind' is the true cluster, name it: columns: {cluster: kind}$"):
+        ArrayData(source=path, columns={"client": "client"}).federated(0)
+    pd.get_dummies(pd.read_csv(path)).to_csv(path, index=False)
+    with pytest.warns(Notice, match="include 'kind_a', 'kind_b', the same .* if they tell the true cluster, write one"):
+        ArrayData(source=path, columns={"client": "client"}).federated(0)
 
 
 def test_a_test_share_next_to_a_partition_is_noted():
