@@ -15,15 +15,13 @@ from torch.optim import Optimizer
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.fit_request import CHECK
 from lit_cfl.engines.module_state import copy_state, module_state, same_value
+from lit_cfl.engines.task_notes import note_padding, note_probabilities, note_schedulers
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
-from lit_cfl.engines.training_options import LocalTraining
-from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, error_place, short_error
+from lit_cfl.errors import DivergedError, InputError, count_noun, error_place, short_error
 from lit_cfl.local_work import Budget, per_client
-from lit_cfl.tasks.next_token import NextToken
 
 _TOKENS = (
     "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
@@ -40,7 +38,6 @@ _REMEDIES = {
 _MOVED = 0.01  # standard deviation of the changes to each weight
 _SOME, _BLOCK = 8, 2**16  # numbers of examples: tried, and searched for labels at a time
 _NAMED = 10  # maximum number of labels whose names a message lists
-_SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
 
 
 def require_trainable(engine: Engine, data: FederatedData) -> None:
@@ -67,10 +64,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         if not _is_users(error, RuntimeError, IndexError, ValueError, TypeError):
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
-        remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
-        remedy = _describe_other_rows(engine.module(model).eval(), batch) or remedy
-        if isinstance(error, IndexError) and re.search(r"Target \d+ is out of bounds", str(error)):
-            remedy = _FEW_OUTPUTS
+        remedy = _TOKENS if tokens else _remedy(error, engine.module(model).eval(), batch)
         raised = f"{short_error(error)}{error_place(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     _require_faithful_copy(engine, again, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
@@ -79,8 +73,9 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         _require_augmentation(data.examples.augment, batch)
     local = engine.local
     _require_finite_rates(engine.module(model))
-    _note_schedulers(engine.module(model), local)
-    _note_padding(engine.template, data.examples.inputs)
+    note_schedulers(engine.module(model), local)
+    note_padding(engine.template, data.examples.inputs)
+    note_probabilities(engine.module(model).eval(), batch)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
@@ -95,6 +90,17 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         raise InputError(
             f"client {int(largest)} cannot be trained: {short_error(error)}{error_place(error)}"
         ) from error
+
+
+def _remedy(error: Exception, module: LightningModule, batch: Batch) -> str:
+    """Names the remedy of an error of the net, as the end of a message; empty if it is not known."""
+    if "not attached to a `Trainer`" in str(error):
+        return _NO_TRAINER
+    if isinstance(error, IndexError) and re.search(r"Target \d+ is out of bounds", str(error)):
+        return _FEW_OUTPUTS
+    if sizes := re.search(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", str(error)):
+        return f"; a linear layer gets {sizes[1]} numbers from each example, but takes {sizes[2]}"
+    return _describe_other_rows(module, batch)
 
 
 def _describe_other_rows(module: LightningModule, batch: Batch) -> str:
@@ -232,35 +238,6 @@ def _require_finite_rates(module: LightningModule) -> None:
     for group in optimizer.param_groups if isinstance(optimizer, Optimizer) else ():
         if not isfinite(rate := float(group.get("lr", 0.0))):
             raise InputError(f"the learning rate is {rate}; give a number of 0 or more")
-
-
-def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
-    """Warns that a scheduler in the module starts again in each fit, so that it has no effect over rounds."""
-    with suppress(Exception):  # training will report what is wrong
-        for scheduler in schedulers_in(module.configure_optimizers()):
-            warnings.warn(
-                f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "
-                f"{count_noun(local.epochs, 'epoch')}: each round starts with the same learning rate. For rates that "
-                "change over rounds, return the optimizer alone, and give the scheduler as local.lr_schedule",
-                Notice,
-                stacklevel=3,
-            )
-
-
-def _note_padding(task: LightningModule, inputs: Tensor) -> None:
-    """Warns if the padding id also occurs between other tokens, where it would be neither predicted nor scored."""
-    if not isinstance(task, NextToken) or task.padding is None or inputs.ndim != 2:
-        return
-    others = inputs[:_SEQUENCES] != task.padding
-    between = others.cumsum(1).bool() & others.flip(1).cumsum(1).flip(1).bool() & ~others
-    if between.any():
-        row, position = between.nonzero()[0].tolist()
-        warnings.warn(
-            f"token {task.padding} stands between other tokens (sequence {row}, token {position}), but task.padding "
-            f"is {task.padding}: it is neither predicted nor scored. If it is a real token, set task.padding to null",
-            Notice,
-            stacklevel=3,
-        )
 
 
 def _is_users(error: Exception, *kinds: type[Exception]) -> bool:

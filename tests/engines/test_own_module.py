@@ -353,6 +353,7 @@ def fail(error: Exception) -> Callable[[Tensor], object]:
         (lambda out: (out, out), r"returned a tuple; .*, such as output\[0\]"),
         (lambda out: [out], r"returned a list; .*, such as output\[0\]"),
         (lambda out: Pair(out, out), r"returned a Pair; .*, such as output\[0\]"),
+        (lambda out: out @ torch.ones(8, 10), r"; a linear layer gets 10 numbers from each example, but takes 8$"),
         (lambda out: None, "returned None; return a tensor$"),
         (lambda out: 3.5, "returned a float; return a tensor$"),
         (fail(KeyError("x")), r"cannot take the data: .*\(KeyError: 'x' \(in .*test_own_module.py, line \d+\)\)"),
@@ -387,6 +388,19 @@ def test_a_net_that_joins_or_divides_examples_is_told_how_many_outputs_it_return
     engine = build_engine(task(lambda: Reshapes(16, 10)), PLANS["plain loop"], 0, LocalTraining())
     with pytest.raises(InputError, match=r"the net returned 40 outputs for 10 inputs, so one of its reshapes joins or"):
         require_trainable(engine, ragged_data())
+
+
+def test_probabilities_instead_of_logits_are_noted():
+    def returns(*last: nn.Module) -> Engine:
+        net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last)  # noqa: E731
+        return build_engine(task(net), PLANS["plain loop"], 0, LocalTraining())
+
+    with pytest.warns(Notice, match="the net returns probabilities .*: leave out the net's last softmax"):
+        require_trainable(returns(nn.Softmax(-1)), ragged_data())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for last in ((), (nn.LogSoftmax(-1),), (nn.Sigmoid(),), (nn.ReLU(),)):
+            require_trainable(returns(*last), ragged_data())
 
 
 def test_a_net_with_fewer_outputs_than_labels_is_told_how_many_it_needs():
