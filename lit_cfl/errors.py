@@ -18,6 +18,7 @@ _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib",
 _CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")
 
 _LONGEST_RANGE = 10  # numbers of a range that a hint writes one by one
+_MISSPELLED = 0.85  # a name at least this similar is meant, whatever else the word begins with
 _BEGINNING = 4  # minimum number of letters that identify a name
 
 
@@ -159,6 +160,8 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     longer = [name for name in lower if len(word) >= _BEGINNING and name.startswith(word.lower())]
     close = longer if len(longer) == 1 else close  # for batch, suggests batch_size and not last_batch
+    if not get_close_matches(word.lower(), lower, n=1, cutoff=_MISSPELLED):  # for r2_score, suggests r2 and not rmse
+        close = sorted((name for name in lower if word.lower().startswith(f"{name}_")), key=len)[-1:] or close
     return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 

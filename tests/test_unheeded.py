@@ -70,6 +70,17 @@ def test_shift_after_the_end_is_noted():
     ]
 
 
+def test_a_drift_that_the_run_does_not_complete_is_noted():
+    assert notes(FedAvg(), 10, [LabelDrift(start=6, duration=4), LabelDrift(start=9, duration=1)]) == []
+    assert LabelDrift(start=6, duration=4).degree(9) == 1
+    (note,) = notes(FedAvg(), 10, [LabelDrift(start=6, duration=5)])
+    assert note == (
+        "LabelDrift changes the data after 10 completed rounds, but rounds is 10, so the drift will not be complete; "
+        "raise rounds above 10, or lower duration or start"
+    )
+    assert LabelDrift(start=6, duration=5).degree(9) < 1
+
+
 @pytest.mark.parametrize(
     ("shift", "late", "have"),
     [

@@ -104,7 +104,13 @@ class LabelDrift(Shift):
 
     @property
     def change_rounds(self) -> Sequence[int]:
-        return [self.start]
+        """The first round of the drift, and the first one in which all examples have drifted."""
+        return [self.start, *([self.start + self.duration - 1] if self.duration > 1 else [])]
+
+    def describe_without(self, late: Sequence[int]) -> str:
+        if self.start in late:
+            return super().describe_without(late)
+        return f"so the drift will not be complete; raise rounds above {late[-1]}, or lower duration or start"
 
     def find_drifting(self, data: FederatedData, at: ShiftContext) -> Tensor:
         """Finds the clients that are eligible to drift by this round: bool `[clients]`."""

@@ -1,0 +1,62 @@
+"""Notes on a task that trains, but probably not as its author meant."""
+
+import warnings
+from contextlib import suppress
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.engines.check_module import schedulers_in
+from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.errors import Notice, count_noun
+from lit_cfl.tasks.classification import Classification
+from lit_cfl.tasks.next_token import NextToken
+
+_SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
+_ROUNDING = 1e-3  # maximum difference from 1 of a sum of probabilities, also in half precision
+
+
+def note_schedulers(module: LightningModule, local: LocalTraining) -> None:
+    """Warns that a scheduler in the module starts again in each fit, so that it has no effect over rounds."""
+    with suppress(Exception):  # training will report what is wrong
+        for scheduler in schedulers_in(module.configure_optimizers()):
+            warnings.warn(
+                f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "
+                f"{count_noun(local.epochs, 'epoch')}: each round starts with the same learning rate. For rates that "
+                "change over rounds, return the optimizer alone, and give the scheduler as local.lr_schedule",
+                Notice,
+                stacklevel=3,
+            )
+
+
+def note_padding(task: LightningModule, inputs: Tensor) -> None:
+    """Warns if the padding id also occurs between other tokens, where it would be neither predicted nor scored."""
+    if not isinstance(task, NextToken) or task.padding is None or inputs.ndim != 2:
+        return
+    others = inputs[:_SEQUENCES] != task.padding
+    between = others.cumsum(1).bool() & others.flip(1).cumsum(1).flip(1).bool() & ~others
+    if between.any():
+        row, position = between.nonzero()[0].tolist()
+        warnings.warn(
+            f"token {task.padding} stands between other tokens (sequence {row}, token {position}), but task.padding "
+            f"is {task.padding}: it is neither predicted nor scored. If it is a real token, set task.padding to null",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def note_probabilities(task: LightningModule, batch: Batch) -> None:
+    """Warns if a net for classification returns probabilities: its loss would take the softmax of a softmax."""
+    if not isinstance(task, Classification):
+        return
+    with torch.no_grad():
+        outputs = task(batch[0])
+    if outputs.min() >= 0 and (outputs.sum(-1) - 1).abs().max() < _ROUNDING:
+        warnings.warn(
+            "the net returns probabilities (its outputs for an example add up to 1), but Classification takes the "
+            "softmax itself, so that training is slow: leave out the net's last softmax",
+            Notice,
+            stacklevel=3,
+        )
