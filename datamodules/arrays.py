@@ -217,7 +217,7 @@ def examples_of(
     if not (good := inputs.isfinite().flatten(1).all(1)).all():
         row = int(good.int().argmin())
         column = f", column {input_names[int(inputs[row].isfinite().int().argmin())]!r}" if input_names else ""
-        raise InputError(f"x holds NaN or infinity in row {row}{column}; replace the value, or drop the row")
+        raise InputError(f"x holds NaN or infinity in row {row} (from 0){column}; replace the value, or drop the row")
     if vocabulary is not None:
         if inputs.is_floating_point() or scale is not None:
             raise InputError(
@@ -256,7 +256,7 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
                 f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
             )
         if not (good := numbers.isfinite()).all():
-            raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())}; drop such rows")
+            raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())} (from 0); drop such rows")
         return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
     labels, names = labels_of(column, "y")
     most = np.iinfo(np.int64).max if num_labels is None else num_labels
@@ -265,7 +265,7 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
         row = int(wrong.argmax())
         numbers_too = "relabel them, or set num_labels to 0 if they are numbers to predict"
         remedy = numbers_too if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
-        raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
+        raise InputError(f"y holds the label {labels[row]} in row {row} (from 0); labels are integers from 0: {remedy}")
     size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
     return torch.from_numpy(labels), size, pad_names(names, size)
 

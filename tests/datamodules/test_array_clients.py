@@ -445,7 +445,8 @@ def test_labels_too_large_for_squared_errors_are_noted():
 def test_columns_of_a_data_frame_keep_their_names():
     frame = pd.DataFrame({"price": [1.0, np.nan], "year": [2020.0, 2021.0]})
     with pytest.raises(
-        InputError, match="x holds NaN or infinity in row 1, column 'price'; replace the value, or drop the row"
+        InputError,
+        match=r"x holds NaN or infinity in row 1 \(from 0\), column 'price'; replace the value, or drop the row",
     ):
         ArrayData(frame, [0, 1]).pool()
     with pytest.warns(Notice, match="input column 'year': large numbers"):

@@ -207,10 +207,14 @@ def test_label_space_is_as_large_as_the_labels_say():
 @pytest.mark.parametrize(
     ("label", "num_labels", "expected"),
     [
-        (-2, None, "y holds the label -2 in row 8; labels are integers from 0: relabel them"),
-        (-1, 3, "y holds the label -1 in row 8; labels are integers from 0: relabel them"),
-        (7, 3, "y holds the label 7 in row 8; labels are integers from 0: num_labels is 3, so none is above 2"),
-        (3, 3, "y holds the label 3 in row 8"),
+        (-2, None, "y holds the label -2 in row 8 (from 0); labels are integers from 0: relabel them"),
+        (-1, 3, "y holds the label -1 in row 8 (from 0); labels are integers from 0: relabel them"),
+        (
+            7,
+            3,
+            "y holds the label 7 in row 8 (from 0); labels are integers from 0: num_labels is 3, so none is above 2",
+        ),
+        (3, 3, "y holds the label 3 in row 8 (from 0)"),
     ],
 )
 def test_label_outside_its_range_is_refused(label: int, num_labels: int | None, expected: str):
@@ -226,7 +230,7 @@ def test_labels_of_a_byte_may_be_all_256_or_fewer_than_the_space():
 
 
 def test_labels_that_are_all_negative_are_refused():
-    assert "y holds the label -1 in row 0; labels are integers from 0" in error_of(
+    assert "y holds the label -1 in row 0 (from 0); labels are integers from 0" in error_of(
         ArrayData(**given(y=-np.ones(12, int)))
     )
 
@@ -304,7 +308,7 @@ def test_columns_of_words_are_named():
 def test_number_that_is_not_finite_is_found(value: float):
     x = np.zeros((12, 2, 3, 4), np.float32)
     x[5, 1, 2, 3] = x[9, 0, 0, 0] = value
-    assert "x holds NaN or infinity in row 5;" in error_of(ArrayData(**given(x=x), channels="first"))
+    assert "x holds NaN or infinity in row 5 (from 0);" in error_of(ArrayData(**given(x=x), channels="first"))
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
