@@ -51,7 +51,10 @@ def memberships(
     fewer, axis = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else "", "round"
     if not fewer and len(rounds) > 1 and rounds[-1] - rounds[0] >= len(rounds):
         listed = [*map(str, rounds)] if len(rounds) <= 6 else [str(rounds[0]), str(rounds[1]), "...", str(rounds[-1])]
-        fewer = f" Clusters are recorded in rounds {', '.join(listed)}, and drawn unchanged until the next of them."
+        fewer = (
+            f" Clusters are recorded in rounds {', '.join(listed)}, and drawn unchanged until the next of them "
+            "(tracking.snapshots_every: 1 records them in each round)."
+        )
         axis = f"round (recorded: {', '.join(listed)})"
     colours = (
         " A cluster has the colour of the true cluster that it matches best. The narrow column shows the true clusters."

@@ -1,6 +1,7 @@
 """Colours of clusters: each cluster takes the colour of the true cluster that matches it best."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -73,8 +74,8 @@ def cluster_styles(
 ) -> dict[str, Style]:
     """Returns the styles of clusters by name, in the order of their numbers, "not assigned" last.
 
-    Above 20 clusters no cluster is in the legend, since colours repeat. A true cluster is in it if no found one has its
-    colour.
+    Above 20 clusters no cluster is in the legend, since colours repeat. The legend adds the true cluster of the same
+    colour to a found one, such as `cluster 0 (true 1)`; other true clusters have entries of their own.
 
     Args:
         found: Numbers of found clusters; -1 = not assigned.
@@ -85,8 +86,12 @@ def cluster_styles(
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
     taken = {number: match.get(number, number) for number in numbers}
     few = sum(number >= 0 for number in numbers) <= MAX_COLOURS
-    styles = {name_of(number): _style(taken[number], few or number < 0, size) for number in numbers}
-    for number in sorted({int(number) for number in true}, key=lambda number: (number < 0, number)):
+    truths = {int(number) for number in true}
+    styles = {}
+    for number in numbers:
+        label = f"{name_of(number)} (true {taken[number]})" if number >= 0 and taken[number] in truths else ""
+        styles[name_of(number)] = replace(_style(taken[number], few or number < 0, size), label=label)
+    for number in sorted(truths, key=lambda number: (number < 0, number)):
         styles[true_name_of(number)] = _style(number, number < 0 or (few and number not in taken.values()), size)
     return styles
 

@@ -88,8 +88,20 @@ def over_rounds(
     missing = ", ".join(name for name in groups if name not in drawn)
     digits = 1 if column == "clusters/count" else 4
     figure = _lines(title, axis, drawn, limits_of(column, score), line_styles(list(groups)), digits)
-    caption = f"{meaning}{better}{figure.caption}{f' Not known for {missing}.' if missing else ''}"
+    caption = f"{meaning}{better}{figure.caption}{_covered(drawn)}{f' Not known for {missing}.' if missing else ''}"
     return replace(figure, name=column.replace("/", "-"), caption=caption)
+
+
+def _covered(groups: Mapping[str, Means]) -> str:
+    """Names the groups whose lines are covered by that of another group with the same values; empty if none is."""
+    equal: dict[Means, list[str]] = {}
+    for name, one in groups.items():
+        equal.setdefault(Means(tuple(one.rounds), tuple(one.mean), tuple(one.deviation)), []).append(name)
+    return "".join(
+        f" The line of {last} covers {', '.join(covered)}, with the same values."
+        for *covered, last in equal.values()
+        if covered
+    )
 
 
 def _lines(

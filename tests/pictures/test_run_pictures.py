@@ -70,7 +70,9 @@ def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers(
     assert looks[0] == looks[1]
     assert len(looks[0]) == 6
     assert [figure.styles[f"true cluster {k}"].colour for k in range(3)] == [hex_of(k) for k in range(3)]
-    assert legend(figure) == ["cluster 0", "cluster 1", "cluster 2"]
+    assert [style.label or name for name, style in figure.styles.items() if style.named] == [
+        "cluster 0 (true 1)", "cluster 1 (true 2)", "cluster 2 (true 0)"
+    ]  # fmt: skip
     assert (left.title, right.title) == ("found clusters", "true clusters")
 
 

@@ -244,7 +244,7 @@ def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
         groups.append(Group(name, [read_run(tmp_path / name)], tmp_path / name))
     assert over_the_rounds(groups, "test-weighted_accuracy").caption == (
         "Over the examples of the clients that have a model. Some clients have no model until round 2 of Local "
-        "(evaluation.clients: all scores these, too)."
+        "(evaluation.clients: all scores these, too). The line of Local covers FedAvg, with the same values."
     )
     assert over_the_rounds(groups[:1], "test-weighted_accuracy").caption == "Over the examples of all clients."
     rows = [metric_row(number, **{"clients/evaluated": count}) for number, count in enumerate((4, 5, 5), 1)]
@@ -290,7 +290,8 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
         "end; 2 clients changed to a cluster of another number in between."
     )
     assert found.caption.endswith(
-        " Clusters are recorded in rounds 1, 3, 7, and drawn unchanged until the next of them."
+        " Clusters are recorded in rounds 1, 3, 7, and drawn unchanged until the next of them "
+        "(tracking.snapshots_every: 1 records them in each round)."
     )
     assert table(found) == [
         [5, None, "2 from round 1, - from round 3, 0 from round 7"],
